@@ -1,0 +1,1 @@
+"""Whom workers tell: how a request is carried out over a group."""

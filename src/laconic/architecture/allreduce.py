@@ -1,0 +1,75 @@
+"""All-reduce: no server, every worker ends with the sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.base import Architecture, Carrying
+from laconic.claims import EveryRankEndsWithTheSum, WireFactor
+from laconic.registry import knob, technique
+from laconic.worker import Gather, Group, Kind, Reduce, Request
+
+
+@technique(
+    "allreduce",
+    aliases=["all_reduce", "a2a"],
+    paper="Patarasuk and Yuan, JPDC 2009 (bandwidth-optimal ring)",
+    claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 2 * (size - 1) / size)],
+)
+@dataclass(frozen=True)
+class AllReduce(Architecture):
+    """Reduce among equals.
+
+    `order="backend"` leaves the order of sums to the transport. `order="rank"` sends the same bytes as a ring
+    (all-to-all, local sum, all-gather) and always adds rank 0, 1, 2, … in this order, so that every engine gives the
+    same bits.
+    """
+
+    order: str = knob("backend", choices=("backend", "rank"), doc="who fixes the order of sums: the transport or we")
+
+    def carry(self, request: Request, group: Group, control_bytes: int = 0) -> Carrying:
+        if isinstance(request, Reduce):
+            return self._reduce(request, group, control_bytes)
+        if isinstance(request, Gather):
+            return _gather(request.tensor, group)
+        return _gather_ragged(request.tensor, group)
+
+    def sent_bytes(self, payload_bytes: float, size: int) -> float:
+        return payload_bytes * 2 * (size - 1) / size
+
+    def _reduce(self, request: Reduce, group: Group, control_bytes: int) -> Carrying:
+        x = request.tensor
+        if request.op == "max":
+            return (yield group.all_reduce(x, op="max"))
+        if request.op == "mean":
+            x.mul_(1 / group.size)
+        if self.order == "backend":
+            return (yield group.all_reduce(x, control_bytes=control_bytes))
+        return (yield from _sum_in_rank_order(x, group))
+
+
+def _sum_in_rank_order(x: Tensor, group: Group) -> Carrying:
+    flat = x.reshape(-1)
+    share = -(-flat.numel() // group.size)
+    padded = torch.nn.functional.pad(flat, (0, share * group.size - flat.numel()))
+    blocks = (yield group.all_to_all(padded)).view(group.size, share)
+    mine = blocks[0].clone()
+    for block in blocks[1:]:
+        mine += block
+    gathered = yield group.all_gather(mine)
+    x.copy_(gathered.view(-1)[: flat.numel()].view_as(x))
+    return x
+
+
+def _gather(x: Tensor, group: Group) -> Carrying:
+    return (yield group.all_gather(x))
+
+
+def _gather_ragged(x: Tensor, group: Group) -> Carrying:
+    length = torch.tensor([x.numel()], dtype=torch.int64, device=x.device)
+    lengths = [int(n) for n in (yield group.all_gather(length, kind=Kind.CONTROL)).view(-1)]
+    everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, lengths)
+    return list(everyone.split(lengths))

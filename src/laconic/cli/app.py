@@ -1,0 +1,49 @@
+"""The command line: one file per command, none of which imports torch before it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from laconic._version import __version__
+from laconic.errors import LaconicError
+
+app = typer.Typer(
+    help="Train PyTorch models across machines while saying as little as possible over the wire.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"laconic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _file in ("run", "doctor", "catalogue"):
+    if find_spec(f"laconic.cli.{_file}"):
+        import_module(f"laconic.cli.{_file}").register(app)
+
+
+def main() -> None:
+    """The console entry point: what the library refuses is one line on stderr, not a traceback."""
+    try:
+        app(prog_name="laconic")
+    except LaconicError as error:
+        print(f"laconic: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,108 @@
+"""`laconic list` and `laconic show`: what the registry holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from laconic.errors import StrategyError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from laconic.registry import Entry
+
+
+def register(app: typer.Typer) -> None:
+    app.command("list")(list_techniques)
+    app.command("show")(show_technique)
+
+
+def list_techniques(
+    axis: Annotated[str | None, typer.Argument(help="Only this axis, such as sync or compression.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List every technique, with its paper and the evidence that it does what the paper says."""
+    from laconic import registry
+
+    known = registry.AXES + registry.OTHER_AXES
+    if axis is not None and axis.lower() not in known:
+        raise StrategyError(f'"{axis}" is no axis; write one of {", ".join(known)}')
+    entries = registry.entries(None if axis is None else axis.lower())
+    if as_json:
+        print(json.dumps([_record(entry) for entry in entries], indent=2))
+    else:
+        _print(_table(entries))
+
+
+def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
+    """Show one technique: its paper, knobs, claims and what it does."""
+    from laconic import registry
+
+    entry = registry.find(name)
+    print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
+    facts = {"paper": entry.paper, "evidence": entry.evidence, "aliases": ", ".join(entry.aliases)}
+    facts["module"] = entry.module
+    if isinstance(entry.target, str):
+        facts["stands for"] = entry.target
+    for label, fact in facts.items():
+        if fact:
+            print(f"{label + ':':<12}{fact}")
+    if entry.kind == "word" and (lines := _knob_lines(cast(type, entry.target))):
+        print("\nknobs:", *lines, sep="\n  ")
+    if entry.claims:
+        print("\nclaims:", *map(_claim, entry.claims), sep="\n  ")
+
+
+def _record(entry: Entry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "axis": entry.axis,
+        "kind": entry.kind,
+        "paper": entry.paper,
+        "evidence": entry.evidence,
+        "aliases": list(entry.aliases),
+        "summary": entry.summary,
+    }
+
+
+def _table(entries: tuple[Entry, ...]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "axis", "kind", "evidence"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what it does", ratio=1)
+    for entry in entries:
+        cells = (entry.name, entry.axis, entry.kind, entry.evidence, entry.summary)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _knob_lines(word: type) -> list[str]:
+    from laconic.language.knobs import knobs
+
+    lines = []
+    for knob in knobs(word):
+        default = "required" if knob.default is MISSING else f"default {knob.write(knob.default)}"
+        doc = f": {knob.bounds.doc}" if knob.bounds.doc else ""
+        lines.append(f"{knob.name}{doc} ({knob}; {default})")
+    return lines
+
+
+def _claim(claim: object) -> str:
+    """A claim's name and the promise that its class states."""
+    if isinstance(claim, str):
+        return claim
+    promise = (type(claim).__doc__ or "").partition("\n")[0]
+    return f"{type(claim).__name__}: {promise}"

@@ -1,0 +1,82 @@
+"""`laconic run`: start a training script on several workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the tool."""
+    app.command("run", context_settings={"allow_interspersed_args": False})(run)
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The training script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
+    strategy: Annotated[
+        str | None, typer.Option(help="The sentence to train with; the script's own when left out.")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module's name, as in `python -m`.")] = False,
+    nodes: Annotated[int, typer.Option(help="Machines; start the same command on each.")] = 1,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the machines meet; HOST is one of them.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End the whole run after this time (exit code 124).")
+    ] = None,
+    restarts: Annotated[int, typer.Option(help="Start all workers again after a loss, at most so many times.")] = 0,
+    heartbeat: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A rank that is silent for this long is lost.")
+    ] = 20.0,
+    threads: Annotated[
+        int, typer.Option(help="Intra-op threads per worker (sets OMP_NUM_THREADS); one keeps sums in one order.")
+    ] = 1,
+    folder: Annotated[
+        str | None, typer.Option(help="The run folder: run.json and logs/. Default: runs/TIME-SCRIPT.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A metric to reach, as `loss=1.6`; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
+    ] = False,
+) -> None:
+    """Start a training script on several workers, here or on several machines.
+
+    Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
+    seconds and say which.
+    """
+    from laconic.engine.launch import launch
+    from laconic.engine.request import Request
+
+    request = Request(
+        command=(script, *(arguments or ())),
+        module=module,
+        workers=workers,
+        strategy=strategy,
+        nodes=nodes,
+        rendezvous=rendezvous,
+        timeout_seconds=timeout,
+        restarts=restarts,
+        heartbeat_seconds=heartbeat,
+        threads=threads,
+        folder=folder,
+        targets=dict(_target(text) for text in target or ()),
+        dry_run=dry_run,
+    )
+    raise typer.Exit(launch(request))
+
+
+def _target(text: str) -> tuple[str, float]:
+    from laconic.engine.request import LaunchError
+
+    name, _, value = text.partition("=")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        raise LaunchError(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None

@@ -1,0 +1,1 @@
+"""What workers say: compressors, from tensor to payload and back."""

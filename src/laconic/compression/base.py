@@ -1,0 +1,82 @@
+"""The compressor's contract: explicit state, any number of rounds, a price without running.
+
+A compressor object holds hyper-parameters only. Its memory is a `State` that the engine keeps per tensor, so that it
+can be saved, moved and compared; `exchange` takes the old one and returns the new one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.registry import Technique
+from laconic.worker import Meet, Request
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What may be known about a tensor before any gradient exists."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    role: str = "matrix"
+
+    @property
+    def numel(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The end of an exchange.
+
+    `result` is what everyone applies. `sent` is this worker's own message, decoded: error feedback keeps the input
+    minus `sent`, or minus `result` where the method's own contribution cannot be told apart (PowerSGD).
+    """
+
+    result: Tensor
+    state: State = field(default_factory=dict)
+    sent: Tensor | None = None
+
+
+Exchange = Generator[Request, Any, Outcome]
+
+
+class Compressor(Technique):
+    """From tensor to payload and back, meeting the others' payloads on the way."""
+
+    axis: ClassVar[str] = "compression"
+    conserved: ClassVar[tuple[str, ...]] = ()
+    """State entries whose sum over workers is kept when their number changes; the others are rank 0's."""
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        """Whether this tensor is compressed at all; the rest of a message travels dense beside it."""
+        return True
+
+    def init(self, spec: TensorSpec) -> State:
+        return {}
+
+    @abstractmethod
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        """Yield requests, receive their results, return the outcome. `x` may be overwritten."""
+
+    @abstractmethod
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """What one worker hands over for such a tensor among `size` workers, without running anything."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether steps depend on earlier ones, so that a second backward before `step()` makes no sense."""
+        return bool(self.conserved)

@@ -1,0 +1,37 @@
+"""No compression: the gradient as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from laconic.claims import Lossless, Payload
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.registry import technique
+from laconic.worker import Meet
+
+
+@technique(
+    "none",
+    aliases=["identity", "dense"],
+    paper="plain data-parallel SGD",
+    claims=[Lossless(), Payload(lambda spec, c: spec.nbytes)],
+)
+@dataclass(frozen=True)
+class Identity(Compressor):
+    """Say everything.
+
+    In a message it accepts no tensor, because what is not accepted travels dense, divided by the number of workers as
+    it is copied into the message: the same operations in the same order as PyTorch's DDP, so that bits agree.
+    """
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return False
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        own = x.clone()
+        return Outcome((yield meet.mean(x)), state, sent=own)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return spec.nbytes

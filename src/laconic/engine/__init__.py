@@ -1,0 +1,1 @@
+"""Engines: run a sentence on real processes."""

@@ -1,0 +1,57 @@
+"""What `laconic run` tells the workers it starts, as one value in one environment variable.
+
+`LACONIC_RUN` is the launcher's letter to its own workers, not a way for people to configure anything: whoever wants
+another heartbeat or folder says so on the command line. Under plain `torchrun` the letter is absent and the defaults
+hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from laconic.errors import LaconicError
+
+VARIABLE = "LACONIC_RUN"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run's settings as its workers see them."""
+
+    strategy: str | None = None  # the sentence given on the command line; None: the script's own
+    folder: str | None = None  # the run folder on this machine; None: nothing is written
+    heartbeat_seconds: float = 20.0  # a rank that is silent for this long is lost
+    threads: int = 1  # intra-op threads per worker: one, so that sums do not depend on the machine
+    dry_run: bool = False  # report what the sentence would cost, train nothing
+    workers: int | None = None  # all workers of the run; a dry run has no process group to ask
+    targets: Mapping[str, float] = field(default_factory=dict)  # metric name to the value to reach
+
+    @classmethod
+    def current(cls) -> RunConfig:
+        """The launcher's letter, or the defaults when no launcher of ours started this process."""
+        text = os.environ.get(VARIABLE)
+        if text is None:
+            return cls()
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise LaconicError(
+                f"{VARIABLE} does not hold what `laconic run` writes there ({error}): it is set by the launcher for "
+                f"its own workers and by nobody else, so unset it."
+            ) from error
+
+    def to_env(self) -> dict[str, str]:
+        """The environment a worker needs to find this value again with `current()`."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    def heartbeat_prefix(self) -> str:
+        """Where this attempt's heartbeats live in the run's store: a restarted run must not read its past."""
+        return attempt_prefix(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+
+
+def attempt_prefix(attempt: int) -> str:
+    """The store prefix of an attempt, counted from 0; launcher and workers must agree on it."""
+    return f"laconic/{attempt}"

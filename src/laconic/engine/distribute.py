@@ -1,0 +1,154 @@
+"""`laconic.distribute`: the one line a user adds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn, optim
+
+from laconic.engine.agreement import agree, describe
+from laconic.engine.config import RunConfig
+from laconic.engine.connect import connect
+from laconic.engine.dry_run import report
+from laconic.engine.exchange import Departed, drive
+from laconic.engine.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.engine.real import RealWorker
+from laconic.engine.replicate import broadcast_tensors
+from laconic.engine.session import NoSync, Options, Session
+from laconic.engine.tiers import level_names
+from laconic.errors import ContractError, LaconicError, StrategyError
+from laconic.strategy import Strategy
+from laconic.worker import Group, Worker
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+_WRAPPERS = {
+    "DistributedDataParallel": "pass the module inside it (model.module), or keep DDP and give it a compressor with "
+    "model.register_comm_hook(None, laconic.ddp_hook('…'))",
+    "DataParallel": "pass the module inside it (model.module) and start one process per device with `laconic run`",
+    "FullyShardedDataParallel": "pass the module before it is wrapped; sharded models are not supported yet",
+    "FSDPModule": "pass the module before fully_shard(); sharded models are not supported yet",
+}
+
+
+def distribute(
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    strategy: str | Strategy | None = None,
+    mesh: DeviceMesh | None = None,
+    *,
+    process_group: ProcessGroup | None = None,
+    nonfinite: Literal["pass", "raise"] = "pass",
+    sparse: Literal["gather", "dense"] = "gather",
+    seed: int = 0,
+) -> tuple[nn.Module, optim.Optimizer]:
+    """Train this model on all workers, the way the strategy says.
+
+    Returns the same module (with `no_sync()` added) and an optimizer that shares the given one's groups and state; the
+    training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as
+    one worker. A `--strategy` of `laconic run` takes precedence over the argument.
+
+    - `strategy`: text or value; default `bsp`.
+    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
+    - `process_group`: distribute over these processes only.
+    - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
+    - `sparse`: gradients of sparse embeddings travel as (index, value), or are made `"dense"`.
+    - `seed`: of the draws that compressors make.
+    """
+    if nonfinite not in ("pass", "raise"):
+        raise ContractError(f'nonfinite is "pass" or "raise", not {nonfinite!r}')
+    if sparse not in ("gather", "dense"):
+        raise ContractError(f'sparse is "gather" or "dense", not {sparse!r}')
+    _refuse(model, optimizer)
+    config = RunConfig.current()
+    chosen = Strategy.parse(config.strategy or strategy or "bsp")
+    if config.dry_run:
+        report(model, optimizer, chosen, config.workers or 1)
+        sys.exit(0)
+    worker = connect()
+    group, levels = _groups(worker, chosen, mesh, process_group, next(model.parameters()).device.type)
+    if worker.rank == 0 and config.strategy and strategy and Strategy.parse(strategy) != chosen:
+        print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
+    described = describe(model, optimizer, str(chosen), {"nonfinite": nonfinite, "sparse": sparse, "seed": seed})
+    agree(described, group, next(model.parameters()).device)
+    drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+    options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
+    session = Session(worker, model, chosen, group, levels, options)
+    refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], session)
+    model.no_sync = NoSync(session)  # type: ignore[assignment]
+    return model, DistributedOptimizer(optimizer, session)
+
+
+def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
+    """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
+        raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")
+    optimizer.session.close()
+    del model.no_sync
+    return model, optimizer.base
+
+
+def _refuse(model: nn.Module, optimizer: Any) -> None:
+    for parent in type(model).__mro__:
+        if parent.__name__ in _WRAPPERS:
+            raise ContractError(f"this model is already a {parent.__name__}: {_WRAPPERS[parent.__name__]}")
+    quiet = getattr(model, "no_sync", None)
+    if isinstance(quiet, NoSync) and quiet.session is not None:
+        raise ContractError("this model is distributed already: call laconic.undistribute(model, optimizer) first")
+    if isinstance(optimizer, DistributedOptimizer):
+        raise ContractError("this optimizer is distributed already: pass the optimizer that was given to distribute()")
+    if not isinstance(optimizer, optim.Optimizer):
+        raise ContractError(f"distribute() needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
+
+
+def _groups(
+    worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None, device: str
+) -> tuple[Group, dict[str, Group]]:
+    """The group of everyone who trains this model, and one group per tier."""
+    names = level_names(strategy)
+    if not isinstance(worker, RealWorker):
+        if mesh is not None or process_group is not None:
+            raise LaconicError("mesh= and process_group= belong to real processes; this worker is not one")
+        return worker.world, {}
+    if mesh is not None and process_group is not None:
+        raise ContractError("give mesh= or process_group=, not both: a mesh brings its own groups")
+    if process_group is not None:
+        if names:
+            raise ContractError(f"the tiers {', '.join(names)} need mesh=, not process_group=")
+        return worker.adopt(process_group), {}
+    if mesh is None:
+        if not names:
+            return worker.world, {}
+        mesh = _default_mesh(worker, names, device)
+    known = mesh.mesh_dim_names or ()
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise StrategyError(
+            f"the strategy speaks of {', '.join(missing)}, the mesh has {', '.join(known) or 'no names'}: name its "
+            f"dimensions, init_device_mesh(..., mesh_dim_names={tuple(reversed(names))})"
+        )
+    if mesh.ndim == 1:
+        everyone: Group = worker.adopt(mesh.get_group())
+    elif mesh.size() == worker.size:
+        everyone = worker.world
+    else:
+        raise ContractError("a mesh of several dimensions must span all workers; pass a one-dimensional slice of it")
+    return everyone, {name: worker.adopt(mesh.get_group(name)) for name in names}
+
+
+def _default_mesh(worker: Worker, names: list[str], device: str) -> DeviceMesh:
+    """Without a mesh, the inner tier is the machine and the outer one joins machines."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if len(names) > 2:
+        raise ContractError(f"{len(names)} tiers need a mesh: distribute(..., mesh=init_device_mesh(…))")
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", worker.size))
+    if len(names) == 1:
+        return init_device_mesh(device, (worker.size,), mesh_dim_names=(names[0],))
+    if worker.size % local:
+        raise ContractError(f"{worker.size} workers, {local} on this machine: unequal machines need an explicit mesh=")
+    return init_device_mesh(device, (worker.size // local, local), mesh_dim_names=(names[1], names[0]))

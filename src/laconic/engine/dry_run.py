@@ -1,0 +1,73 @@
+"""`laconic run --dry-run`: what a sentence would say, before anything is started."""
+
+from __future__ import annotations
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn, optim
+
+from laconic.compression.chain import chain
+from laconic.engine.config import RunConfig
+from laconic.engine.parameters import Parameters
+from laconic.engine.tiers import Stack, level_names, stack_for
+from laconic.strategy import Strategy
+from laconic.worker import Kind
+
+
+def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int) -> None:
+    """Sentence, messages, bytes and memory of one worker, priced without running."""
+    parameters = Parameters.of(model, gather_sparse=True)
+    governed: dict[Stack, list[int]] = {}
+    for i in reversed(range(len(parameters.specs))):
+        governed.setdefault(stack_for(strategy, parameters.specs[i], lambda _: False), []).append(i)
+    sizes = _level_sizes(strategy, workers)
+    table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
+    sent_total = memory_total = 0.0
+    for stack, members in governed.items():
+        for sentence, level in stack:
+            specs = [parameters.specs[i] for i in members]
+            size = sizes.get(level, workers)
+            compressor = chain([word.make() for word in sentence.compression])
+            plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
+            payload = sum(compressor.payload_bytes(s, size) if compressor.accepts(s) else s.nbytes for s in specs)
+            sent = sentence.architecture.make().sent_bytes(payload, size)
+            with torch.device("meta"):
+                states = [compressor.init(s) for s in specs if compressor.accepts(s)]
+            memory = sum(s.nbytes for s in specs) + sum(t.nbytes for state in states for t in state.values())
+            table.add_row(
+                str(sentence),
+                level or f"{size} workers",
+                str(len(specs)),
+                str(len(plan.messages)),
+                _human(payload),
+                _human(sent),
+                _human(memory),
+            )
+            sent_total += sent
+            memory_total += memory
+    console = Console()
+    count = sum(s.numel for s in parameters.specs)
+    console.print(f"strategy   {strategy}", markup=False)
+    console.print(f"model      {type(model).__name__}, {count:,} parameters in {len(parameters.specs)} tensors")
+    console.print(f"optimizer  {type(optimizer).__name__}")
+    console.print(table)
+    control = (len(parameters.specs) + 1) * 4
+    console.print(
+        f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
+        f"it, {_human(memory_total)} of buffers and memory. Nothing was started."
+    )
+
+
+def _level_sizes(strategy: Strategy, workers: int) -> dict[str | None, int]:
+    names = level_names(strategy)
+    nodes = RunConfig.current().nodes
+    return dict(zip(names, [workers // nodes, nodes], strict=False)) if len(names) > 1 else {}
+
+
+def _human(n: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
+        n /= 1000
+    return f"{n:.2f} GB"

@@ -1,0 +1,126 @@
+"""How exchanges advance: generators in lockstep, waited for in an order every worker shares.
+
+A *journey* is a generator that yields the handles it has just started and is resumed when they are done. Journeys are
+started in hooks without waiting and driven to their end later. All of one round are waited for and answered in the same
+order on every worker, so that collectives of later rounds meet their counterparts whatever the timing was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.base import Carrying
+from laconic.compression.base import Exchange, Outcome
+from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request
+
+Journey = Generator[list[Handle], list[Any], Any]
+
+
+class Departed:
+    """A journey whose first messages are on their way."""
+
+    def __init__(self, journey: Journey) -> None:
+        self._journey = journey
+        self.result: Any = None
+        self._handles: list[Handle] | None = []
+        self._resume(None)
+
+    @property
+    def arrived(self) -> bool:
+        return self._handles is None
+
+    def advance(self) -> None:
+        """Wait for what is under way and start what depends on it."""
+        assert self._handles is not None
+        self._resume([handle.wait() for handle in self._handles])
+
+    def _resume(self, results: list[Any] | None) -> None:
+        try:
+            self._handles = next(self._journey) if results is None else self._journey.send(results)
+        except StopIteration as end:
+            self._handles, self.result = None, end.value
+
+
+def drive(journeys: Iterable[Departed]) -> None:
+    """Bring all journeys home: round by round, in the given order."""
+    underway = [journey for journey in journeys if not journey.arrived]
+    while underway:
+        for journey in underway:
+            journey.advance()
+        underway = [journey for journey in underway if not journey.arrived]
+
+
+def together(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
+    """Run carryings side by side: the handles of a round are started before any is waited for."""
+    results: list[Any] = [None] * len(carryings)
+    answers: dict[int, Any] = dict.fromkeys(range(len(carryings)))
+    while answers:
+        handles: dict[int, Handle] = {}
+        for i, answer in answers.items():
+            try:
+                handles[i] = carryings[i].send(answer)
+            except StopIteration as end:
+                results[i] = end.value
+        answers = dict(zip(handles, (yield list(handles.values())), strict=True)) if handles else {}
+    return results
+
+
+def confer(exchanges: Sequence[Exchange], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, list[Outcome]]:
+    """Run several tensors' exchanges as one conversation: requests of a round that are alike share a message."""
+    outcomes: list[Any] = [None] * len(exchanges)
+    requests: dict[int, Request] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(exchanges)))
+    while answers:
+        requests.clear()
+        for i, answer in answers.items():
+            try:
+                requests[i] = exchanges[i].send(answer)
+            except StopIteration as end:
+                outcomes[i] = end.value
+        merged = _merge(requests)
+        results = yield from together([carry(batch.request) for batch in merged])
+        answers = {}
+        for batch, result in zip(merged, results, strict=True):
+            answers.update(batch.split(result))
+    return outcomes
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Requests of several exchanges that travel as one."""
+
+    request: Request
+    members: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
+
+    def split(self, result: Any) -> dict[int, Any]:
+        if len(self.members) == 1:
+            return {self.members[0]: result}
+        lengths = [shape.numel() for shape in self.shapes]
+        if isinstance(self.request, Reduce):
+            parts = [part.view(shape) for part, shape in zip(result.split(lengths), self.shapes, strict=True)]
+        else:
+            size = result.shape[0]
+            columns = result.split(lengths, dim=1)
+            parts = [part.reshape(size, *shape) for part, shape in zip(columns, self.shapes, strict=True)]
+        return dict(zip(self.members, parts, strict=True))
+
+
+def _merge(requests: dict[int, Request]) -> list[_Batch]:
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for i, request in requests.items():
+        how = (type(request), getattr(request, "op", None), request.tensor.dtype)
+        alike.setdefault((*how, i) if isinstance(request, GatherRagged) else how, []).append(i)
+    batches = []
+    for members in alike.values():
+        request = requests[members[0]]
+        if len(members) > 1:
+            flat: Tensor = torch.cat([requests[i].tensor.reshape(-1) for i in members])
+            request = Reduce(flat, request.op) if isinstance(request, Reduce) else Gather(flat)
+        batches.append(_Batch(request, tuple(members), tuple(requests[i].tensor.shape for i in members)))
+    return batches

@@ -1,0 +1,83 @@
+"""The only place that touches autograd: per-parameter hooks, and the end of a backward pass.
+
+Hooks enqueue; nothing waits in them (on CUDA all hooks of a device share one thread, and two workers of one process
+that waited for each other there would deadlock). A backward pass is recognised by the hook on the model's outputs,
+which belongs to the outermost graph, so that a nested backward (reentrant checkpointing) does not look like the end.
+A loss that bypasses the model's `forward` is recognised by the first gradient that arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from laconic.worker import Worker
+
+
+class BackwardHooks:
+    """Calls `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        on_gradient: Callable[[int], None],
+        on_end: Callable[[], None],
+        on_abandoned: Callable[[], None],
+    ) -> None:
+        self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
+        self._pass: int | None = None
+        self._removable = [
+            p.register_post_accumulate_grad_hook(partial(self._gradient, i)) for i, p in enumerate(parameters)
+        ]
+        self._removable.append(model.register_forward_hook(OnForward(self._output)))
+
+    def remove(self) -> None:
+        for handle in self._removable:
+            handle.remove()
+        self._removable.clear()
+
+    def _output(self, gradient: Tensor) -> None:
+        here = torch._C._current_graph_task_id()
+        if self._pass == here:
+            return
+        if self._pass is not None:  # the last pass raised before its end
+            self._on_abandoned()
+        self._begin(here)
+
+    def _gradient(self, i: int, parameter: Tensor) -> None:
+        if self._pass is None:
+            self._begin(torch._C._current_graph_task_id())
+        self._on_gradient(i)
+
+    def _begin(self, graph_pass: int) -> None:
+        self._pass = graph_pass
+        self._worker.at_end_of_backward(self._end)
+
+    def _end(self) -> None:
+        self._pass = None
+        self._on_end()
+
+
+class OnForward:
+    """Marks the model's outputs. A copy or a pickle of the model (an EMA, say) gets a hook that does nothing."""
+
+    def __init__(self, on_output: Callable[[Tensor], None] | None = None) -> None:
+        self._on_output = on_output
+
+    @torch.compiler.disable
+    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if self._on_output is None or not torch.is_grad_enabled():
+            return
+        for leaf in tree_leaves(outputs):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(self._on_output)
+
+    def __reduce__(self) -> tuple[type[OnForward], tuple[()]]:
+        return OnForward, ()

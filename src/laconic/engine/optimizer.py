@@ -1,0 +1,117 @@
+"""The optimizer a user gets back: the same groups and state, with the session told about every step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import optim
+
+from laconic.engine.session import Session
+from laconic.errors import ContractError
+
+_SCALING = ("grad_scale", "found_inf")
+
+
+class DistributedOptimizer(optim.Optimizer):
+    """A real `torch.optim.Optimizer` (schedulers and scalers check), sharing the user's `param_groups` and `state`.
+
+    What it does not define itself it takes from the user's optimizer, so that a schedule-free optimizer keeps its
+    `train()` and `eval()`.
+    """
+
+    def __init__(self, base: optim.Optimizer, session: Session) -> None:
+        self.base, self.session = base, session
+        self._made = self._warned = False
+        super().__init__([torch.zeros(1)], {})  # for this object's own step hooks; groups and state are the base's
+        self._made = True
+
+    # The base's own objects, looked up each time because load_state_dict() replaces them.
+    param_groups = property(lambda self: self.base.param_groups, lambda self, value: None)  # type: ignore[assignment]
+    state = property(lambda self: self.base.state, lambda self, value: None)  # type: ignore[assignment]
+    defaults = property(lambda self: self.base.defaults, lambda self, value: None)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "base" not in self.__dict__ or name in _SCALING:
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step of the user's optimizer on the averaged gradients; then the sync rules speak."""
+        if closure is not None and not self.session.plainly_synchronous:
+            raise ContractError(
+                f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
+                "follow: use a strategy without memory and local steps, such as `bsp`, or call step() without closure"
+            )
+        self.session.check_unfrozen()
+        for name in _SCALING:  # a GradScaler leaves these for optimizers that unscale in their own kernel
+            if name in self.__dict__:
+                setattr(self.base, name, self.__dict__[name])
+        try:
+            loss = self.base.step() if closure is None else self.base.step(closure)
+        finally:
+            for name in _SCALING:
+                self.base.__dict__.pop(name, None)
+        self.session.after_step()
+        return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        if self.session.late:
+            raise ContractError(
+                f"GradScaler needs the averaged gradient right after backward, and `{self.session.strategy}` has it "
+                "later: train in bfloat16, which needs no scaler, or choose a strategy such as `bsp`"
+            )
+        return bool(getattr(self.base, "_step_supports_amp_scaling", False))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.base.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not self._made:
+            return
+        given = param_group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        refuse_strangers(given, self.session)
+        self.base.add_param_group({**param_group, "params": given})
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.session.has_memory and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"`{self.session.strategy}` remembers something on every rank that a state_dict of one rank does not "
+                "hold: save with laconic.checkpoint(path, model, optimizer)",
+                stacklevel=2,
+            )
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.base.load_state_dict(state_dict)
+
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.base.register_state_dict_pre_hook(hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.base.register_state_dict_post_hook(hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.base.register_load_state_dict_pre_hook(hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.base.register_load_state_dict_post_hook(hook, prepend)
+
+    def __repr__(self) -> str:
+        return f"{self.base!r} distributed by `{self.session.strategy}`"
+
+
+def refuse_strangers(parameters: list[torch.Tensor], session: Session) -> None:
+    """An optimizer may only hold the model's parameters: nobody averages the others, and workers would drift apart."""
+    known = {id(p) for p in session.model.parameters()}
+    strangers = [tuple(p.shape) for p in parameters if id(p) not in known]
+    if strangers:
+        raise ContractError(
+            f"the optimizer holds {len(strangers)} parameter(s) that the model does not (first of shape "
+            f"{strangers[0]}): register them in the model, or give them an optimizer of their own"
+        )

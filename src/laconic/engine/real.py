@@ -1,0 +1,161 @@
+"""The real engine's worker: `torch.distributed` behind the interface of `worker.py`.
+
+gloo carries CPU tensors, NCCL carries CUDA tensors. Bytes of a backend's collective are what was handed over times the
+factor of the algorithm it uses; the factors are checked against a network interface's own counter in `bench/`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Variable
+
+from laconic.engine.heartbeat import Heartbeat
+from laconic.engine.ledger import Ledger
+from laconic.worker import Kind
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class RealHandle:
+    """A `dist.Work` and the tensor it leaves behind. A failure is explained by the heartbeat, not by the backend."""
+
+    def __init__(self, work: Any, result: Any, worker: RealWorker) -> None:
+        self.work, self.result, self._worker = work, result, worker
+
+    def done(self) -> bool:
+        return bool(self.work.is_completed())
+
+    def wait(self) -> Any:
+        try:
+            self.work.wait()
+        except RuntimeError as error:
+            raise self._worker.explain(error) from error
+        return self.result
+
+
+class RealGroup:
+    """Collectives of one process group, counted."""
+
+    def __init__(self, worker: RealWorker, process_group: dist.ProcessGroup) -> None:
+        self._worker, self.process_group = worker, process_group
+        self.rank: int = dist.get_rank(process_group)
+        self.size: int = dist.get_world_size(process_group)
+        self.ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(process_group))
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: Literal["sum", "max"] = "sum",
+        kind: Kind = Kind.PAYLOAD,
+        control_bytes: int = 0,
+    ) -> RealHandle:
+        factor = 2 * (self.size - 1) / self.size
+        self._count("all_reduce", kind, factor * (tensor.nbytes - control_bytes))
+        if control_bytes:
+            self._count("all_reduce", Kind.CONTROL, factor * control_bytes)
+        return self._handle(dist.all_reduce(tensor, _OPS[op], group=self.process_group, async_op=True), tensor)
+
+    def all_gather(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+        flat = tensor.contiguous().view(-1)
+        out = flat.new_empty(self.size * flat.numel())
+        self._count("all_gather", kind, (self.size - 1) * tensor.nbytes)
+        work = _all_gather(out, flat, group=self.process_group, async_op=True)
+        return self._handle(work, out.view(self.size, *tensor.shape))
+
+    def all_to_all(
+        self,
+        tensor: Tensor,
+        send_lengths: Sequence[int] | None = None,
+        receive_lengths: Sequence[int] | None = None,
+        kind: Kind = Kind.PAYLOAD,
+    ) -> RealHandle:
+        block = tensor.numel() // self.size
+        sends = [block] * self.size if send_lengths is None else list(send_lengths)
+        receives = [block] * self.size if receive_lengths is None else list(receive_lengths)
+        item = tensor.element_size()
+        sent, received = (item * (sum(n) - n[self.rank]) for n in (sends, receives))
+        self._worker.ledger.record("all_to_all", kind, sent, received)
+        out = tensor.new_empty(sum(receives))
+        work = dist.all_to_all_single(out, tensor, receives, sends, group=self.process_group, async_op=True)
+        return self._handle(work, out)
+
+    def reduce_scatter(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+        flat = tensor.contiguous().view(-1)
+        out = flat.new_empty(flat.numel() // self.size)
+        self._count("reduce_scatter", kind, (self.size - 1) / self.size * tensor.nbytes)
+        return self._handle(_reduce_scatter(out, flat, group=self.process_group, async_op=True), out)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+        sent, received = (tensor.nbytes * (self.size - 1), 0) if self.rank == root else (0, tensor.nbytes)
+        self._worker.ledger.record("broadcast", kind, sent, received)
+        work = dist.broadcast(tensor, self.ranks[root], group=self.process_group, async_op=True)
+        return self._handle(work, tensor)
+
+    def send(self, tensor: Tensor, to: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+        self._worker.ledger.record("send", kind, tensor.nbytes, 0)
+        return self._handle(dist.isend(tensor, self.ranks[to], self.process_group, tag), tensor)
+
+    def receive(self, tensor: Tensor, source: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+        self._worker.ledger.record("receive", kind, 0, tensor.nbytes)
+        return self._handle(dist.irecv(tensor, self.ranks[source], self.process_group, tag), tensor)
+
+    def barrier(self) -> RealHandle:
+        return self._handle(dist.barrier(self.process_group, async_op=True), None)
+
+    def _count(self, operation: str, kind: Kind, each_way_bytes: float) -> None:
+        self._worker.ledger.record(operation, kind, each_way_bytes, each_way_bytes)
+
+    def _handle(self, work: Any, result: Any) -> RealHandle:
+        return RealHandle(work, result, self._worker)
+
+
+class RealWorker:
+    """One process of a `torch.distributed` job."""
+
+    def __init__(self, heartbeat: Heartbeat | None = None) -> None:
+        self.ledger = Ledger()
+        self.heartbeat = heartbeat
+        self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
+        self._groups: dict[tuple[int, ...], RealGroup] = {self.world.ranks: self.world}
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def size(self) -> int:
+        return self.world.size
+
+    def clock_seconds(self) -> float:
+        return time.perf_counter()
+
+    def group(self, ranks: Sequence[int]) -> RealGroup:
+        """Collective: every worker of the world asks for the same groups in the same order."""
+        key = tuple(ranks)
+        if key not in self._groups:
+            made = dist.new_group(list(key), timeout=timedelta(minutes=30))
+            self._groups[key] = RealGroup(self, made)
+        return self._groups[key]
+
+    def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
+        """A group the user made (`process_group=`, a mesh's dimension)."""
+        return RealGroup(self, process_group)
+
+    def at_end_of_backward(self, finish: Callable[[], None]) -> None:
+        Variable._execution_engine.queue_callback(finish)
+
+    def explain(self, error: RuntimeError) -> Exception:
+        """Who was lost, by the heartbeat's verdict; the backend's own error when nobody was."""
+        lost = self.heartbeat.explain(error) if self.heartbeat is not None else None
+        return lost if lost is not None else error
+
+
+# torch 2.13 renamed these; the old names warn there and the new ones are missing before.
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

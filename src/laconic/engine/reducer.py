@@ -1,0 +1,263 @@
+"""Gradients out, averages in: carries a `CommPlan` out while backward runs.
+
+Each message has one flat buffer, laid out as [compressible tensors | dense tensors | control]. A gradient is copied
+into its place when it is ready; a full message departs at once if all before it have, and what is left departs at the
+end of backward. After that `p.grad` *is* its place in the buffer, so nothing is copied back.
+
+The control part rides on the last message: for each parameter whether any worker had a gradient for it, and whether
+any gradient was not finite. So a parameter unused on one rank gets the others' average, one unused everywhere keeps no
+gradient, and everyone decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laconic.compression.base import Outcome, TensorSpec
+from laconic.engine.exchange import Departed, confer, drive, together
+from laconic.engine.tiers import Tier
+from laconic.errors import ContractError, NonFinite
+from laconic.schedule.plan import Message
+from laconic.worker import Reduce
+
+
+class Buffer:
+    """One message's storage and the parameters' places in it."""
+
+    def __init__(
+        self,
+        message: Message,
+        specs: Sequence[TensorSpec],
+        parameters: Sequence[nn.Parameter],
+        tiers: Sequence[Tier],
+        control: int,
+    ) -> None:
+        compressed = [i for i in message.tensors if tiers[0].compressor.accepts(specs[i])]
+        dense = [i for i in message.tensors if i not in set(compressed)]
+        self.leaves, self.tiers, self.compressed, self.dense = message.leaves, tiers, compressed, dense
+        self.members = [*compressed, *dense]
+        total = sum(specs[i].numel for i in self.members)
+        first = parameters[self.members[0]]
+        self.storage = torch.zeros(total + control, dtype=first.dtype, device=first.device)
+        self.control_numel = control
+        self.dense_start = sum(specs[i].numel for i in compressed)
+        self.dense_end = total
+        self.places: dict[int, Tensor] = {}
+        start = 0
+        for i in self.members:
+            flat = self.storage[start : start + specs[i].numel]
+            self.places[i] = _shaped_like(flat, parameters[i])
+            start += specs[i].numel
+        self.waiting = set(self.members)
+        self.departed: Departed | None = None
+
+    @property
+    def control(self) -> Tensor:
+        return self.storage[self.dense_end :]
+
+
+class Reducer:
+    """All messages of one model for the current phase of its strategy."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        specs: Sequence[TensorSpec],
+        messages: Sequence[tuple[Message, Sequence[Tier]]],
+        refuse_nonfinite: bool,
+    ) -> None:
+        self._parameters, self._specs, self._refuse_nonfinite = parameters, specs, refuse_nonfinite
+        control = len(parameters) + 1
+        self.buffers = [Buffer(message, specs, parameters, tiers, control) for message, tiers in messages]
+        self._home = {i: buffer for buffer in self.buffers for i in buffer.members}
+        self._touched = [False] * len(parameters)
+        self._nonfinite: Tensor | None = None
+        self.arrival: list[int] = []
+        self._active: list[Buffer] = []
+        self._scales: dict[int, float] = {}
+        self._next = 0
+        self._step = 0
+
+    @property
+    def storage_bytes(self) -> int:
+        return sum(buffer.storage.nbytes for buffer in self.buffers)
+
+    def begin(self, step: int) -> None:
+        """A backward pass whose gradients will travel is about to bring its first."""
+        self._step = step
+        self._active = [b for b in self.buffers if any(t.sync.averages_gradients(step) for t in b.tiers)]
+        for buffer in self._active:
+            size = next(tier.group.size for tier in buffer.tiers if tier.sync.averages_gradients(step))
+            for i in buffer.members:
+                self._scales[i] = 1.0 if i in buffer.compressed else 1 / size
+        self._next = 0
+
+    def touch(self, i: int) -> None:
+        """A gradient was accumulated without being sent (`no_sync`)."""
+        self._touched[i] = True
+
+    def ready(self, i: int) -> None:
+        """Parameter i has its gradient: take it along; send what is complete. Never waits."""
+        self._touched[i] = True
+        self.arrival.append(i)
+        buffer = self._home.get(i)
+        if buffer is None or i not in self._scales:
+            return
+        if i not in buffer.waiting:
+            raise ContractError(
+                f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a shared "
+                "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
+            )
+        self._fill(buffer, i)
+        if not buffer.waiting:
+            self._send_complete()
+
+    def finish(self) -> list[Departed]:
+        """End of backward: send what is left, zeros for what never came. Returns what is on its way, in order."""
+        for buffer in self._active[self._next :]:
+            for i in sorted(buffer.waiting):
+                self._fill(buffer, i)
+            self._depart(buffer)
+        self._next = len(self._active)
+        return [buffer.departed for buffer in self._active if buffer.departed is not None]
+
+    def settle(self) -> None:
+        """Everything has arrived: gradients become the averages, counters start anew."""
+        if self._active:
+            flags = self._active[-1].control if self._refuse_nonfinite or not all(self._touched) else None
+            if flags is not None:
+                flags = flags.float().cpu()
+            for buffer in self._active:
+                for i, place in buffer.places.items():
+                    if self._touched[i] or (flags is not None and flags[i] != 0):
+                        self._parameters[i].grad = place
+        else:
+            flags = None
+        self.forget()
+        if flags is not None and self._refuse_nonfinite and flags[-1] != 0:
+            raise NonFinite(
+                f"a gradient of step {self._step} is NaN or infinite on at least one worker; lower the learning rate, "
+                'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
+            )
+
+    def forget(self) -> None:
+        """Ready for the next backward pass."""
+        for buffer in self._active:
+            buffer.waiting = set(buffer.members)
+            buffer.departed = None
+        self._touched = [False] * len(self._parameters)
+        self._nonfinite = None
+        self._scales.clear()
+        self._active = []
+        self.arrival = []
+
+    def abandon(self) -> None:
+        """A backward pass raised half-way: let what left arrive, drop the rest."""
+        drive([buffer.departed for buffer in self._active if buffer.departed is not None])
+        self.forget()
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _fill(self, buffer: Buffer, i: int) -> None:
+        place, gradient, scale = buffer.places[i], self._parameters[i].grad, self._scales[i]
+        if gradient is None:
+            place.zero_()
+        else:
+            gradient = gradient.detach()
+            if gradient.layout != torch.strided:
+                gradient = gradient.to_dense()
+            if self._refuse_nonfinite:
+                bad = gradient.isfinite().all().logical_not()
+                self._nonfinite = bad if self._nonfinite is None else self._nonfinite.logical_or(bad)
+            torch.mul(gradient, scale, out=place)
+        buffer.waiting.discard(i)
+
+    def _send_complete(self) -> None:
+        while self._next < len(self._active):
+            buffer = self._active[self._next]
+            if buffer.waiting or buffer.leaves != "when_ready":
+                return
+            self._depart(buffer)
+            self._next += 1
+
+    def _depart(self, buffer: Buffer) -> None:
+        carries_control = buffer is self._active[-1]
+        if carries_control:
+            share = 1 / buffer.tiers[0].group.size
+            if all(self._touched):
+                buffer.control[:-1].fill_(share)
+            else:
+                buffer.control[:-1].copy_(torch.tensor(self._touched, dtype=buffer.storage.dtype) * share)
+            buffer.control[-1] = 0 if self._nonfinite is None else self._nonfinite * share
+        buffer.departed = Departed(self._travel(buffer, carries_control))
+
+    def _travel(self, buffer: Buffer, carries_control: bool) -> Generator[Any, Any, None]:
+        first = True
+        for tier in buffer.tiers:
+            if not tier.sync.averages_gradients(self._step):
+                continue
+            if not first:
+                buffer.storage[buffer.dense_start :].mul_(1 / tier.group.size)
+            first = False
+            yield from self._cross(buffer, tier, carries_control)
+
+    def _cross(self, buffer: Buffer, tier: Tier, carries_control: bool) -> Generator[Any, Any, None]:
+        """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it."""
+        end = len(buffer.storage) if carries_control else buffer.dense_end
+        dense = buffer.storage[buffer.dense_start : end]
+        control_bytes = (end - buffer.dense_end) * dense.element_size()
+        lanes: list[Generator[Any, Any, Any]] = []
+        if dense.numel():
+            lanes.append(
+                _as_journey(tier.architecture.carry(Reduce(dense, "sum"), tier.group, control_bytes=control_bytes))
+            )
+        if buffer.compressed:
+            lanes.append(self._converse(buffer, tier))
+        yield from _side_by_side(lanes)
+
+    def _converse(self, buffer: Buffer, tier: Tier) -> Generator[Any, Any, None]:
+        exchanges = [tier.exchange(self._specs[i], buffer.places[i], self._step) for i in buffer.compressed]
+        outcomes: list[Outcome] = yield from confer(
+            exchanges, lambda request: tier.architecture.carry(request, tier.group)
+        )
+        for i, outcome in zip(buffer.compressed, outcomes, strict=True):
+            buffer.places[i].copy_(outcome.result.view_as(buffer.places[i]))
+            tier.memory[self._specs[i].name] = outcome.state
+
+
+def _as_journey(carrying: Any) -> Generator[Any, Any, Any]:
+    return (yield from together([carrying]))
+
+
+def _side_by_side(lanes: list[Generator[Any, Any, Any]]) -> Generator[Any, Any, None]:
+    """Several journeys as one: their handles of a round start together."""
+    answers: dict[int, Any] = dict.fromkeys(range(len(lanes)))
+    while answers:
+        started: dict[int, list[Any]] = {}
+        for i, answer in answers.items():
+            try:
+                started[i] = lanes[i].send(answer)
+            except StopIteration:
+                continue
+        if not started:
+            return
+        results = yield [handle for handles in started.values() for handle in handles]
+        answers, position = {}, 0
+        for i, handles in started.items():
+            answers[i] = results[position : position + len(handles)]
+            position += len(handles)
+
+
+def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:
+    """A view with the parameter's own strides where they are a permutation of contiguous ones, as autograd expects."""
+    strides: tuple[int, ...] = parameter.stride()
+    expected = 1
+    for d in sorted(range(parameter.dim()), key=lambda d: (strides[d], -d)):
+        if parameter.size(d) != 1 and strides[d] != expected:
+            return flat.view(parameter.shape)
+        expected *= parameter.size(d)
+    return flat.as_strided(parameter.shape, strides, flat.storage_offset())

@@ -1,0 +1,30 @@
+"""Everyone starts from rank 0's numbers; buffers follow them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.worker import Group, Kind
+
+
+def broadcast_tensors(
+    tensors: Sequence[Tensor], groups: Sequence[Group], kind: Kind = Kind.PAYLOAD
+) -> Generator[Any, Any, None]:
+    """Copy the first member's tensors to all, as one message of raw bytes however many tensors and dtypes there are.
+
+    With several groups (tiers, inner to outer) the outermost goes first, so that rank 0's numbers reach everyone.
+    """
+    present = [t for t in tensors if t.numel()]
+    if not present:
+        return
+    raw = torch.cat([t.detach().contiguous().view(-1).view(torch.uint8) for t in present])
+    for group in reversed(groups):
+        yield [group.broadcast(raw, kind=kind)]
+    if any(group.rank != 0 for group in groups):
+        for t, part in zip(present, raw.split([t.nbytes for t in present]), strict=True):
+            with torch.no_grad():
+                t.copy_(part.clone().view(t.dtype).view(t.shape))

@@ -1,0 +1,107 @@
+"""What a person asked `laconic run` for, checked before any process starts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from laconic.engine.interfaces import resolves_to_loopback
+from laconic.errors import LaconicError
+
+
+class LaunchError(LaconicError, ValueError):
+    """A run that cannot be started as asked; the message says what to ask for instead."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run to start. `command` is a script (or, with `module`, a module's name) and its arguments."""
+
+    command: tuple[str, ...]
+    module: bool = False
+    workers: int = 1  # on this machine
+    strategy: str | None = None
+    nodes: int = 1
+    rendezvous: str | None = None  # HOST:PORT, the same on all machines
+    timeout_seconds: float | None = None
+    restarts: int = 0
+    heartbeat_seconds: float = 20.0
+    threads: int = 1
+    folder: str | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_command()
+        _at_least("--workers", self.workers, 1)
+        _at_least("--nodes", self.nodes, 1)
+        _at_least("--restarts", self.restarts, 0)
+        _at_least("--threads", self.threads, 1)
+        _at_least("--heartbeat", self.heartbeat_seconds, 1)
+        if self.timeout_seconds is not None:
+            _at_least("--timeout", self.timeout_seconds, 1)
+        for name, value in self.targets.items():
+            if not math.isfinite(value):
+                raise LaunchError(f"--target {name}={value} can never be reached: give a finite number.")
+        if self.strategy is not None:
+            from laconic.strategy import Strategy
+
+            Strategy.parse(self.strategy)  # refuses with a sentence of its own
+        self._check_rendezvous()
+
+    def _check_command(self) -> None:
+        if not self.command:
+            raise LaunchError("nothing to run: give a script, as in `laconic run --workers 4 train.py`.")
+        name = self.command[0]
+        if self.module:
+            # `python -m` looks in the current folder first; only the outermost package is looked for, none is imported.
+            if PathFinder.find_spec(name.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
+                raise LaunchError(f"no module named {name!r} can be imported from here: check the name after -m.")
+        elif not Path(name).is_file():
+            raise LaunchError(f"the script {name!r} does not exist (looked in {Path.cwd()}).")
+
+    def _check_rendezvous(self) -> None:
+        if self.nodes > 1 and self.rendezvous is None:
+            raise LaunchError(
+                f"--nodes {self.nodes} needs a meeting point: give --rendezvous HOST:PORT, the same on all machines, "
+                f"where HOST is one of them."
+            )
+        if self.rendezvous is None:
+            return
+        host, port = self.endpoint
+        given_as_loopback = host == "localhost" or host.startswith("127.") or host == "::1"
+        if self.nodes > 1 and not given_as_loopback and resolves_to_loopback(host):
+            raise LaunchError(
+                f"--rendezvous {self.rendezvous}: {host!r} means this machine's loopback here, where no other machine "
+                f"can reach port {port}; give the machine's address instead."
+            )
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """The rendezvous' host and port; on one machine, a free port of the loopback."""
+        if self.rendezvous is None:
+            return "127.0.0.1", 0
+        host, colon, port = self.rendezvous.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise LaunchError(
+                f"--rendezvous {self.rendezvous!r} is not HOST:PORT: write, for example, --rendezvous 10.0.0.1:29400."
+            )
+        return host.strip("[]"), int(port)
+
+    @property
+    def stem(self) -> str:
+        """What to call the run."""
+        return self.command[0].rsplit(".", 1)[-1] if self.module else Path(self.command[0]).stem
+
+    def python_arguments(self) -> list[str]:
+        """What follows `python`: unbuffered, then the script and its arguments as plain Python would get them."""
+        return ["-u", *(["-m"] if self.module else []), *self.command]
+
+
+def _at_least(option: str, value: float, least: float) -> None:
+    if not value >= least:  # NaN is refused too
+        raise LaunchError(f"{option} {value:g} makes no sense: give at least {least:g}.")

@@ -1,0 +1,1 @@
+"""Over which links."""

@@ -1,0 +1,235 @@
+"""The one place a technique announces itself.
+
+Command line, strategies, docs, property tests and benchmarks all read this register, so adding a technique touches one
+file. A technique is a *word* (a frozen dataclass whose fields are its knobs), a *sentence* (a whole method, as text) or
+a *function* (a bound, a model, a benchmark).
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pkgutil import walk_packages
+from typing import Any, Literal, TypeVar
+
+from laconic.errors import LaconicError, StrategyError
+from laconic.language.knobs import Knob, Technique, knob, knobs, unwritable
+from laconic.language.literals import NAME, shown
+
+__all__ = [
+    "AXES",
+    "OTHER_AXES",
+    "Entry",
+    "Evidence",
+    "Knob",
+    "Technique",
+    "entries",
+    "find",
+    "knob",
+    "knobs",
+    "load",
+    "named_sentence",
+    "normal",
+    "technique",
+    "temporary",
+]
+
+AXES = ("sync", "compression", "architecture", "schedule", "protocol", "topology")
+OTHER_AXES = ("parallel", "cluster", "serve", "theory", "federated")
+
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+class Evidence(StrEnum):
+    """What a technique's behaviour was held against."""
+
+    FIXTURE = "fixture"
+    PUBLISHED = "published"
+    MECHANISM = "mechanism"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered technique; `target` is the word's class, the function, or the sentence's text."""
+
+    name: str
+    axis: str
+    kind: Literal["word", "sentence", "function"]
+    paper: str
+    evidence: Evidence
+    claims: tuple[object, ...]
+    aliases: tuple[str, ...]
+    target: Callable[..., Any] | str
+    doc: str
+    module: str
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES + OTHER_AXES:
+            raise LaconicError(
+                f'{self.place} is on the axis "{self.axis}"; write one of {", ".join(AXES + OTHER_AXES)}'
+            )
+        if not self.doc:
+            raise LaconicError(f"{self.place} has no docstring; write one: `laconic list` shows its first line")
+        for name in self.names:
+            if not re.fullmatch(NAME, name):
+                raise LaconicError(f'"{name}" ({self.place}) is no name; use letters, digits and underscores')
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def summary(self) -> str:
+        return self.doc.splitlines()[0]
+
+    @property
+    def place(self) -> str:
+        return f"{self.module}.{getattr(self.target, '__qualname__', self.name)}"
+
+    def answers_to(self, names: Iterable[str]) -> bool:
+        return not {normal(name) for name in self.names}.isdisjoint(map(normal, names))
+
+
+_entries: dict[str, Entry] = {}
+
+
+def normal(name: str) -> str:
+    """Names match whatever their case, underscores, dashes and spaces."""
+    return re.sub(r"[_\-\s]", "", name).lower()
+
+
+def technique(
+    name: str,
+    *,
+    paper: str,
+    axis: str | None = None,
+    claims: Iterable[object] = (),
+    evidence: Evidence | str = Evidence.MECHANISM,
+    aliases: Iterable[str] = (),
+) -> Callable[[Target], Target]:
+    """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it."""
+
+    def announce(target: Target) -> Target:
+        kind: Literal["word", "function"] = "function"
+        if isinstance(target, type):
+            kind = "word"
+            if not (issubclass(target, Technique) and is_dataclass(target)):
+                raise LaconicError(
+                    f"{target.__module__}.{target.__qualname__} is no word; derive it from its family's base class "
+                    "and put @dataclass(frozen=True) below @technique"
+                )
+            if wrong := unwritable(target):
+                raise LaconicError(
+                    f"no sentence can write {', '.join(wrong)} of {target.__module__}.{target.__qualname__}; annotate "
+                    "knobs as int, float, bool, str, None or a tuple[X, ...] of these, with a plain default"
+                )
+        doc = inspect.cleandoc(target.__doc__ or "")
+        if doc.startswith(f"{target.__name__}("):  # what @dataclass writes where nobody else did
+            doc = ""
+        home = str(axis or getattr(target, "axis", ""))
+        grade = _evidence(evidence)
+        module = target.__module__
+        _register(Entry(name, home, kind, paper, grade, tuple(claims), tuple(aliases), target, doc, module))
+        if isinstance(target, type) and issubclass(target, Technique):
+            target.name = name
+        return target
+
+    return announce
+
+
+def named_sentence(
+    name: str,
+    text: str,
+    *,
+    axis: str,
+    paper: str,
+    doc: str,
+    evidence: Evidence | str = Evidence.MECHANISM,
+    aliases: Iterable[str] = (),
+    claims: Iterable[object] = (),
+) -> None:
+    """Register a whole method; its text is read when it is used, so it may name words that are not imported yet."""
+    module = sys._getframe(1).f_globals["__name__"]
+    grade = _evidence(evidence)
+    entry = Entry(
+        name, axis, "sentence", paper, grade, tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module
+    )
+    _register(entry)
+
+
+def _evidence(evidence: Evidence | str) -> Evidence:
+    if evidence not in list(Evidence):
+        raise LaconicError(f'"{evidence}" is no evidence; write one of {", ".join(Evidence)}')
+    return Evidence(evidence)
+
+
+def _register(entry: Entry) -> None:
+    for name in entry.names:
+        other = _entries.get(normal(name))
+        reloaded = other and other.place == entry.place and (other.kind != "sentence" or other.target == entry.target)
+        if other and not reloaded:
+            raise LaconicError(f'"{name}" of {entry.place} is already the name of {other.place}; rename one of them')
+    _entries.update({normal(name): entry for name in entry.names})
+
+
+def find(name: str, axes: Iterable[str] | None = None) -> Entry:
+    """The technique that answers to `name`, which must be on one of `axes` where they are given."""
+    load()
+    entry = _entries.get(normal(name))
+    homes = AXES + OTHER_AXES if axes is None else tuple(axes)
+    if entry is None:
+        known = {key: entry.name for key, entry in _entries.items() if entry.axis in homes}
+        near = dict.fromkeys(known[key] for key in difflib.get_close_matches(normal(name), known, n=5))
+        advice = f"write {' or '.join(list(near)[:3])}" if near else "`laconic list` shows every name"
+        raise StrategyError(f"no technique is called {shown(name)}; {advice}")
+    if entry.axis not in homes:
+        raise StrategyError(f"{entry.name} belongs to {entry.axis}, not to {' or '.join(homes)}; see `laconic list`")
+    return entry
+
+
+def entries(axis: str | None = None) -> tuple[Entry, ...]:
+    """Every technique once, by axis and name."""
+    load()
+    order = AXES + OTHER_AXES
+    unique = {entry.name: entry for entry in _entries.values() if axis in (None, entry.axis)}
+    return tuple(sorted(unique.values(), key=lambda entry: (order.index(entry.axis), entry.name)))
+
+
+@cache
+def load() -> None:
+    """Import, once, every module of the six rooms and of the entry points `laconic.techniques`."""
+    for axis in AXES:
+        if find_spec(room := f"laconic.{axis}"):
+            for module in walk_packages(import_module(room).__path__, f"{room}."):
+                import_module(module.name)
+    for point in entry_points(group="laconic.techniques"):
+        try:
+            point.load()
+        except Exception as error:
+            raise LaconicError(
+                f"the plug-in {point.name} ({point.value}) fails on import: {error}; mend or uninstall it"
+            ) from error
+
+
+@contextmanager
+def temporary(*, empty: bool = False) -> Iterator[None]:
+    """Undo, on leaving, what was registered inside: a test's own words. `empty` starts from no words at all."""
+    load()
+    saved = dict(_entries)
+    if empty:
+        _entries.clear()
+    try:
+        yield
+    finally:
+        _entries.clear()
+        _entries.update(saved)

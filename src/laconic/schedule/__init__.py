@@ -1,0 +1,1 @@
+"""In what order: an iteration's messages as data."""

@@ -1,0 +1,67 @@
+"""Wait-free backpropagation: a message leaves while backward still computes the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from laconic.claims import CoversOnce
+from laconic.compression.base import TensorSpec
+from laconic.registry import knob, named_sentence, technique
+from laconic.schedule.base import Schedule
+from laconic.schedule.plan import CommPlan, Message
+
+
+@technique(
+    "wfbp",
+    aliases=["wait_free_backpropagation"],
+    paper="Zhang et al., USENIX ATC 2017 (wait-free); Li et al., VLDB 2020 (merging by size)",
+    claims=[CoversOnce()],
+)
+@dataclass(frozen=True)
+class WFBP(Schedule):
+    """Send gradients in the order they appear, merged up to a size.
+
+    A message closes with the tensor that brings it to the cap. The first has a smaller cap, so that the network starts
+    early; tensors of one dtype share messages. Messages leave in plan order on every worker, also when a later one is
+    full sooner, so that all agree which collective is which. `bucket_bytes=0` sends every tensor alone.
+    """
+
+    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least so many bytes")
+    first_bytes: int = knob(2**20, low=0, doc="the same for the first message of each dtype (at most bucket_bytes)")
+
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> CommPlan:
+        closed: list[list[int]] = []
+        growing: dict[torch.dtype, list[int]] = {}
+        caps: dict[torch.dtype, int] = {}
+        for i in arrival:
+            dtype = tensors[i].dtype
+            message = growing.setdefault(dtype, [])
+            message.append(i)
+            cap = caps.setdefault(dtype, min(self.first_bytes, self.bucket_bytes))
+            if sum(tensors[j].nbytes for j in message) >= cap:
+                closed.append(growing.pop(dtype))
+                caps[dtype] = self.bucket_bytes
+        position = {i: k for k, i in enumerate(arrival)}
+        ordered = sorted([*closed, *growing.values()], key=lambda message: position[message[0]])
+        return CommPlan(tuple(tensors), tuple(Message(tuple(message)) for message in ordered))
+
+
+named_sentence(
+    "wfbp_a2a",
+    "bsp / none / allreduce / wfbp(0)",
+    axis="schedule",
+    paper="Zhang et al., USENIX ATC 2017; Shi et al., arXiv 2005.13247",
+    doc="One all-reduce per tensor, launched as soon as its gradient exists.",
+)
+
+named_sentence(
+    "pytorch_ddp",
+    "bsp / none / allreduce / wfbp(25MiB, first_bytes=1MiB)",
+    axis="schedule",
+    paper="Li et al., PyTorch Distributed, VLDB 2020",
+    aliases=["ddp"],
+    doc="What PyTorch's DDP does: static merging by size in reverse registration order, rebuilt once from arrival.",
+)

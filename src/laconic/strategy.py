@@ -1,0 +1,302 @@
+"""A strategy: what a training method says, when, to whom. A frozen value that is also text.
+
+It is a sentence of six words, or one of three shapes built of strategies: tiers over a mesh, a map over parameters,
+phases over time. Constructors check, so that what exists can run; `Strategy.parse(str(s)) == s` for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, cast
+
+from laconic import registry
+from laconic.errors import StrategyError
+from laconic.language.literals import NAME, shown
+from laconic.language.predicates import Condition, Else, Glob, MetricCondition, Role, Selector, Shape, StepCondition
+from laconic.language.word import Word
+from laconic.registry import AXES
+
+__all__ = [
+    "Condition",
+    "Else",
+    "Glob",
+    "Map",
+    "MetricCondition",
+    "Phases",
+    "Role",
+    "Selector",
+    "Sentence",
+    "Shape",
+    "StepCondition",
+    "Strategy",
+    "Tiers",
+    "Word",
+]
+
+DEFAULTS = {"sync": "bsp", "compression": "none", "architecture": "allreduce", "schedule": "wfbp"}
+ALWAYS_PRINTED = ("sync", "compression", "architecture")
+ERROR_FEEDBACK = "error_feedback"
+DEEPEST = 32
+
+
+class Strategy:
+    """What all shapes share. `repr` is the text, because that is how people write them."""
+
+    @classmethod
+    def parse(cls, text: str | Strategy) -> Strategy:
+        """The strategy that `text` says; a strategy is returned as it is."""
+        from laconic.language.text import parse  # the grammar is built on the values below
+
+        if isinstance(text, Strategy):
+            return text
+        if not isinstance(text, str):
+            raise StrategyError(f'a strategy is text, not {shown(text)}; write "bsp / none / allreduce", for example')
+        return parse(text)
+
+    @property
+    def parts_within(self) -> tuple[Strategy, ...]:
+        """The strategies this one is made of."""
+        return ()
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Every condition that ends a phase somewhere in it, each once."""
+        return tuple(dict.fromkeys(condition for inner in self.parts_within for condition in inner.conditions()))
+
+    def __repr__(self) -> str:
+        return f"Strategy.parse({str(self)!r})"
+
+    def _check_within(self) -> None:
+        for inner in self.parts_within:
+            if not isinstance(inner, Strategy):
+                raise StrategyError(
+                    f"{type(self).__name__} holds strategies, not {shown(inner)}; use Strategy.parse(...)"
+                )
+        if _depth(self) > DEEPEST:
+            raise StrategyError(f"strategies are nested more than {DEEPEST} deep; write fewer levels")
+
+
+def _depth(strategy: Strategy) -> int:
+    return 1 + max(map(_depth, strategy.parts_within), default=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Sentence(Strategy):
+    """Six words: exploits sync with compression, on an architecture with a schedule, over a protocol and a topology."""
+
+    sync: Word = field(default_factory=lambda: Word("bsp"))
+    compression: tuple[Word, ...] = field(default_factory=lambda: (Word("none"),))
+    architecture: Word = field(default_factory=lambda: Word("allreduce"))
+    schedule: Word = field(default_factory=lambda: Word("wfbp"))
+    protocol: Word | None = None
+    topology: Word | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compression", tuple(self.compression))
+        for axis in AXES:
+            for word in self.on(axis):
+                if not isinstance(word, Word):
+                    raise StrategyError(f"{shown(word)} is no Word; write Word.of({shown(word)})")
+                if word.axis != axis:
+                    raise StrategyError(
+                        f"{word} is a word of {word.axis}, not of {axis}; use Sentence.of({word.name}, ...)"
+                    )
+        _check_chain(self.compression)
+        self._check_company()
+
+    @classmethod
+    def of(cls, *words: Word | tuple[Word, ...]) -> Sentence:
+        """The sentence of these words, in any order; a tuple is a chain of compression; the rest takes its default."""
+        return cls(**_by_axis(words))
+
+    def but(self, *words: Word | tuple[Word, ...]) -> Sentence:
+        """The same sentence with these words in place of its own."""
+        return replace(self, **_by_axis(words))
+
+    def on(self, axis: str) -> tuple[Word, ...]:
+        """The words that stand on an axis: one, a chain, or none."""
+        found = getattr(self, axis)
+        return found if isinstance(found, tuple) else () if found is None else (found,)
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        return tuple(word for axis in AXES for word in self.on(axis))
+
+    def _check_company(self) -> None:
+        """Words that cannot go together are refused, with a sentence that can be written instead."""
+        words = {axis: self.on(axis) for axis in AXES}
+        if clash := _clash(words):
+            trials = (words | {clash.axis: candidate} for candidate in clash.candidates)
+            fitting = next((_text(trial) for trial in trials if not _clash(trial)), None)
+            advice = f"write {fitting}" if fitting else f"write other words: see `laconic list {clash.axis}`"
+            raise StrategyError(f"{clash.reason}; {advice}")
+
+    def __str__(self) -> str:
+        return _text({axis: self.on(axis) for axis in AXES})
+
+
+def _text(words: Mapping[str, tuple[Word, ...]]) -> str:
+    texts = {axis: "+".join(map(str, words[axis])) for axis in AXES}
+    return " / ".join(text for axis, text in texts.items() if axis in ALWAYS_PRINTED or text != DEFAULTS.get(axis, ""))
+
+
+@dataclass(frozen=True)
+class _Clash:
+    """Why words cannot go together, and what could stand on an axis instead."""
+
+    reason: str
+    axis: str
+    candidates: list[tuple[Word, ...]]
+
+
+def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
+    for word in (word for axis in AXES for word in words[axis]):
+        for axis, needed in word.technique.needs.items():
+            others = [other for other in words[axis] if other != word]
+            if not words[axis] or not all(_is_one_of(other, needed) for other in others):
+                has = f"has {'+'.join(map(str, words[axis]))}" if words[axis] else "names none"
+                reason = f"{word} needs the {axis} {' or '.join(needed)}, and this sentence {has}"
+                return _Clash(reason, axis, [(w,) for w in _bare_words(axis) if _is_one_of(w, needed)])
+        for axis, refused in word.technique.refuses.items():
+            for other in words[axis]:
+                if other != word and _is_one_of(other, refused):
+                    nothing: list[tuple[Word, ...]] = [] if axis in DEFAULTS else [()]
+                    free = [(w,) for w in _bare_words(axis) if not _is_one_of(w, refused)]
+                    return _Clash(f"{word} cannot go with {other}", axis, [*nothing, *free])
+    return None
+
+
+def _is_one_of(word: Word, names: Iterable[str]) -> bool:
+    return registry.find(word.name).answers_to(names)
+
+
+def _bare_words(axis: str) -> list[Word]:
+    """Words that can stand on an axis as they are, the default first."""
+    names = [
+        entry.name
+        for entry in registry.entries(axis)
+        if entry.kind == "word" and entry.name != ERROR_FEEDBACK
+        if all(knob.default is not MISSING for knob in registry.knobs(cast(type, entry.target)))
+    ]
+    return [Word(name) for name in sorted(names, key=lambda name: name != DEFAULTS.get(axis))]
+
+
+def _by_axis(words: Iterable[Word | tuple[Word, ...]]) -> dict[str, Any]:
+    placed: dict[str, tuple[Word, ...]] = {}
+    for item in words:
+        chain = item if isinstance(item, tuple) else (item,)
+        if len(chain) > 1 and (apart := [str(word) for word in chain if word.axis != "compression"]):
+            chained = "+".join(str(word) for word in chain if word.axis == "compression")
+            advice = " / ".join(filter(None, [*apart, chained]))
+            raise StrategyError(f'only compression is chained with "+", not {apart[0]}; write {advice}')
+        axis = chain[0].axis
+        if axis in placed:
+            first, second = ("+".join(map(str, words)) for words in (placed[axis], chain))
+            advice = f"write {first} or {second}" + (", or chain them as in bf16+ef" if axis == "compression" else "")
+            raise StrategyError(f"{first} and {second} are both {axis}, and a sentence has one word of it; {advice}")
+        placed[axis] = chain
+    return {axis: chain if axis == "compression" else chain[0] for axis, chain in placed.items()}
+
+
+def _check_chain(chain: tuple[Word, ...]) -> None:
+    others = [word for word in chain if word.name != ERROR_FEEDBACK]
+    if not others:
+        raise StrategyError("error feedback needs a compressor to wrap; write bf16+ef, or none for no compression")
+    if len(chain) > 1 and any(word.name == "none" for word in chain):
+        without = [str(word) for word in others if word.name != "none"]
+        raise StrategyError(f"none stands alone, it compresses nothing; write {'+'.join(without) or 'none'}")
+    if ERROR_FEEDBACK in (word.name for word in chain[:-1]):
+        last = next(word for word in chain if word.name == ERROR_FEEDBACK)
+        order = "+".join(map(str, [*others, last]))
+        raise StrategyError(f"error feedback wraps the whole chain, so it comes once and last; write {order}")
+
+
+@dataclass(frozen=True, repr=False)
+class Tiers(Strategy):
+    """A strategy for each dimension of a device mesh, inner to outer."""
+
+    levels: tuple[tuple[Strategy, str], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(map(tuple, self.levels)))
+        names = [name for _, name in self.levels]
+        if not names:
+            raise StrategyError("tiers without a level; write [bsp]@node, for example")
+        for name in names:
+            if not re.fullmatch(NAME, name):
+                raise StrategyError(f"{shown(name)} is no name of a tier; write a mesh dimension, such as @node")
+            if names.count(name) > 1:
+                raise StrategyError(f"two tiers are called {name}; write another mesh dimension for one of them")
+        self._check_within()
+
+    @property
+    def parts_within(self) -> tuple[Strategy, ...]:
+        return tuple(strategy for strategy, _ in self.levels)
+
+    def __str__(self) -> str:
+        return " > ".join(f"[{strategy}]@{name}" for strategy, name in self.levels)
+
+
+@dataclass(frozen=True, repr=False)
+class Map(Strategy):
+    """A strategy by role, shape or name of the parameters; the first rule that matches counts."""
+
+    rules: tuple[tuple[Selector, Strategy], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", tuple(map(tuple, self.rules)))
+        selectors = [selector for selector, _ in self.rules]
+        if Else() not in selectors:
+            raise StrategyError("a parameter that no rule matches would have no strategy; end the map with else: none")
+        for selector in selectors:
+            if selectors.count(selector) > 1:
+                raise StrategyError(f"the second rule for {selector} can never apply; write one rule for it")
+        if selectors[-1] != Else():
+            after = selectors[selectors.index(Else()) + 1]
+            raise StrategyError(f"the rule for {after} can never apply after else; write else last")
+        self._check_within()
+
+    @property
+    def parts_within(self) -> tuple[Strategy, ...]:
+        return tuple(strategy for _, strategy in self.rules)
+
+    def choose(self, name: str, shape: tuple[int, ...], role: str) -> Strategy:
+        return next(strategy for selector, strategy in self.rules if selector.matches(name, shape, role))
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{selector}: {_grouped(strategy)}' for selector, strategy in self.rules)}}}"
+
+
+@dataclass(frozen=True, repr=False)
+class Phases(Strategy):
+    """One strategy after another: each until its condition holds, then `last` to the end."""
+
+    parts: tuple[tuple[Strategy, Condition], ...]
+    last: Strategy
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(map(tuple, self.parts)))
+        if not self.parts:
+            raise StrategyError("phases without a condition; write bsp until step 500, then bf16, for example")
+        steps = [condition.step for _, condition in self.parts if isinstance(condition, StepCondition)]
+        for earlier, later in pairwise(steps):
+            if later <= earlier:
+                raise StrategyError(f"step {later} is over when step {earlier} is; write a step above {earlier}")
+        self._check_within()
+
+    @property
+    def parts_within(self) -> tuple[Strategy, ...]:
+        return (*(strategy for strategy, _ in self.parts), self.last)
+
+    def conditions(self) -> tuple[Condition, ...]:
+        return tuple(dict.fromkeys((*(condition for _, condition in self.parts), *super().conditions())))
+
+    def __str__(self) -> str:
+        started = (f"{_grouped(strategy)} until {condition}, then" for strategy, condition in self.parts)
+        return f"{' '.join(started)} {_grouped(self.last)}"
+
+
+def _grouped(strategy: Strategy) -> str:
+    return f"[{strategy}]" if isinstance(strategy, Phases) else str(strategy)

@@ -1,0 +1,1 @@
+"""When workers talk: synchronisation rules."""

@@ -1,0 +1,1 @@
+"""In which shape the links lie."""

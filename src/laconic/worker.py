@@ -1,0 +1,156 @@
+"""What an engine gives a technique: who it is, the time, ways to reach the others, and a ledger of bytes.
+
+Protocols and plain values only, no behaviour. Techniques see the world through these, never through a `ProcessGroup`:
+the real engine, the virtual engine and whatever transport comes next all look the same from here.
+
+Two layers of conversation, both data:
+
+- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`): what should happen to a tensor, not how. Several
+  dependent rounds are several yields.
+- An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
+  an autograd hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Kind(StrEnum):
+    """Why bytes travel: what a compressor promised, or what the library needs to agree."""
+
+    PAYLOAD = "payload"
+    CONTROL = "control"
+
+
+# ---------------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True, eq=False)
+class Reduce:
+    """Combine equal-shaped tensors elementwise; everybody gets the result. The input may be overwritten."""
+
+    tensor: Tensor
+    op: Literal["sum", "mean", "max"] = "mean"
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Everybody gets everybody's tensor, stacked along a new first dimension in rank order."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class GatherRagged:
+    """As `Gather` for vectors whose lengths differ per worker (and may be zero): a list in rank order."""
+
+    tensor: Tensor
+
+
+Request = Reduce | Gather | GatherRagged
+
+
+class Meet(Protocol):
+    """How one tensor's payloads meet: the requests a compressor may yield, and what it may know of the others."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+
+    def mean(self, tensor: Tensor) -> Reduce: ...
+    def sum(self, tensor: Tensor) -> Reduce: ...
+    def max(self, tensor: Tensor) -> Reduce: ...
+    def gather(self, tensor: Tensor) -> Gather: ...
+    def gather_ragged(self, tensor: Tensor) -> GatherRagged: ...
+
+    def draw(self, *, shared: bool) -> torch.Generator:
+        """A generator that depends on (seed, step, tensor) alone, and on the rank too unless shared."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------- transport
+
+
+class Handle(Protocol):
+    """Something under way."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
+
+    def wait(self) -> Any:
+        """The result; raises `WorkerLost` when a peer is gone. Never called inside an autograd hook."""
+        ...
+
+
+class Group(Protocol):
+    """An ordered set of workers that talk. Every member calls the same collectives in the same order."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def ranks(self) -> tuple[int, ...]: ...
+
+    def all_reduce(
+        self, tensor: Tensor, op: Literal["sum", "max"] = "sum", kind: Kind = Kind.PAYLOAD, control_bytes: int = 0
+    ) -> Handle:
+        """In place, in the transport's own order of sums; `control_bytes` of it are counted as control."""
+        ...
+
+    def all_gather(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def all_to_all(
+        self,
+        tensor: Tensor,
+        send_lengths: Sequence[int] | None = None,
+        receive_lengths: Sequence[int] | None = None,
+        kind: Kind = Kind.PAYLOAD,
+    ) -> Handle:
+        """Block j of a flat tensor goes to member j; equal blocks unless lengths (in elements) are given."""
+        ...
+
+    def reduce_scatter(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def broadcast(self, tensor: Tensor, root: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def send(self, tensor: Tensor, to: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def receive(self, tensor: Tensor, source: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def barrier(self) -> Handle: ...
+
+
+class Ledger(Protocol):
+    """Every byte this worker put on or took off the wire, by kind and operation."""
+
+    def record(self, operation: str, kind: Kind, sent_bytes: float, received_bytes: float) -> None: ...
+    def sent_bytes(self, kind: Kind | None = None) -> float: ...
+    def received_bytes(self, kind: Kind | None = None) -> float: ...
+
+
+class Worker(Protocol):
+    """One participant, as an engine presents it."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def world(self) -> Group: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+    def clock_seconds(self) -> float: ...
+    def group(self, ranks: Sequence[int]) -> Group: ...
+
+    def at_end_of_backward(self, finish: Callable[[], None]) -> None:
+        """Called from inside a backward pass: run `finish` when that pass is over, where waiting is allowed."""
+        ...

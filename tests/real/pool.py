@@ -1,0 +1,105 @@
+"""A pool of real worker processes that many tests share: importing torch four times on two cores costs seconds.
+
+`pool.run(function, *args, workers=2)` calls `function(crew, *args)` in each of the first `workers` processes and
+returns their results in rank order; an exception in any of them is raised here, with its traceback. After a failure the
+pool is started afresh, so that one broken test does not break the next.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+SIZE = 4
+PATIENCE_SECONDS = 45
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What a test's function knows of the processes it runs on."""
+
+    rank: int
+    size: int
+    process_group: Any
+
+
+class WorkerFailed(AssertionError):
+    """Some worker raised; the message holds every traceback."""
+
+
+class Pool:
+    def __init__(self) -> None:
+        self._processes: list[mp.process.BaseProcess] = []
+        self._pipes: list[Any] = []
+
+    def run(self, function: Callable[..., Any], *args: Any, workers: int = 2) -> list[Any]:
+        if not self._processes:
+            self._start()
+        for pipe in self._pipes[:workers]:
+            pipe.send((function, args, workers))
+        results, errors = [], []
+        for rank, pipe in enumerate(self._pipes[:workers]):
+            if not pipe.poll(PATIENCE_SECONDS):
+                errors.append(f"rank {rank} did not answer in {PATIENCE_SECONDS} s")
+                break
+            good, value = pipe.recv()
+            results.append(value)
+            if not good:
+                errors.append(f"rank {rank}:\n{value}")
+        if errors:
+            self.stop()
+            raise WorkerFailed("\n".join(errors))
+        return results
+
+    def _start(self) -> None:
+        context = mp.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for rank in range(SIZE):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(rank, port, there), daemon=True)
+            process.start()
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        self._processes, self._pipes = [], []
+
+
+def _work(rank: int, port: int, pipe: Any) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(SIZE),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(SIZE),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        GLOO_SOCKET_IFNAME="lo",
+    )
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    groups = {SIZE: dist.group.WORLD, **{n: dist.new_group(list(range(n))) for n in range(1, SIZE)}}
+    while True:
+        try:
+            function, args, workers = pipe.recv()
+        except EOFError:
+            return
+        try:
+            torch.manual_seed(0)
+            pipe.send((True, function(Crew(rank, workers, groups[workers]), *args)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))

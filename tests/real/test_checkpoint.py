@@ -1,0 +1,158 @@
+"""Checkpoints hold every rank's memory; a resumed run is the undisturbed one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import laconic
+from tests import toys
+from tests.real.pool import Crew, Pool
+from tests.real.race import sgd
+from tests.real.test_against_ddp import mlp, plain_step
+
+
+def start(crew: Crew, strategy: str, seed: int = 3) -> Any:
+    toys.register()
+    torch.manual_seed(seed)
+    model = mlp()
+    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+
+
+def values(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def noisy_step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
+    """A step whose data come from all three global generators, so that each must be restored."""
+    x = torch.randn(8, 12) + float(np.random.rand()) + random.random()
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def interrupted(crew: Crew, strategy: str, folder: str) -> bool:
+    def seeded() -> None:
+        torch.manual_seed(crew.rank)
+        np.random.seed(crew.rank)
+        random.seed(crew.rank)
+
+    model, optimizer = start(crew, strategy)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    seeded()
+    for step in range(10):
+        noisy_step(model, optimizer, crew.rank, step)
+        scheduler.step()
+        if step == 5:
+            laconic.checkpoint(folder, model, optimizer, scheduler=scheduler, step=step + 1)
+    whole = values(model)
+
+    model, optimizer = start(crew, strategy, seed=99)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    extras = laconic.resume(folder, model, optimizer, scheduler=scheduler)
+    for step in range(extras["step"], 10):
+        noisy_step(model, optimizer, crew.rank, step)
+        scheduler.step()
+    return torch.equal(whole, values(model)) and optimizer.session.steps == 10
+
+
+@pytest.mark.parametrize(
+    "strategy", ["bsp", "toy_topk(0.1)+ef", "toy_power(1)+ef", "toy_local(4)", "bsp until step 4, then bf16+ef"]
+)
+def test_a_resumed_run_is_the_undisturbed_one(pool: Pool, tmp_path: Path, strategy: str) -> None:
+    assert pool.run(interrupted, strategy, str(tmp_path)) == [True, True]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000000006"]
+
+
+def memories(crew: Crew, folder: str, save: bool) -> tuple[torch.Tensor, int]:
+    model, optimizer = start(crew, "toy_topk(0.1)+ef")
+    if save:
+        for step in range(4):
+            plain_step(model, optimizer, crew.rank, step)
+        laconic.checkpoint(folder, model, optimizer)
+    else:
+        laconic.resume(folder, model, optimizer)
+    (tier,) = optimizer.session.sections[0].tiers
+    total = torch.cat([tier.memory[name]["error"].flatten() for name in sorted(tier.memory)])
+    torch.distributed.all_reduce(total, group=crew.process_group)
+    return total, optimizer.session.steps
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 2), (1, 3)])
+def test_the_sum_of_memories_survives_a_change_of_workers(pool: Pool, tmp_path: Path, before: int, after: int) -> None:
+    saved = pool.run(memories, str(tmp_path), True, workers=before)[0]
+    loaded = pool.run(memories, str(tmp_path), False, workers=after)
+    for total, steps in loaded:
+        torch.testing.assert_close(total, saved[0], rtol=1e-5, atol=1e-6)
+        assert steps == 4
+    assert saved[0].abs().sum() > 0
+
+
+def nothing_yet(crew: Crew, folder: str) -> dict[str, Any]:
+    return laconic.resume(folder, *start(crew, "bsp"))
+
+
+def other_strategy(crew: Crew, folder: str) -> str:
+    model, optimizer = start(crew, "bsp")
+    laconic.checkpoint(folder, model, optimizer)
+    with pytest.raises(laconic.ContractError) as refused:
+        laconic.resume(folder, *start(crew, "bf16+ef"))
+    return str(refused.value)
+
+
+def test_no_checkpoint_yet_is_a_fresh_start(pool: Pool, tmp_path: Path) -> None:
+    assert pool.run(nothing_yet, str(tmp_path)) == [{}, {}]
+
+
+def test_another_strategys_memory_is_refused(pool: Pool, tmp_path: Path) -> None:
+    for message in pool.run(other_strategy, str(tmp_path)):
+        assert "was written by `bsp / none / allreduce`" in message and "same strategy" in message
+
+
+class Interrupting:
+    """A value whose saving is interrupted, as by Ctrl-C in the middle of a write."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def interrupted_write(crew: Crew, folder: str) -> list[str]:
+    model, optimizer = start(crew, "bsp")
+    laconic.checkpoint(folder, model, optimizer)
+    plain_step(model, optimizer, crew.rank, 0)
+    with pytest.raises(KeyboardInterrupt):
+        laconic.checkpoint(folder, model, optimizer, bad=Interrupting())
+    assert laconic.resume(folder, model, optimizer) == {}
+    return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
+
+
+def test_an_interrupted_write_leaves_the_last_checkpoint_whole(pool: Pool, tmp_path: Path) -> None:
+    files = pool.run(interrupted_write, str(tmp_path))[0]
+    assert files == ["latest", "step-000000000/rank-0.pt", "step-000000000/rank-1.pt"]
+
+
+def test_a_samplers_position_is_resumed() -> None:
+    data = TensorDataset(torch.arange(20))
+    sampler = laconic.ShardSampler(data, seed=4)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    seen: list[list[int]] = []
+    saved: dict[str, int] = {}
+    for _ in range(2):
+        for (items,) in loader:
+            seen.append(items.tolist())
+            if len(seen) == 7:
+                saved = sampler.state_dict()
+    first, second = torch.tensor(seen[:5]), torch.tensor(seen[5:])
+    assert sorted(first.flatten().tolist()) == sorted(second.flatten().tolist()) == list(range(20))
+    assert not torch.equal(first, second)
+    other = laconic.ShardSampler(data, seed=4)
+    other.load_state_dict(saved)
+    rest = [items.tolist() for (items,) in DataLoader(data, batch_size=4, sampler=other)]
+    assert rest == seen[7:]

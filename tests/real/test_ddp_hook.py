@@ -1,0 +1,63 @@
+"""Any compressor inside existing DDP code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import laconic
+from laconic.worker import Kind
+from tests import toys
+from tests.real.pool import Crew, Pool
+from tests.real.race import sgd
+from tests.real.test_against_ddp import mlp, plain_step
+
+
+def hooked(crew: Crew, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
+    from laconic.engine.connect import connect
+
+    toys.register()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(mlp(), process_group=crew.process_group, bucket_cap_mb=0.001)
+    if sentence is not None:
+        model.register_comm_hook(crew.process_group, laconic.ddp_hook(sentence))
+    optimizer = sgd(model.parameters())
+    before = connect().ledger.sent_bytes(Kind.PAYLOAD)
+    for step in range(steps):
+        plain_step(model, optimizer, crew.rank, step)
+    sent = connect().ledger.sent_bytes(Kind.PAYLOAD) - before
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), sent / steps
+
+
+def compared(crew: Crew, sentence: str) -> tuple[float, float, bool]:
+    plain, _ = hooked(crew, None)
+    ours, sent = hooked(crew, sentence)
+    rows = [torch.empty_like(ours) for _ in range(crew.size)]
+    torch.distributed.all_gather(rows, ours, group=crew.process_group)
+    return float((plain - ours).abs().max()), sent, all(torch.equal(rows[0], row) for row in rows)
+
+
+@pytest.mark.parametrize("sentence", ["none", "bsp / allreduce(rank)"])
+def test_no_compression_has_ddps_bits(pool: Pool, sentence: str) -> None:
+    assert [r[0] for r in pool.run(compared, sentence)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tolerance"), [("fp16", 1e-2), ("bf16+ef", 5e-2), ("toy_topk(1)", 1e-5), ("toy_power(32)+ef", 1e-4)]
+)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_compressors_run_inside_ddp(pool: Pool, sentence: str, tolerance: float, workers: int) -> None:
+    for apart, _, equal in pool.run(compared, sentence, workers=workers):
+        assert apart < tolerance and equal
+
+
+def test_bytes_inside_ddp(pool: Pool) -> None:
+    elements = sum(p.numel() for p in mlp().parameters())
+    for _, sent, _ in pool.run(compared, "fp16"):
+        assert sent == 2 * elements
+
+
+def test_a_hook_takes_what_ddp_leaves_open() -> None:
+    with pytest.raises(laconic.StrategyError, match=r"laconic\.distribute"):
+        laconic.ddp_hook("bsp until step 5, then fp16")

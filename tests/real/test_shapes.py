@@ -1,0 +1,219 @@
+"""All four shapes of a strategy run: sentences, tiers over a mesh, maps over parameters, phases over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import laconic
+from laconic.worker import Kind
+from tests import toys
+from tests.real.pool import Crew, Pool
+from tests.real.race import sgd
+from tests.real.test_against_ddp import batch, mlp, plain_step
+
+
+def train(crew: Crew, strategy: str, steps: int = 12, double: bool = True, mesh: Any = None, **options: Any) -> Any:
+    """Parameters after some steps, and the payload bytes of each step."""
+    toys.register()
+    torch.manual_seed(5)
+    model = mlp().double() if double else mlp()
+    where = {"mesh": mesh} if mesh is not None else {"process_group": crew.process_group}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    model, optimizer = laconic.distribute(model, optimizer, strategy, **where, **options)
+    ledger, sent = optimizer.session.worker.ledger, []
+    for step in range(steps):
+        before = ledger.sent_bytes(Kind.PAYLOAD)
+        x, y = batch(crew.rank, step)
+        loss = F.cross_entropy(model(x.double() if double else x), y)
+        loss.backward()
+        laconic.log(loss=2.0 - step / 10)
+        optimizer.step()
+        optimizer.zero_grad()
+        sent.append(ledger.sent_bytes(Kind.PAYLOAD) - before)
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), sent, str(optimizer.session.strategy)
+
+
+def versus(crew: Crew, strategy: str, rival: str, **options: Any) -> tuple[float, list[float], list[float]]:
+    ours, sent, _ = train(crew, strategy, **options)
+    theirs, sent_by_rival, _ = train(crew, rival, **options)
+    return float((ours - theirs).abs().max()), sent, sent_by_rival
+
+
+def in_tiers(crew: Crew, strategy: str, explicit: bool) -> float:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node")) if explicit else None
+    if mesh is None:
+        tiered = train_world(crew, strategy)
+    else:
+        tiered, _, _ = train(crew, strategy, mesh=mesh)
+    flat, _, _ = train(crew, "bsp")
+    return float((tiered - flat).abs().max())
+
+
+def train_world(crew: Crew, strategy: str) -> torch.Tensor:
+    torch.manual_seed(5)
+    model = mlp().double()
+    model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05), strategy)
+    for step in range(12):
+        x, y = batch(crew.rank, step)
+        F.cross_entropy(model(x.double()), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "strategy", ["[bsp]@node > [bsp]@site", "[bsp / allreduce(rank)]@node > [bsp / sequential]@site"]
+)
+def test_averaging_in_two_tiers_is_averaging(pool: Pool, strategy: str) -> None:
+    assert max(pool.run(in_tiers, strategy, True, workers=4)) < 1e-12
+
+
+def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:
+    assert max(pool.run(in_tiers, "[bsp]@node > [bsp]@site", False, workers=4)) < 1e-12
+    assert max(pool.run(in_tiers, "[bsp]@everyone", False, workers=4)) < 1e-12
+
+
+def inner_bsp_outer_local(crew: Crew) -> tuple[list[float], float]:
+    """The outer tier talks every fourth step only; inside a node replicas stay equal always."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
+    values, sent, _ = train(crew, "[bsp]@node > [toy_local(4)]@site", steps=6, mesh=mesh)
+    rows = [torch.empty_like(values) for _ in range(4)]
+    torch.distributed.all_gather(rows, values)
+    assert torch.equal(rows[0], rows[1]) and torch.equal(rows[2], rows[3])
+    return sent, float((rows[0] - rows[2]).abs().max())
+
+
+def test_hierarchical_local_steps(pool: Pool) -> None:
+    for sent, apart in pool.run(inner_bsp_outer_local, workers=4):
+        assert apart > 0
+        inner = sent[0]
+        assert sent == [inner, inner, inner, 2 * inner, inner, inner]
+
+
+def test_a_map_of_equal_sentences_is_the_sentence(pool: Pool) -> None:
+    text = '{matrix: bsp / sequential, "4.*": bsp / wfbp(0), numel>=20: bsp, else: bsp / allreduce(rank)}'
+    for apart, sent, by_rival in pool.run(versus, text, "bsp", workers=2):
+        assert apart == 0.0 and sent == by_rival
+
+
+def test_a_map_compresses_what_it_says(pool: Pool) -> None:
+    model = mlp()
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    rest = sum(p.numel() for p in model.parameters()) - matrices
+    for _, sent, _ in pool.run(versus, "{matrix: cast_fp16, else: none}", "bsp", workers=2):
+        assert sent == [2 * matrices + 8 * rest] * 12
+
+
+def test_phases_turn_at_their_step(pool: Pool) -> None:
+    for _, sent, dense in pool.run(versus, "bsp until step 5, then cast_fp16", "bsp", workers=2):
+        assert sent[:5] == dense[:5] and sent[5:] == [n / 4 for n in dense[5:]]
+
+
+def test_phases_turn_at_a_metric_of_all_workers(pool: Pool) -> None:
+    for _, sent, dense in pool.run(versus, "bsp until loss<1.55, then cast_fp16", "bsp", workers=2):
+        assert sent[:6] == dense[:6] and sent[6:] == [n / 4 for n in dense[6:]]
+
+
+def test_post_local_is_a_phase(pool: Pool) -> None:
+    for _, sent, _ in pool.run(versus, "bsp until step 4, then toy_local(4)", "bsp", workers=2):
+        assert [n > 0 for n in sent] == [True] * 4 + [False, False, False, True] * 2
+
+
+# ------------------------------------------------------------------------------------------------ interfaces hold
+
+
+def test_local_steps_with_period_one_equal_bsp(pool: Pool) -> None:
+    for apart, sent, by_bsp in pool.run(versus, "toy_local(1)", "bsp", workers=2):
+        assert apart < 1e-12 and sent == by_bsp
+
+
+def test_local_steps_save_their_bytes(pool: Pool) -> None:
+    for _, sent, by_bsp in pool.run(versus, "toy_local(4)", "bsp", workers=4):
+        assert sum(sent) * 4 == pytest.approx(sum(by_bsp))
+
+
+def two_rounds(crew: Crew, rank: int) -> tuple[list[float], int]:
+    model = mlp()
+    promised = sum(
+        4 * min(rank, *p.shape) * sum(p.shape) if p.dim() == 2 else 4 * p.numel() for p in model.parameters()
+    )
+    _, sent, _ = train(crew, f"bsp / toy_power({rank})+ef / wfbp(1KiB)", double=False)
+    return sent, promised
+
+
+def test_several_dependent_rounds_and_their_bytes(pool: Pool) -> None:
+    for sent, promised in pool.run(two_rounds, 2, workers=2):
+        assert sent == [promised] * 12
+
+
+def full_rank_is_exact(crew: Crew) -> float:
+    return versus(crew, "toy_power(32)", "bsp")[0]
+
+
+def test_full_rank_factors_are_exact(pool: Pool) -> None:
+    assert max(pool.run(full_rank_is_exact, workers=2)) < 1e-6
+
+
+def keeps_everything(crew: Crew) -> float:
+    return versus(crew, "toy_topk(1)", "bsp")[0]
+
+
+def test_ragged_payloads_meet(pool: Pool) -> None:
+    assert max(pool.run(keeps_everything, workers=3)) < 1e-12
+
+
+def remembers(crew: Crew) -> float:
+    """Telescoping: all that was said plus the last memory is all that was meant."""
+    toys.register()
+    model = nn.Linear(12, 5).double()
+    model, optimizer = laconic.distribute(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), "toy_topk(0.05)+ef", process_group=crew.process_group
+    )
+    start = model.weight.detach().clone()
+    meant = torch.zeros_like(start)
+    for step in range(6):
+        draw = torch.Generator().manual_seed(100 * crew.rank + step)
+        target = torch.randn(5, 12, generator=draw, dtype=torch.float64)
+        (model.weight * target).sum().backward()
+        meant += target
+        optimizer.step()
+        optimizer.zero_grad()
+    error = optimizer.session.sections[0].tiers[0].memory["weight"]["error"]
+    total = torch.stack([meant, error])
+    torch.distributed.all_reduce(total, group=crew.process_group)
+    said = start - model.weight.detach()
+    return float((said - (total[0] - total[1]) / crew.size).abs().max())
+
+
+@pytest.mark.technique("error_feedback", check=1)
+def test_error_feedback_telescopes(pool: Pool) -> None:
+    assert max(pool.run(remembers, workers=3)) < 1e-12
+
+
+def learns_the_order(crew: Crew) -> list[int]:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first = nn.Linear(16, 5), nn.Linear(12, 16)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.last(torch.tanh(self.first(x)))
+
+    model = Backwards()
+    model, optimizer = laconic.distribute(
+        model, sgd(model.parameters()), "bsp / wfbp(0)", process_group=crew.process_group
+    )
+    for step in range(2):
+        plain_step(model, optimizer, crew.rank, step)
+    return [b.members[0] for b in optimizer.session.reducer.buffers]
+
+
+def test_messages_follow_the_order_of_arrival(pool: Pool) -> None:
+    for order in pool.run(learns_the_order):
+        assert sorted(order[:2]) == [0, 1] and sorted(order[2:]) == [2, 3], "the last layer's gradients come first"

@@ -1,0 +1,157 @@
+"""`laconic list`, `laconic show` and what the command line promises before any command runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+import laconic
+from laconic import registry
+from laconic._version import __version__
+from laconic.cli import app as cli
+from laconic.registry import Technique, knob, named_sentence, technique
+from laconic.strategy import Strategy, Word
+
+
+@pytest.fixture
+def toy_words() -> Iterator[None]:
+    with registry.temporary(empty=True):
+
+        @technique("topk", paper="Aji and Heafield, EMNLP 2017", aliases=["sparse"], claims=["what is sent is kept"])
+        @dataclass(frozen=True)
+        class TopK(Technique):
+            """Keep the [largest].
+
+            The rest stays at home.
+            """
+
+            axis: ClassVar[str] = "compression"
+            ratio: float = knob(0.01, above=0, high=1, doc="share that is sent")
+            chunk_bytes: int = knob(2**20, low=1)
+
+        named_sentence(
+            "small_talk", "[topk]@node", axis="sync", paper="nobody, 2020", doc="Say little.", evidence="fixture"
+        )
+        yield
+
+
+def run(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["laconic", *arguments])
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(leaving.value.code or 0), captured.out, captured.err
+
+
+def answer(*arguments: str) -> str:
+    result = CliRunner().invoke(cli.app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_list_as_json_holds_every_technique() -> None:
+    assert json.loads(answer("list", "--json")) == [
+        {
+            "name": "small_talk",
+            "axis": "sync",
+            "kind": "sentence",
+            "paper": "nobody, 2020",
+            "evidence": "fixture",
+            "aliases": [],
+            "summary": "Say little.",
+        },
+        {
+            "name": "topk",
+            "axis": "compression",
+            "kind": "word",
+            "paper": "Aji and Heafield, EMNLP 2017",
+            "evidence": "mechanism",
+            "aliases": ["sparse"],
+            "summary": "Keep the [largest].",
+        },
+    ]
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_list_is_a_table_of_one_axis_or_all() -> None:
+    everything = answer("list")
+    assert "small_talk" in everything and "Keep the [largest]." in everything
+    assert "small_talk" not in answer("list", "Compression")
+
+
+def test_an_unknown_axis_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run("list", "colour", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, out) == (2, "")
+    assert err.startswith('laconic: "colour" is no axis; write one of sync, compression, ')
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_show_a_word() -> None:
+    shown = answer("show", "SPARSE")
+    for line in (
+        "topk: word of compression",
+        "Keep the [largest].",
+        "The rest stays at home.",
+        "paper:      Aji and Heafield, EMNLP 2017",
+        "evidence:   mechanism",
+        "aliases:    sparse",
+        f"module:     {__name__}",
+        "  ratio: share that is sent (a number, above 0 and at most 1; default 0.01)",
+        "  chunk_bytes (a whole number, at least 1; default 1MiB)",
+        "  what is sent is kept",
+    ):
+        assert line in shown.splitlines()
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_show_a_named_sentence() -> None:
+    assert "stands for: [topk]@node" in answer("show", "smalltalk").splitlines()
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_show_names_the_nearest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run("show", "topq", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, err) == (2, "laconic: no technique is called topq; write topk\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--version", capsys=capsys, monkeypatch=monkeypatch) == (0, f"laconic {__version__}\n", "")
+
+
+def test_help_answers_without_torch() -> None:
+    program = (
+        "import sys\n"
+        "from laconic.cli.app import main\n"
+        "sys.argv = ['laconic', '--help']\n"
+        "try:\n    main()\n"
+        "finally:\n    assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(laconic.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "list" in ran.stdout and "show" in ran.stdout
+
+
+def test_what_the_library_itself_registers_can_be_shown_and_said() -> None:
+    for entry in registry.entries():
+        assert entry.name in answer("show", entry.name)
+        if entry.kind == "sentence":
+            strategy = Strategy.parse(entry.name)
+            assert Strategy.parse(str(strategy)) == strategy
+        elif entry.kind == "word" and entry.axis in registry.AXES:
+            knobs = registry.knobs(entry.target)  # type: ignore[arg-type]
+            given = {knob.name: 1 for knob in knobs if knob.default is MISSING}
+            assert isinstance(Word.of(entry.name, **given).make(), entry.target)  # type: ignore[arg-type]

@@ -1,0 +1,107 @@
+"""The examples run as plain scripts, and a resumed run ends with the bits of an undisturbed one.
+
+Each run is a process of its own: resuming means to start from the files alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+LINES = "She sells sea shells by the sea shore, {} of them; the shells she sells are sea shells, I am sure.\n"
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Each example at a size that takes a blink."""
+    text = tmp_path_factory.mktemp("text") / "shells.txt"
+    text.write_text("".join(LINES.format(n) for n in range(100)))
+    tiny = ["--depth", "1", "--width", "32", "--context", "16", "--batch", "2", "--every", "4", "--validate", "64"]
+    return {"digits": ["digits.py", "--epochs", "2", "--batch", "300"], "chars": ["chars.py", str(text), *tiny]}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One worker, whatever launcher the tests themselves run under."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LACONIC_RUN")}
+    script, *rest = arguments
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *rest],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def loaded(example: str) -> ModuleType:
+    """The example as a module; dataclasses look their module up by name, so it must have one."""
+    name = f"laconic_example_{example}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{example}.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    newest = folder / (folder / "latest").read_text().strip()
+    content: dict[str, Any] = torch.load(newest / "rank-0.pt", weights_only=True)
+    return content
+
+
+@pytest.mark.parametrize("example", ["digits", "chars"])
+def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
+    example: str, commands: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """Six steps at once, or three and then three; digits cross from one epoch to the next on the way."""
+    for folder, steps in (("undisturbed", 6), ("resumed", 3), ("resumed", 6)):
+        done = run(*commands[example], "--steps", str(steps), "--checkpoint", str(tmp_path / folder))
+        assert done.returncode == 0, done.stderr
+        assert f"step {steps}  " in done.stdout and "validation loss" in done.stdout
+    undisturbed, resumed = saved(tmp_path / "undisturbed"), saved(tmp_path / "resumed")
+    assert undisturbed["extra"] == resumed["extra"]
+    assert undisturbed["model"].keys() == resumed["model"].keys()
+    for name, tensor in undisturbed["model"].items():
+        assert torch.equal(tensor, resumed["model"][name]), name
+
+
+def test_digits_learns() -> None:
+    done = run("digits.py", "--epochs", "4")
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert float(last.split()[-1].rstrip("%")) > 90, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "advice"),
+    [
+        ("chars", [], "pass a text file"),
+        ("chars", [__file__, "--width", "33"], "give a multiple of 32"),
+        ("chars", [__file__, "--every", "0"], "give 1 or more"),
+        ("chars", [__file__, "--context", "100000"], "give a longer text, or --context"),
+        ("digits", ["--batch", "5000"], "use a smaller one"),
+    ],
+)
+def test_bad_input_is_refused_with_the_way_out(
+    example: str,
+    arguments: list[str],
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All of it is seen before anything is distributed, so this process can ask."""
+    monkeypatch.setenv("LACONIC_DATA", "nowhere")
+    with pytest.raises(SystemExit) as refusal:
+        loaded(example).main(arguments)
+    assert advice in f"{refusal.value} {capsys.readouterr().err}"
