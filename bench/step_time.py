@@ -38,7 +38,7 @@ from namespaces import Place, network
 WORKERS = 4
 MODELS = {"2m": (4, 192), "25m": (8, 512)}  # layers, width
 NETWORKS: dict[str, float | None] = {"unshaped": None, "1gbit": 1e9, "100mbit": 1e8}  # bits per second
-STEPS = {"2m/unshaped": 10, "2m/1gbit": 4, "25m/unshaped": 2}  # per variant and block; 1 where a step is slow
+STEPS = {"2m/unshaped": 20, "2m/1gbit": 4, "25m/unshaped": 2}  # per variant and block; 1 where a step is slow
 BLOCKS = {"25m/100mbit": 5}
 CHARACTERS, SEQUENCES, LENGTH = 512, 2, 16
 VARIANTS = ("ddp", "laconic", "ddp'")
@@ -121,7 +121,8 @@ def work(cell: Cell) -> None:
             seconds[name] = timed(lambda name=name: take_steps(name, cell.steps))
             said, sent = ledger.sent_bytes() - before[0], wire_bytes() - before[1]
             if name != "ddp'":
-                counted_bytes += torch.tensor([said, sent, 0] if name == "laconic" else [0, 0, sent])
+                share = [said, sent, 0] if name == "laconic" else [0, 0, sent]
+                counted_bytes += torch.tensor(share, dtype=torch.float64)
         tell(seconds=seconds, compute=timed(alone))
     dist.all_reduce(counted_bytes)
     ledgered, wire, wire_ddp = (counted_bytes / (WORKERS * cell.blocks * cell.steps)).tolist()

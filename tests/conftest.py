@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.real.launching import Launched
 from tests.real.pool import Pool
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
@@ -19,3 +24,24 @@ def pool() -> Iterator[Pool]:
     made = Pool()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    """Start launchers; whatever is left of them at the end of the test is killed."""
+    started: list[Launched] = []
+
+    def start(*arguments: str, name: str = "run", **keywords: object) -> Launched:
+        started.append(Launched(tmp_path / name, *arguments, **keywords))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for launched in started:
+        if launched.process.poll() is None:
+            launched.process.terminate()
+            try:
+                launched.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                launched.process.kill()
+        for pid in launched.left_behind():
+            os.kill(pid, signal.SIGKILL)

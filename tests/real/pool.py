@@ -90,8 +90,11 @@ def _work(rank: int, port: int, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    from laconic.engine.connect import connect
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    connect()  # everyone beats, also those whom no test needs yet
     groups = {SIZE: dist.group.WORLD, **{n: dist.new_group(list(range(n))) for n in range(1, SIZE)}}
     while True:
         try:

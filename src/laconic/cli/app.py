@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from laconic._version import __version__
+from laconic.cli import catalogue, doctor, run
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -35,9 +34,9 @@ def options(
     pass
 
 
-for _file in ("run", "doctor", "catalogue"):
-    if find_spec(f"laconic.cli.{_file}"):
-        import_module(f"laconic.cli.{_file}").register(app)
+run.register(app)
+doctor.register(app)
+catalogue.register(app)
 
 
 def main() -> None:

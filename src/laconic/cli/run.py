@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    script: Annotated[str, typer.Argument(help="The training script.")],
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
     ] = None,
@@ -51,8 +51,8 @@ def run(
     Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
     seconds and say which.
     """
-    from laconic.engine.launch import launch
-    from laconic.engine.request import Request
+    from laconic.engine.launcher.launch import launch
+    from laconic.engine.launcher.request import Request
 
     request = Request(
         command=(script, *(arguments or ())),
@@ -73,7 +73,7 @@ def run(
 
 
 def _target(text: str) -> tuple[str, float]:
-    from laconic.engine.request import LaunchError
+    from laconic.engine.launcher.request import LaunchError
 
     name, _, value = text.partition("=")
     try:

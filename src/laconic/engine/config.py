@@ -27,6 +27,7 @@ class RunConfig:
     threads: int = 1  # intra-op threads per worker: one, so that sums do not depend on the machine
     dry_run: bool = False  # report what the sentence would cost, train nothing
     workers: int | None = None  # all workers of the run; a dry run has no process group to ask
+    nodes: int = 1  # machines; a dry run cannot count them either
     targets: Mapping[str, float] = field(default_factory=dict)  # metric name to the value to reach
 
     @classmethod

@@ -11,7 +11,6 @@ from torch import nn, optim
 from laconic.engine.agreement import agree, describe
 from laconic.engine.config import RunConfig
 from laconic.engine.connect import connect
-from laconic.engine.dry_run import report
 from laconic.engine.exchange import Departed, drive
 from laconic.engine.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.engine.real import RealWorker
@@ -67,6 +66,8 @@ def distribute(
     config = RunConfig.current()
     chosen = Strategy.parse(config.strategy or strategy or "bsp")
     if config.dry_run:
+        from laconic.engine.dry_run import report  # brings rich, which training does not need
+
         report(model, optimizer, chosen, config.workers or 1)
         sys.exit(0)
     worker = connect()

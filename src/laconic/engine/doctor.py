@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laconic._version import __version__
-from laconic.engine.folder import installed
 from laconic.engine.interfaces import address_towards, interface_towards, interfaces
+from laconic.engine.launcher.folder import installed
 from laconic.errors import LaconicError
 
 _ANYWHERE = "198.51.100.1"  # reserved for documentation: reached by the default route, if there is one

@@ -71,10 +71,9 @@ class OnForward:
     def __init__(self, on_output: Callable[[Tensor], None] | None = None) -> None:
         self._on_output = on_output
 
-    @torch.compiler.disable
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._on_output is None or not torch.is_grad_enabled():
-            return
+        if self._on_output is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return  # a compiled backward is one node: its first gradient marks the pass
         for leaf in tree_leaves(outputs):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_output)

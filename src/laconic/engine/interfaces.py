@@ -6,6 +6,7 @@ inside a network namespace. Asking the kernel's routing table needs no packet, n
 
 from __future__ import annotations
 
+import array
 import fcntl
 import ipaddress
 import os
@@ -17,14 +18,15 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 
-_SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
+_SIOCGIFCONF, _SIOCGIFFLAGS = 0x8912, 0x8913
+_IFREQ_BYTES = 40 if struct.calcsize("P") == 8 else 32  # struct ifreq: a name of 16 bytes, and a union
 _IFF_UP = 0x1
 _IPV6_TABLE = Path("/proc/net/if_inet6")
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface of this machine; `address` is its IPv4 address, if it has one."""
+    """A network interface of this machine; `address` is its first IPv4 address, if it has one."""
 
     name: str
     address: str | None
@@ -33,7 +35,8 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """All interfaces of this machine (or network namespace), in the kernel's order."""
-    return [Interface(name, _ipv4(name), _is_up(name)) for _, name in socket.if_nameindex()]
+    addresses = dict(reversed(_ipv4()))  # the first of each interface stays
+    return [Interface(name, addresses.get(name), _is_up(name)) for _, name in socket.if_nameindex()]
 
 
 def address_towards(host: str) -> str:
@@ -52,24 +55,26 @@ def address_towards(host: str) -> str:
 
 def interface_towards(host: str) -> str:
     """The name of the interface through which this machine reaches `host`; the loopback where it is one's own."""
-    address = ipaddress.ip_address(address_towards(host))
-    names = [name for _, name in socket.if_nameindex()]
-    for name in names:
-        if str(address) in (_ipv4(name), *_ipv6(name)):
+    own = address_towards(host)
+    for name, address in (*_ipv4(), *_ipv6()):
+        if address == own:
             return name
-    for name in names:  # a second address of an interface: the ioctl only tells the first
-        if isinstance(address, ipaddress.IPv4Address) and _same_network(name, address):
-            return name
+    names = ", ".join(name for _, name in socket.if_nameindex())
     raise LaconicError(
-        f"this machine would reach {host!r} from {address}, but no interface has that address. Set GLOO_SOCKET_IFNAME "
-        f"to one of: {', '.join(names)}."
+        f"this machine would reach {host!r} from {own}, but no interface has that address. Set GLOO_SOCKET_IFNAME to "
+        f"one of: {names}."
     )
 
 
 def is_own(host: str) -> bool:
-    """Whether `host` is this machine: the kernel reaches one's own addresses from themselves."""
-    target = ipaddress.ip_address(_resolve(host)[1])
-    return target.is_loopback or str(target) == address_towards(host)
+    """Whether `host` is this machine: only one's own addresses can be bound to."""
+    family, target = _resolve(host)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((target, 0))
+        except OSError:
+            return False
+    return True
 
 
 def resolves_to_loopback(host: str) -> bool:
@@ -102,31 +107,28 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
     return family, str(target[0])
 
 
-def _ioctl(request: int, name: str) -> bytes | None:
+def _ipv4() -> list[tuple[str, str]]:
+    """(interface, address) of every IPv4 address, second ones of an interface too."""
+    buffer = array.array("B", bytes(1024 * _IFREQ_BYTES))
+    request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
-        except OSError:  # no such address on this interface
-            return None
+        used = struct.unpack("iP", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
+    entries = [buffer[start : start + _IFREQ_BYTES].tobytes() for start in range(0, used, _IFREQ_BYTES)]
+    # A name may carry a label, as in eth0:1.
+    return [(e[:16].split(b"\0")[0].decode().split(":")[0], socket.inet_ntoa(e[20:24])) for e in entries]
 
 
-def _ipv4(name: str, request: int = _SIOCGIFADDR) -> str | None:
-    answer = _ioctl(request, name)
-    return None if answer is None else socket.inet_ntoa(answer[20:24])
-
-
-def _is_up(name: str) -> bool:
-    answer = _ioctl(_SIOCGIFFLAGS, name)
-    return answer is not None and bool(struct.unpack("H", answer[16:18])[0] & _IFF_UP)
-
-
-def _ipv6(name: str) -> list[str]:
+def _ipv6() -> list[tuple[str, str]]:
     if not _IPV6_TABLE.exists():
         return []
     rows = (line.split() for line in _IPV6_TABLE.read_text().splitlines())
-    return [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[-1] == name]
+    return [(row[-1], str(ipaddress.IPv6Address(int(row[0], 16)))) for row in rows]
 
 
-def _same_network(name: str, address: ipaddress.IPv4Address) -> bool:
-    own, mask = _ipv4(name), _ipv4(name, _SIOCGIFNETMASK)
-    return own is not None and address in ipaddress.ip_network(f"{own}/{mask}", strict=False)
+def _is_up(name: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, struct.pack("256s", name.encode()[:15]))
+        except OSError:  # it went away meanwhile
+            return False
+    return bool(struct.unpack("H", answer[16:18])[0] & _IFF_UP)

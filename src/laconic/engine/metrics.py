@@ -1,22 +1,68 @@
 """Metrics the user reports: `laconic.log(loss=…, accuracy=…, batch=…)`.
 
 They are what targets, phases that end at a loss, and adaptive rules look at. Each worker keeps its own latest values;
-in a run with a folder every call is appended to `metrics/rank-N.jsonl`.
+in a run with a folder every call is appended to `metrics/rank-N.jsonl`. A `--target` that is reached is said on the
+console and noted there too.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import SupportsFloat, TextIO
 
 from laconic.engine.config import RunConfig
-from laconic.engine.connect import current, rank
+from laconic.engine.connect import rank
 from laconic.errors import ContractError
 
-_latest: dict[int, dict[str, float]] = {}
-_files: dict[int, TextIO] = {}
+
+@dataclass
+class Record:
+    """One worker's metrics so far."""
+
+    worker: int
+    config: RunConfig = field(default_factory=RunConfig.current)
+    began: float = field(default_factory=time.monotonic)
+    latest: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    file: TextIO | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.folder is not None:
+            path = Path(self.config.folder) / "metrics" / f"rank-{self.worker}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = path.open("a", buffering=1)
+
+    def take(self, values: dict[str, float]) -> None:
+        seconds = round(time.monotonic() - self.began, 6)
+        self.latest.update(values)
+        for name, value in values.items():
+            self.first.setdefault(name, value)
+        self._note({"seconds": seconds, **values})
+        for name, target in self.config.targets.items():
+            if name in values and name not in self.reached and self._has_reached(name, target):
+                self.reached.add(name)
+                self._note({"seconds": seconds, "reached": {name: target}})
+                if self.worker == 0:
+                    print(f"laconic: target {name}={target:g} reached after {seconds:.1f} s", file=sys.stderr)
+
+    def _has_reached(self, name: str, target: float) -> bool:
+        """A metric that began above its target comes down to it, one that began below rises to it."""
+        return self.latest[name] <= target if self.first[name] > target else self.latest[name] >= target
+
+    def _note(self, line: dict[str, object]) -> None:
+        if self.file is not None:
+            self.file.write(json.dumps(line) + "\n")
+
+
+@cache
+def _record(worker: int) -> Record:
+    return Record(worker)
 
 
 def log(**values: SupportsFloat) -> None:
@@ -27,24 +73,9 @@ def log(**values: SupportsFloat) -> None:
             numbers[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
-    _latest.setdefault(rank(), {}).update(numbers)
-    file = _file()
-    if file is not None:
-        worker = current()
-        file.write(json.dumps({"seconds": time.time(), "connected": worker is not None, **numbers}) + "\n")
+    _record(rank()).take(numbers)
 
 
 def latest(name: str) -> float | None:
     """The last value this worker logged under a name."""
-    return _latest.get(rank(), {}).get(name)
-
-
-def _file() -> TextIO | None:
-    folder = RunConfig.current().folder
-    if folder is None:
-        return None
-    if rank() not in _files:
-        path = Path(folder) / "metrics" / f"rank-{rank()}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _files[rank()] = path.open("a", buffering=1)
-    return _files[rank()]
+    return _record(rank()).latest.get(name)

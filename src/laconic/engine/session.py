@@ -60,6 +60,7 @@ class Session:
         self.parameters = Parameters.of(model, options.gather_sparse)
         self._arrival = list(reversed(range(len(self.parameters.dense))))
         self._passed: set[StepCondition | MetricCondition] = set()
+        self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self._arrange()
         self._hooks = BackwardHooks(
             worker,
@@ -149,7 +150,7 @@ class Session:
             if journeys:
                 sparse = [Departed(self._average_sparse(p)) for p in self.parameters.sparse]
                 groups = self._gradient_groups()
-                buffers = Departed(broadcast_tensors(list(self.model.buffers()), groups))
+                buffers = Departed(broadcast_tensors(self._buffers(), groups))
                 drive([*journeys, *sparse, buffers])
         finally:
             self._in_backward = False
@@ -167,6 +168,9 @@ class Session:
 
     def _gradient_groups(self) -> list[Group]:
         return [tier.group for tier in self._gradient_tiers()]
+
+    def _buffers(self) -> list[Tensor]:
+        return [home._buffers[name] for home, name in self._buffer_homes if home._buffers[name] is not None]  # type: ignore[misc]
 
     def _average_sparse(self, parameter: nn.Parameter) -> Generator[Any, Any, None]:
         for tier in self._gradient_tiers():

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from laconic.engine.config import RunConfig
-from laconic.engine.heartbeat import Heartbeat
 from laconic.engine.interfaces import prepare_environment
+from laconic.engine.liveness.heartbeat import Heartbeat
 
 
 def main() -> None:

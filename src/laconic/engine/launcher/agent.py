@@ -8,13 +8,11 @@ in native code; the main thread stays free for signals and the clock (`launch.py
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -25,15 +23,17 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from laconic.engine.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
 from laconic.engine.config import attempt_prefix
-from laconic.engine.watch import Place, Watch
+from laconic.engine.launcher import processes
+from laconic.engine.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
+from laconic.engine.liveness.watch import Place, Watch
 
 GRACE_SECONDS = 5.0
 """How long survivors may take to say who was lost: they read it within a second, and their exit takes a moment."""
 
 _READ_SECONDS = 0.25
 _TELL_SECONDS = 2.0
+_LATER = 1.5  # launchers watch each other too, for scripts without a heartbeat; ranks, which know more, speak first
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,14 @@ class Site:
 
 
 class Agent(LocalElasticAgent):
-    """One per machine. `lost` and `codes` (exit code per rank) say afterwards how the last attempt ended."""
+    """One per machine. `attempt` counts from 0; `lost` and `codes` (exit code per rank) say how the last one ended."""
 
     def __init__(
         self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: Callable[[WorkerGroup], None]
     ) -> None:
         super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, shutdown_timeout=1)
         self.site = site
+        self.attempt = 0
         self.lost: Lost | None = None
         self.codes: dict[int, int] = {}
         self._say, self._on_start = say, on_start
@@ -66,11 +67,6 @@ class Agent(LocalElasticAgent):
         self._server: TCPStore | None = None
         self._starting = threading.Lock()
         self._stopping = False
-
-    @property
-    def attempt(self) -> int:
-        """Attempts so far, from 0."""
-        return self._worker_group.spec.max_restarts - self._remaining_restarts
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -82,11 +78,12 @@ class Agent(LocalElasticAgent):
         with self._starting:  # either all workers have been started, or none will be
             self._stopping = True
         if self._watch is not None and self.site.nodes > 1:
-            lost = Lost(self.ranks, self.site.machine, cause, "The run was ended there on purpose.", final=True)
-            self._watch.announce(lost, _TELL_SECONDS)
-        _signal_groups(self._workers(), number)
-        self._await_exits(seconds)
-        self._kill_groups()
+            lost = Lost(self.ranks, self.site.machine, cause, "It was ended there on purpose.", final=True)
+            self._tell(lost)
+        workers = self._workers().values()
+        processes.forward(workers, number)
+        processes.await_exits(workers, seconds)
+        processes.kill(workers)
 
     def linger(self) -> None:
         """Keep the store alive until other machines have read why the run ended, where this process hosts it."""
@@ -96,19 +93,20 @@ class Agent(LocalElasticAgent):
     # ------------------------------------------------------------------------------ what torch's agent calls
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Also give each attempt a store of its own (torch reuses one, with the addresses of dead workers in it).
+        """Also give the attempt a store of its own, in the first machine's agent, which outlives the workers.
 
-        All agents count attempts as the first machine does, so that one that joins later reads the same prefix.
+        All agents count attempts as that one does, so that a machine that comes back later reads the same prefix.
         """
         super()._rendezvous(worker_group)
         group: Any = worker_group  # torch declares its fields as None
+        attempt = group.spec.max_restarts - self._remaining_restarts
         self._server = None
         if group.group_rank == 0:
             self._server = TCPStore(self.site.address, 0, is_master=True, wait_for_workers=False)
-            group.store.set("laconic/store", f"{self.attempt} {self._server.port} {self.site.address}")
+            group.store.set("laconic/store", f"{attempt} {self._server.port} {self.site.address}")
         attempt, port, group.master_addr = group.store.get("laconic/store").decode().split()
-        group.master_port = int(port)
-        self._remaining_restarts = group.spec.max_restarts - int(attempt)
+        self.attempt, group.master_port = int(attempt), int(port)
+        self._remaining_restarts = group.spec.max_restarts - self.attempt
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         with self._starting:
@@ -118,21 +116,22 @@ class Agent(LocalElasticAgent):
             lost_file(self.site.folder, attempt_prefix(self.attempt)).unlink(missing_ok=True)
             self._watch_store(worker_group)
             self._on_start(worker_group)
-            processes: dict[int, Any] = super()._start_workers(worker_group)
-            return processes
+            ids: dict[int, Any] = super()._start_workers(worker_group)
+            return ids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._stopping:
             threading.Event().wait()
-        failed = {r: code for r, p in self._workers().items() if (code := p.poll()) not in (None, 0)}
-        if failed or (self._watch is not None and self._watch.lost is not None):
-            self._settle(failed)
+        failed = {r: code for r, p in self._workers().items() if (code := p.poll())}
+        trouble = self._announced()
+        if failed or trouble is not None:
+            self._settle(trouble or self._find_cause(failed))
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         total = worker_group.spec.max_restarts + 1
-        self._say(f"starting all workers again: attempt {self.attempt + 1} of {total}")
+        self._say(f"starting all workers again: attempt {self.attempt + 2} of {total}")
         if self.site.nodes > 1:
             self._say(f"waiting for all {self.site.nodes} machines to join again")
         super()._restart_workers(worker_group)
@@ -142,41 +141,58 @@ class Agent(LocalElasticAgent):
         if self._peers is None or self._watch is None:
             return
         self._peers.done(_TELL_SECONDS)
-        while not (self._peers.all_done() or self._peers.gone or self._peers.lost or self._watch.lost):
+        while not (self._peers.all_done() or self._peers.gone or self._watch.gone):  # gone: the host has finished
+            self.lost = self._announced()
+            if self.lost is not None:
+                self._say(self.lost.sentence())
+                return
             time.sleep(0.1)
-        self.lost = None if self._peers.all_done() else self._watch.lost or self._peers.lost
-        if self.lost is not None:
-            self._say(self.lost.sentence())
 
     # ------------------------------------------------------------------------------ how a loss is handled
 
-    def _settle(self, failed: dict[int, int]) -> None:
-        """Find the first cause, tell the survivors, wait for their last words, end what remains."""
-        self.lost = self._find_cause(failed)
+    def _settle(self, lost: Lost) -> None:
+        """Tell the survivors, wait for their last words, end what remains."""
+        self.lost = self._tell(lost)
         self._say(self.lost.sentence())
         if self.lost.final:
             self._remaining_restarts = 0
-        self._await_exits(GRACE_SECONDS)
-        self.codes = {r: code for r, p in self._workers().items() if (code := p.poll()) is not None}
-        self._kill_groups()
-        if self._remaining_restarts > 0 and self._is_cut_off():
+        workers = self._workers()
+        processes.await_exits(workers.values(), GRACE_SECONDS)
+        self.codes = {rank: code for rank, worker in workers.items() if (code := worker.poll()) is not None}
+        processes.kill(workers.values())
+        if self._remaining_restarts > 0 and self._is_cut_off(self.site.heartbeat_seconds / 2):
             self._say("this machine is cut off from the run's store, so it does not start again")
             self._remaining_restarts = 0
         for watch in (self._watch, self._peers):
             if watch is not None:
                 watch.stop()
 
+    def _tell(self, lost: Lost) -> Lost:
+        """Announce a loss; the one that was announced first. A store that seems cut off is not waited for."""
+        if self._watch is None:
+            return lost
+        return self._watch.announce(lost, 0.5 if self._is_cut_off(1.0) else _TELL_SECONDS)
+
+    def _announced(self) -> Lost | None:
+        """A loss that did not begin with a process of this machine: a rank's verdict, or another machine's silence."""
+        if self._watch is None or self._watch.lost is not None or self._peers is None:
+            return None if self._watch is None else self._watch.lost
+        if self._peers.lost is not None:
+            return replace(self._peers.lost, ranks=())  # the board of the machines numbers them, not the ranks
+        if self._is_cut_off(_LATER * self.site.heartbeat_seconds):
+            host = str(self._worker_group.master_addr)
+            advice = f"Check that machine, and the link to it from {self.site.machine}."
+            return Lost((), host, "the run's store, which lived there, does not answer any more", advice)
+        return None
+
     def _find_cause(self, failed: dict[int, int]) -> Lost:
-        if self._watch is not None and self._watch.lost is not None:
-            return self._watch.lost
-        victims = all(code == EXIT_LOST for code in failed.values())
+        """Which of the processes that failed here was first."""
         note = lost_file(self.site.folder, attempt_prefix(self.attempt))
-        if victims and note.exists():  # a heartbeat's verdict that could not reach the store
+        if note.exists():  # a heartbeat's verdict that could not reach the store
             return Lost.decode(note.read_text())
         # Signals before exit codes before victims: a peer's death makes others fail within the same moment.
         worst = min(failed, key=lambda rank: (failed[rank] == EXIT_LOST, failed[rank] > 0, rank))
-        lost = Lost((worst,), self.site.machine, *describe_exit(failed[worst]))
-        return lost if self._watch is None else self._watch.announce(lost, _TELL_SECONDS)
+        return Lost((worst,), self.site.machine, *describe_exit(failed[worst]))
 
     def _watch_store(self, worker_group: WorkerGroup) -> None:
         size = worker_group.workers[0].world_size
@@ -186,52 +202,21 @@ class Agent(LocalElasticAgent):
         self._watch.start()
         if self.site.nodes > 1:
             step, rank = interval(self.site.heartbeat_seconds), worker_group.group_rank
-            judge = Judge(self.site.nodes, rank, self.site.heartbeat_seconds, step, time.monotonic())
+            judge = Judge(self.site.nodes, rank, _LATER * self.site.heartbeat_seconds, step, time.monotonic())
             place = Place(host, port, f"{prefix}/machines", self.site.nodes)
             self._peers = Watch(place, step, rank, self.site.machine, judge=judge.look)
             self._peers.start()
 
-    def _is_cut_off(self) -> bool:
+    def _is_cut_off(self, silent_seconds: float) -> bool:
         if self._watch is None or self._server is not None:
             return False
-        return self._watch.gone or time.monotonic() - self._watch.answered > self.site.heartbeat_seconds / 2
-
-    # ------------------------------------------------------------------------------ processes
+        return self._watch.gone or time.monotonic() - self._watch.answered > silent_seconds
 
     def _workers(self) -> dict[int, Popen[bytes]]:
         if not isinstance(self._pcontext, SubprocessContext):
             return {}
         handlers = self._pcontext.subprocess_handlers
         return {w.global_rank: handlers[w.local_rank].proc for w in self._worker_group.workers if handlers}
-
-    def _await_exits(self, seconds: float) -> None:
-        """Wait until all workers have ended, but not for those that are stopped: they have no last words."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if all(process.poll() is not None or _is_stopped(process.pid) for process in self._workers().values()):
-                return
-            time.sleep(0.02)
-
-    def _kill_groups(self) -> None:
-        """Also end what the workers have started themselves: each worker leads a process group."""
-        _signal_groups(self._workers(), signal.SIGKILL, only_running=False)
-        for process in self._workers().values():
-            process.wait(timeout=10)
-
-
-def _signal_groups(workers: dict[int, Popen[bytes]], number: signal.Signals, only_running: bool = True) -> None:
-    for process in workers.values():
-        if process.poll() is None or not only_running:
-            with suppress(ProcessLookupError, PermissionError):  # already gone
-                os.killpg(process.pid, number)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process; where there is no /proc, nobody knows."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False
 
 
 class _Inherited(LogsSpecs):

@@ -10,18 +10,29 @@ A rank that holds Python's global lock for longer than the limit cannot beat and
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from laconic.engine.beats import EXIT_LOST, UNKNOWN, Judge, Lost, interval, lost_file, name_ranks
 from laconic.engine.config import VARIABLE
 from laconic.engine.interfaces import machine_towards
-from laconic.engine.watch import Place, Watch
+from laconic.engine.liveness.beats import (
+    EXIT_LOST,
+    START_SECONDS,
+    UNKNOWN,
+    Judge,
+    Lost,
+    interval,
+    lost_file,
+    name_ranks,
+)
+from laconic.engine.liveness.watch import Place, Watch
 from laconic.errors import WorkerLost
 
 _LEAVE_SECONDS = 3.0  # for the main thread to raise and unwind by itself once it knows who was lost
@@ -39,7 +50,9 @@ class Heartbeat:
         self._limit_seconds = limit_seconds
         self._place, self._rank, self._folder = place, rank, folder
         self._machine = machine_towards(place.host)
-        self._judge = Judge(place.size, rank, limit_seconds, self._interval_seconds, time.monotonic())
+        # Our launcher starts one script everywhere; under another, some ranks may never speak to laconic at all.
+        start_seconds = START_SECONDS if VARIABLE in os.environ else math.inf
+        self._judge = Judge(place.size, rank, limit_seconds, self._interval_seconds, time.monotonic(), start_seconds)
         self._news = threading.Event()
         self._decided = threading.Event()
         self._stopped = False
@@ -78,7 +91,7 @@ class Heartbeat:
             self._decided.wait(_TELL_SECONDS)
         self._stopped = True
         if crashed and self._verdict is None:
-            cause = f"it ended with {type(error).__name__}: {_first_line(error)}"
+            cause = f"it ended with {_name(error)}"
             lost = Lost((self._rank,), self._machine, cause, "Its log holds the traceback.")
             self._watch.announce(lost, _TELL_SECONDS)
             return
@@ -132,7 +145,8 @@ class Heartbeat:
     def _judge_store(self, silent_seconds: float) -> Lost | None:
         where = f"{self._place.host}:{self._place.port}"
         if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
-            return Lost((), self._machine, "the process that started this rank has ended", "Start the run again.")
+            lost = Lost((self._rank,), self._machine, "its launcher has ended", "Start the run again.")
+            return self._watch.announce(lost, _TELL_SECONDS)
         if self._watch.gone:
             if self._watch.beats[0].done and not self._agent_hosts:
                 self._stopped = True  # rank 0 finished and took the store with it: nothing is left to watch
@@ -157,23 +171,22 @@ class Heartbeat:
         if explaining:  # the main thread raises the same sentence: let it
             time.sleep(_LEAVE_SECONDS)
         _flush()
-        os.write(2, f"laconic: rank {self._rank}: {self._put(lost)} This rank ends now.\n".encode())
+        with suppress(OSError):  # a closed stream must not keep the process
+            os.write(2, f"laconic: rank {self._rank}: {self._put(lost)} This rank ends now.\n".encode())
         if "TORCHELASTIC_RUN_ID" in os.environ and VARIABLE not in os.environ:
             time.sleep(_LEAVE_SECONDS)  # torchrun blames whoever ends first: let it be the one that failed
         os._exit(EXIT_LOST)
 
     def _put(self, lost: Lost) -> str:
         if self._rank in lost.ranks:
-            return f"the others declared this rank lost while it was not heard of: {lost.cause}. {lost.advice}"
+            return f"this rank counts as lost: {lost.cause}. {lost.advice}"
         return lost.sentence()
 
     def _note(self, lost: Lost) -> None:
         if self._folder is not None:
-            try:
-                with lost_file(Path(self._folder), self._place.prefix).open("x") as file:
-                    file.write(lost.encode() + "\n")
-            except OSError:  # another rank of this machine was first, or the disk is the problem
-                pass
+            note = lost_file(Path(self._folder), self._place.prefix)
+            with suppress(OSError), note.open("x") as file:  # unless another rank of this machine was first
+                file.write(lost.encode() + "\n")
 
 
 def _flush() -> None:
@@ -189,5 +202,6 @@ def _until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _first_line(error: BaseException | None) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+def _name(error: BaseException | None) -> str:
+    message = (str(error).splitlines() or [""])[0][:200]
+    return type(error).__name__ + (f": {message}" if message else "")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from laconic.engine.beats import UNKNOWN, Beat, Lost
-from laconic.engine.board import Board
+from laconic.engine.liveness.beats import UNKNOWN, Beat, Lost
+from laconic.engine.liveness.board import Board
 
 _HURRY_SECONDS = 0.1
 

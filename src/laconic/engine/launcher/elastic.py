@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
-from laconic.engine.agent import Agent, Site
-from laconic.engine.interfaces import is_own
-from laconic.engine.request import Request
+from laconic.engine.interfaces import address_towards, is_own, machine_towards
+from laconic.engine.launcher.agent import Agent, Site
+from laconic.engine.launcher.request import Request
 from laconic.errors import LaconicError
 
 _RUN_ID = "laconic"
@@ -24,17 +28,27 @@ _SHELL = 'exec "$@" >>"$0/rank-$RANK.log" 2>&1'
 
 
 class _FixedSize(DynamicRendezvousHandler):
-    """Machines neither join nor leave in the middle of an attempt, so there is no need to ask the store all the time:
-    a question to a store that is cut off would block the agent."""
+    """Machines come together before an attempt and stay for it."""
 
     def num_nodes_waiting(self) -> int:
+        """Nobody: asking a store that is cut off would block the agent, and a loss is announced elsewhere."""
         return 0
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The workers' store lives in an agent, ours: see `Agent._rendezvous`."""
+        return True
 
 
 def build_agent(
-    request: Request, site: Site, say: Callable[[str], None], on_start: Callable[[WorkerGroup], None]
+    request: Request, folder: Path, say: Callable[[str], None], on_start: Callable[[WorkerGroup], None]
 ) -> Agent:
     """An agent ready to run: connected to (or hosting) the rendezvous, nothing started yet."""
+    host, _ = request.endpoint
+    site = Site(address_towards(host), machine_towards(host), folder, request.nodes, request.heartbeat_seconds)
+    # torch would keep one store for all attempts: with the addresses of dead workers in it, so that gloo connects to
+    # nobody, and known only to the machines of the first, so that one that comes back waits for ever.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     elastic = logging.getLogger("torch.distributed.elastic")
     elastic.propagate = False  # what it has to say, the agent says in sentences
     elastic.addHandler(logging.NullHandler())
@@ -55,22 +69,34 @@ def build_agent(
 
 def _rendezvous(request: Request, site: Site) -> _FixedSize:
     host, port = request.endpoint
-    error: Exception | None = None
     for hosts in (True, False) if is_own(host) else (False,):  # a second agent on the host's machine is a guest too
+        if not hosts:
+            _await(host, port)
         parameters = RendezvousParameters(
             "c10d", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _RUN_ID,
             request.nodes, request.nodes, site.address, is_host=str(hosts),
         )  # fmt: skip
         try:
             backend, store = create_backend(parameters)
-        except RendezvousConnectionError as failure:
-            error = failure
+        except RendezvousConnectionError:
             continue
         handler: _FixedSize = _FixedSize.from_backend(
             _RUN_ID, store, backend, request.nodes, request.nodes, site.address, RendezvousTimeout(join=_JOIN)
         )
         return handler
+    raise LaconicError(f"another program uses port {port} of {host}: choose another port for --rendezvous.")
+
+
+def _await(host: str, port: int) -> None:
+    """Wait until somebody listens there: the machines need not be started in any order."""
+    deadline = time.monotonic() + _JOIN.total_seconds()
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.5)
     raise LaconicError(
         f"nothing answers at the rendezvous {host}:{port}. Start the same command on {host} too (it hosts the "
         f"meeting), and check that no firewall closes port {port}."
-    ) from error
+    )

@@ -76,9 +76,17 @@ class Judge:
     anybody: a whole machine that was suspended wakes up without accusing its neighbours.
     """
 
-    def __init__(self, size: int, rank: int | None, limit_seconds: float, interval_seconds: float, now: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        rank: int | None,
+        limit_seconds: float,
+        interval_seconds: float,
+        now: float,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
         self.patience_seconds = patience(limit_seconds, interval_seconds)
-        self._interval_seconds = interval_seconds
+        self._interval_seconds, self._start_seconds = interval_seconds, start_seconds
         self._rank = rank
         self._looked = now
         self.beats = [Beat(0, UNKNOWN)] * size
@@ -102,7 +110,7 @@ class Judge:
         return [r for r, beat in enumerate(self.beats) if r != self._rank and not beat.done]
 
     def _is_lost(self, rank: int, silent_seconds: float) -> bool:
-        return silent_seconds > (self.patience_seconds if self.beats[rank].count else START_SECONDS)
+        return silent_seconds > (self.patience_seconds if self.beats[rank].count else self._start_seconds)
 
     def _describe(self, ranks: tuple[int, ...], seconds: float) -> Lost:
         machine = ", ".join(sorted({self.beats[r].machine for r in ranks}))
@@ -113,7 +121,7 @@ class Judge:
             )  # fmt: skip
         return Lost(
             ranks, machine, f"no heartbeat came for {seconds:.1f} s",
-            "Its process is frozen, or its machine or link is down; if it was only busy, give a longer --heartbeat.",
+            "A process is frozen, or a machine or link is down; if it was only busy, give a longer --heartbeat.",
         )  # fmt: skip
 
 

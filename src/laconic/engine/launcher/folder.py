@@ -46,13 +46,16 @@ def _make(folder: Path, exist_ok: bool) -> Path:
 class Record:
     """`run.json`: the command and its circumstances at the start, the result at the end.
 
-    On machines other than the first it is called `run-node-N.json`, so that all may share one folder.
+    On machines other than the first it is called `run-node-N.json`, so that all may share one folder; on one that never
+    got a number, after the machine.
     """
 
-    def __init__(self, folder: Path, **facts: Any) -> None:
-        self._folder, self._node = folder, 0
+    def __init__(self, folder: Path, nodes: int, **facts: Any) -> None:
+        self._folder = folder
+        self._name = "run.json" if nodes == 1 else f"run-{socket.gethostname()}.json"
         self._facts: dict[str, Any] = {
             **facts,
+            "nodes": nodes,
             "machine": socket.gethostname(),
             "directory": str(Path.cwd()),
             "versions": versions(),
@@ -61,7 +64,7 @@ class Record:
 
     def begin(self, node: int) -> None:
         """Write down what is about to run, on this machine's number among all."""
-        self._node = node
+        self._name = "run.json" if node == 0 else f"run-node-{node}.json"
         self._write()
 
     def end(self, state: str, exit_code: int, **facts: Any) -> None:
@@ -70,7 +73,7 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        path = self._folder / ("run.json" if self._node == 0 else f"run-node-{self._node}.json")
+        path = self._folder / self._name
         partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(json.dumps(self._facts, indent=2) + "\n")
         partial.replace(path)

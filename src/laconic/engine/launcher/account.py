@@ -1,0 +1,72 @@
+"""How a run ended, told on the console: who was lost first, how its log ends, and what to do."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laconic.engine.launcher.request import Request
+from laconic.engine.liveness.beats import EXIT_LOST, describe_exit
+from laconic.errors import LaconicError
+
+if TYPE_CHECKING:
+    from laconic.engine.launcher.agent import Agent
+
+_TAIL_LINES = 15
+
+
+def say(text: str) -> None:
+    """A line of the launcher's own, apart from what the script prints."""
+    print(f"laconic: {text}", file=sys.stderr, flush=True)
+
+
+def report_failure(agent: Agent) -> int:
+    """One block about the first cause; the exit code for the shell."""
+    lost, codes = agent.lost, agent.codes
+    ranks = lost.ranks if lost is not None else tuple(rank for rank, code in codes.items() if code)
+    say("the run failed" + (f": {lost.headline()}" if lost is not None else "."))
+    for rank in (r for r in ranks if r in agent.ranks):
+        log = agent.site.log(rank)
+        ended = f" ({describe_exit(codes[rank])[0]})" if rank in codes else ""
+        print(f"  log of rank {rank}{ended}: {shown(log)}", file=sys.stderr)
+        for line in _tail(log) if rank != 0 else ():  # rank 0's is above already
+            print(f"  | {line}", file=sys.stderr)
+    code = next((codes[rank] for rank in ranks if codes.get(rank)), EXIT_LOST)
+    return 128 - code if code < 0 else code
+
+
+def explain(error: BaseException, request: Request) -> str:
+    """What stood in the way, when it was not a worker."""
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousTimeoutError,
+    )
+
+    if isinstance(error, RendezvousTimeoutError):
+        return (
+            f"not all {request.nodes} machines came to {request.rendezvous} in time. Start the same command on each, "
+            f"and check that they reach that address."
+        )
+    if isinstance(error, RendezvousClosedError | RendezvousConnectionError):
+        return f"the run at {request.rendezvous} has been ended by another machine: look at its console."
+    if isinstance(error, LaconicError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def shown(path: Path) -> str:
+    """A path to copy into a shell, relative where that is shorter."""
+    with suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        return log.read_bytes()[-64_000:].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""Who is alive: beats in the run's store, judged by every rank for itself."""

@@ -1,0 +1,95 @@
+"""Launchers under test: start them, read what they say, and leave nothing of them behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "scripts" / "loop.py"
+SOURCE = Path(__file__).parents[2] / "src"
+COMMAND = [sys.executable, "-m", "laconic", "run"]
+START_SECONDS = 60  # four interpreters import torch on two cores, beside other tests
+LOST_SECONDS = 10  # what the project promises for a death; a freeze may take the heartbeat's time
+
+
+class Launched:
+    """A launcher under test, its run folder, and what it says."""
+
+    def __init__(self, folder: Path, *arguments: str, within: tuple[str, ...] = (), script: Path = SCRIPT) -> None:
+        self.folder = folder
+        self._console = folder.with_suffix(".console")
+        options, script_arguments = split(arguments)
+        command = [*within, *COMMAND, "--folder", str(folder), *options, str(script), *script_arguments]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        with self._console.open("wb") as console:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=console, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def console(self) -> str:
+        return self._console.read_text(errors="replace")
+
+    def log(self, rank: int) -> str:
+        path = self.folder / "logs" / f"rank-{rank}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pid(self, rank: int) -> int:
+        """The pid a rank printed last: that of its latest attempt."""
+        return int(re.findall(r"^pid (\d+)", self.log(rank), re.MULTILINE)[-1])
+
+    def until_step(self, step: int, ranks: int) -> None:
+        self.until(lambda: all(f"\nstep {step}\n" in self.log(rank) for rank in range(ranks)), START_SECONDS)
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None or condition(), f"the launcher ended early:\n{self.console}"
+            assert time.monotonic() < deadline, f"nothing happened for {seconds} s:\n{self.console}"
+            time.sleep(0.02)
+
+    def left_behind(self) -> list[int]:
+        """Pids of processes of this run that still live."""
+        return processes_with(str(self.folder))
+
+    @staticmethod
+    def free_port() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    def exit_code(self, seconds: float) -> int:
+        return self.process.wait(timeout=seconds)
+
+    def result(self) -> dict[str, object]:
+        return json.loads((self.folder / "run.json").read_text())["result"]
+
+
+def split(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Options of the launcher, then, after `--`, those of the script."""
+    position = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:position]), list(arguments[position + 1 :])
+
+
+def processes_with(text: str) -> list[int]:
+    """Pids of live processes whose environment mentions `text`: all that a run has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if text.encode() in (entry / "environ").read_bytes() and "Z" not in (entry / "stat").read_text().split()[2]:
+                found.append(int(entry.name))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def names(text: str, rank: int) -> bool:
+    """Whether some line says in so many words that this rank was lost."""
+    return re.search(rf"laconic.*rank {rank} on \S+.* was lost: ", text, re.IGNORECASE) is not None

@@ -1,0 +1,179 @@
+"""Every registered technique against what it claims, with real processes; later ones inherit these by claiming."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import laconic
+from laconic import claims, registry
+from laconic.compression.base import Outcome, TensorSpec
+from laconic.compression.chain import chain
+from laconic.compression.none import Identity
+from laconic.engine.connect import connect
+from laconic.engine.exchange import Departed, confer, drive, together
+from laconic.engine.meeting import Meeting
+from laconic.strategy import Sentence, Strategy, Word
+from laconic.worker import Kind, Reduce
+from tests.real.pool import Crew, Pool
+from tests.real.race import sgd
+from tests.real.test_against_ddp import mlp, plain_step
+
+SHAPES = [(1,), (17,), (8, 5), (3, 4, 2), (1000,)]
+
+
+def claiming(claim: type) -> list[str]:
+    return [e.name for e in registry.entries() if any(isinstance(c, claim) for c in e.claims)]
+
+
+def claim_of(name: str, kind: type) -> Any:
+    return next(c for c in registry.find(name).claims if isinstance(c, kind))
+
+
+def group_of(crew: Crew) -> Any:
+    return connect().adopt(crew.process_group)  # type: ignore[attr-defined]
+
+
+def draw(crew: Crew, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(31 * (crew.rank if rank is None else rank) + len(shape))
+    return torch.randn(shape, generator=generator)
+
+
+def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float]:
+    """One exchange by a compressor, and the payload bytes a worker handed over for it (a gather's are its own)."""
+    group, ledger = group_of(crew), connect().ledger
+    compressor = chain([Word(name).make()])
+    spec = TensorSpec("x", shape, torch.float32)
+    meet = Meeting(crew.rank, crew.size, 0, "x")
+    architecture = Sentence().architecture.make()
+    before = ledger.sent_bytes(Kind.PAYLOAD)
+    exchange = compressor.exchange(draw(crew, shape), compressor.init(spec), meet)
+    journey = Departed(confer([exchange], lambda request: architecture.carry(request, group)))
+    drive([journey])
+    sent = ledger.sent_bytes(Kind.PAYLOAD) - before
+    factor = 2 * (crew.size - 1) / crew.size
+    return journey.result[0], round(sent / factor, 6) if factor else 0.0
+
+
+def lossless(crew: Crew, name: str) -> None:
+    for shape in SHAPES:
+        outcome, _ = exchanged(crew, name, shape)
+        mean = sum(draw(crew, shape, r) for r in range(crew.size)) / crew.size
+        torch.testing.assert_close(outcome.result, mean)
+
+
+def payload(crew: Crew, name: str) -> None:
+    formula = claim_of(name, claims.Payload).formula
+    word = Word(name).make()
+    for shape in SHAPES:
+        _, handed_over = exchanged(crew, name, shape)
+        spec = TensorSpec("x", shape, torch.float32)
+        assert handed_over == formula(spec, word) == word.payload_bytes(spec, crew.size)
+
+
+def replicas_equal(crew: Crew, name: str) -> None:
+    model, optimizer = _distributed(crew, name)
+    for step in range(5):
+        plain_step(model, optimizer, crew.rank, step)
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        rows = group_of(crew).all_gather(flat).wait()
+        assert all(torch.equal(rows[0], row) for row in rows)
+
+
+def _distributed(crew: Crew, strategy: str) -> Any:
+    model = mlp()
+    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+
+
+def variants(name: str) -> list[Any]:
+    """A word with its defaults, and with every choice of every knob that has choices."""
+    made = [Word(name).make()]
+    for knob in registry.knobs(type(made[0])):
+        made += [Word.of(name, **{knob.name: choice}).make() for choice in knob.bounds.choices or ()]
+    return made
+
+
+def sums(crew: Crew, name: str) -> None:
+    group, ledger = group_of(crew), connect().ledger
+    for architecture in variants(name):
+        for shape in [(0,), *SHAPES]:
+            for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
+                values = [(100 * draw(crew, shape, r)).to(torch.int32) // 4 for r in range(crew.size)]
+                x = values[crew.rank].to(dtype)
+                journey = Departed(together([architecture.carry(Reduce(x.clone(), "sum"), group)]))
+                drive([journey])
+                expected = sum(v.to(dtype) for v in values)
+                assert torch.equal(journey.result[0], expected), (architecture, shape, dtype)
+        if any(isinstance(c, claims.WireFactor) for c in registry.find(name).claims):
+            factor = claim_of(name, claims.WireFactor).formula(crew.size)
+            x = torch.ones(12 * 5 * 7)
+            before = ledger.sent_bytes()
+            drive([Departed(together([architecture.carry(Reduce(x, "sum"), group)]))])
+            assert ledger.sent_bytes() - before == pytest.approx(factor * x.nbytes)
+            assert architecture.sent_bytes(x.nbytes, crew.size) == pytest.approx(factor * x.nbytes)
+
+
+@pytest.mark.parametrize("name", claiming(claims.Lossless))
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_lossless(pool: Pool, name: str, workers: int) -> None:
+    pool.run(lossless, name, workers=workers)
+
+
+@pytest.mark.parametrize("name", claiming(claims.Payload))
+@pytest.mark.parametrize("workers", [2, 4])
+def test_payload_is_what_is_promised(pool: Pool, name: str, workers: int) -> None:
+    pool.run(payload, name, workers=workers)
+
+
+@pytest.mark.parametrize("name", claiming(claims.ReplicasEqual))
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.technique("bsp", check=2)
+def test_replicas_stay_equal(pool: Pool, name: str, workers: int) -> None:
+    pool.run(replicas_equal, name, workers=workers)
+
+
+@pytest.mark.parametrize("name", claiming(claims.EveryRankEndsWithTheSum))
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_every_rank_ends_with_the_sum(pool: Pool, name: str, workers: int) -> None:
+    pool.run(sums, name, workers=workers)
+
+
+def runs(crew: Crew, text: str) -> None:
+    """Any named sentence trains, and its ranks stay together as its sync rule says."""
+    model, optimizer = _distributed(crew, text)
+    for step in range(3):
+        plain_step(model, optimizer, crew.rank, step)
+
+
+@pytest.mark.parametrize("name", [e.name for e in registry.entries() if e.kind == "sentence"])
+def test_named_sentences_train(pool: Pool, name: str) -> None:
+    assert isinstance(Strategy.parse(name), Strategy)
+    pool.run(runs, name)
+
+
+def wrapped_identity(crew: Crew) -> None:
+    from laconic.compression.error_feedback import Remembering
+
+    group, compressor, spec = group_of(crew), Remembering(Identity()), TensorSpec("x", (8, 5), torch.float32)
+    state = compressor.init(spec)
+    architecture = Sentence().architecture.make()
+    for step in range(5):
+        x = torch.randn(8, 5)
+        plain = Departed(together([architecture.carry(Reduce(x.clone(), "mean"), group)]))
+        drive([plain])
+        wrapped = Departed(
+            confer(
+                [compressor.exchange(x.clone(), state, Meeting(crew.rank, crew.size, step, "x"))],
+                lambda request: architecture.carry(request, group),
+            )
+        )
+        drive([wrapped])
+        state = wrapped.result[0].state
+        assert torch.equal(wrapped.result[0].result, plain.result[0]) and not state["error"].any()
+
+
+@pytest.mark.technique("error_feedback", check=2)
+def test_memory_around_the_identity_stays_empty(pool: Pool) -> None:
+    pool.run(wrapped_identity)

@@ -1,0 +1,89 @@
+"""One GPU, NCCL with one rank: all that can be seen on a machine with a single device.
+
+Not shown here, and claimed nowhere: NCCL between several GPUs.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import laconic
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10)).cuda()
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 20, scaler: Any = None
+) -> list[torch.Tensor]:
+    draw = torch.Generator("cuda").manual_seed(0)
+    for _ in range(steps):
+        x = torch.randn(32, 64, device="cuda", generator=draw)
+        y = torch.randint(0, 10, (32,), device="cuda", generator=draw)
+        with torch.autocast("cuda", dtype=torch.float16, enabled=scaler is not None):
+            loss = F.cross_entropy(model(x), y)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "bsp / allreduce(rank) / sequential", "bsp / wfbp(0)"])
+@pytest.mark.parametrize("options", [{}, {"fused": True}])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_one_rank_over_nccl_is_plain_training(strategy: str, options: dict[str, Any], scaled: bool) -> None:
+    torch.manual_seed(0)
+    model = net()
+    twin = copy.deepcopy(model)
+    scalers = [torch.amp.GradScaler("cuda") if scaled else None for _ in range(2)]
+    plain = train(twin, torch.optim.AdamW(twin.parameters(), lr=1e-2, **options), scaler=scalers[0])
+    model, optimizer = laconic.distribute(model, torch.optim.AdamW(model.parameters(), lr=1e-2, **options), strategy)
+    ours = train(model, optimizer, scaler=scalers[1])
+    assert all(torch.equal(a, b) for a, b in zip(plain, ours, strict=True))
+    assert torch.distributed.get_backend_config() == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize("strategy", ["fp16", "bf16+ef", "fp16+ef / sequential"])
+def test_compressors_run_on_the_device(strategy: str, tmp_path: Path) -> None:
+    model, optimizer = net(), None
+    model, optimizer = laconic.distribute(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), strategy, nonfinite="raise"
+    )
+    first = train(model, optimizer, 5)
+    laconic.checkpoint(tmp_path, model, optimizer)
+    train(model, optimizer, 5)
+    laconic.resume(tmp_path, model, optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(first, model.parameters(), strict=True))
+
+
+def test_hooks_hold_under_cuda_autograd_threads() -> None:
+    """Accumulation, an unused branch and a second model: hooks run on the device's own thread."""
+    models = [laconic.distribute(m, torch.optim.SGD(m.parameters(), lr=0.1), "bsp") for m in (net(), net())]
+    for model, optimizer in models:
+        with model.no_sync():
+            F.cross_entropy(
+                model(torch.randn(8, 64, device="cuda")), torch.zeros(8, dtype=torch.long, device="cuda")
+            ).backward()
+        model[0](torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        assert model[3].weight.grad is not None
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__, "-q"]))
