@@ -35,10 +35,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """Combine equal-shaped tensors elementwise; everybody gets the result. The input may be overwritten."""
+    """Combine equal-shaped tensors elementwise; everybody gets the result. The input may be overwritten.
+
+    `control` is the share of its bytes that is not anybody's payload, for the ledger.
+    """
 
     tensor: Tensor
     op: Literal["sum", "mean", "max"] = "mean"
+    control: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +99,10 @@ class Handle(Protocol):
 
 
 class Group(Protocol):
-    """An ordered set of workers that talk. Every member calls the same collectives in the same order."""
+    """An ordered set of workers that talk. Every member calls the same collectives in the same order.
+
+    `control` is the share of the bytes that the library needs to agree, rather than what a compressor promised.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -104,34 +111,32 @@ class Group(Protocol):
     @property
     def ranks(self) -> tuple[int, ...]: ...
 
-    def all_reduce(
-        self, tensor: Tensor, op: Literal["sum", "max"] = "sum", kind: Kind = Kind.PAYLOAD, control_bytes: int = 0
-    ) -> Handle:
-        """In place, in the transport's own order of sums; `control_bytes` of it are counted as control."""
+    def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
+        """In place, in the transport's own order of sums."""
         ...
 
-    def all_gather(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
     def all_to_all(
         self,
         tensor: Tensor,
         send_lengths: Sequence[int] | None = None,
         receive_lengths: Sequence[int] | None = None,
-        kind: Kind = Kind.PAYLOAD,
+        control: float = 0.0,
     ) -> Handle:
         """Block j of a flat tensor goes to member j; equal blocks unless lengths (in elements) are given."""
         ...
 
-    def reduce_scatter(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> Handle: ...
-    def broadcast(self, tensor: Tensor, root: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
-    def send(self, tensor: Tensor, to: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
-    def receive(self, tensor: Tensor, source: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> Handle: ...
+    def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
+    def broadcast(self, tensor: Tensor, root: int = 0, control: float = 0.0) -> Handle: ...
+    def send(self, tensor: Tensor, to: int, tag: int = 0, control: float = 0.0) -> Handle: ...
+    def receive(self, tensor: Tensor, source: int, tag: int = 0, control: float = 0.0) -> Handle: ...
     def barrier(self) -> Handle: ...
 
 
 class Ledger(Protocol):
     """Every byte this worker put on or took off the wire, by kind and operation."""
 
-    def record(self, operation: str, kind: Kind, sent_bytes: float, received_bytes: float) -> None: ...
+    def record(self, operation: str, sent_bytes: float, received_bytes: float, control: float = 0.0) -> None: ...
     def sent_bytes(self, kind: Kind | None = None) -> float: ...
     def received_bytes(self, kind: Kind | None = None) -> float: ...
 

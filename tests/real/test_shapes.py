@@ -74,6 +74,25 @@ def test_averaging_in_two_tiers_is_averaging(pool: Pool, strategy: str) -> None:
     assert max(pool.run(in_tiers, strategy, True, workers=4)) < 1e-12
 
 
+def outer_compressed(crew: Crew, strategy: str) -> tuple[list[float], float]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
+    ours, sent, _ = train(crew, strategy, steps=6, double=False, mesh=mesh)
+    plain, _, _ = train(crew, "bsp", steps=6, double=False)
+    return sent, float((ours - plain).abs().max())
+
+
+def test_each_tier_compresses_its_own_way(pool: Pool) -> None:
+    """Inside a node nothing is lost; between sites only half the bytes travel, and only of matrices."""
+    model = mlp()
+    elements = sum(p.numel() for p in model.parameters())
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    for sent, apart in pool.run(outer_compressed, "[bsp]@node > [fp16]@site", workers=4):
+        assert sent == [4 * elements + 2 * elements] * 6 and 0 < apart < 1e-2
+    for sent, apart in pool.run(outer_compressed, "[fp16]@node > [toy_power(32)+ef]@site", workers=4):
+        factors = sum(4 * min(p.shape) * sum(p.shape) for p in model.parameters() if p.dim() == 2)
+        assert sent == [2 * elements + factors + 4 * (elements - matrices)] * 6 and apart < 1e-2
+
+
 def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:
     assert max(pool.run(in_tiers, "[bsp]@node > [bsp]@site", False, workers=4)) < 1e-12
     assert max(pool.run(in_tiers, "[bsp]@everyone", False, workers=4)) < 1e-12

@@ -55,9 +55,10 @@ def sent_by(crew: Crew, operation: str) -> float:
     worker = connect()
     group = worker.adopt(crew.process_group)  # type: ignore[attr-defined]
     before = worker.ledger.sent_bytes(), worker.ledger.sent_bytes(Kind.CONTROL)
-    getattr(group, operation)(torch.ones(1200), kind=Kind.CONTROL).wait()
-    assert worker.ledger.sent_bytes() - before[0] == worker.ledger.sent_bytes(Kind.CONTROL) - before[1]
-    return worker.ledger.sent_bytes() - before[0]
+    getattr(group, operation)(torch.ones(1200), control=1.0).wait()
+    sent = worker.ledger.sent_bytes() - before[0]
+    assert worker.ledger.sent_bytes(Kind.CONTROL) - before[1] == pytest.approx(sent)
+    return sent
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
-from laconic.worker import Gather, Group, Kind, Reduce, Request
+from laconic.worker import Gather, Group, Reduce, Request
 
 
 @technique(
@@ -30,9 +30,9 @@ class AllReduce(Architecture):
 
     order: str = knob("backend", choices=("backend", "rank"), doc="who fixes the order of sums: the transport or we")
 
-    def carry(self, request: Request, group: Group, control_bytes: int = 0) -> Carrying:
+    def carry(self, request: Request, group: Group) -> Carrying:
         if isinstance(request, Reduce):
-            return self._reduce(request, group, control_bytes)
+            return self._reduce(request, group)
         if isinstance(request, Gather):
             return _gather(request.tensor, group)
         return _gather_ragged(request.tensor, group)
@@ -40,26 +40,26 @@ class AllReduce(Architecture):
     def sent_bytes(self, payload_bytes: float, size: int) -> float:
         return payload_bytes * 2 * (size - 1) / size
 
-    def _reduce(self, request: Reduce, group: Group, control_bytes: int) -> Carrying:
+    def _reduce(self, request: Reduce, group: Group) -> Carrying:
         x = request.tensor
         if request.op == "max":
             return (yield group.all_reduce(x, op="max"))
         if request.op == "mean":
             x.mul_(1 / group.size)
         if self.order == "backend":
-            return (yield group.all_reduce(x, control_bytes=control_bytes))
-        return (yield from _sum_in_rank_order(x, group))
+            return (yield group.all_reduce(x, control=request.control))
+        return (yield from _sum_in_rank_order(x, group, request.control))
 
 
-def _sum_in_rank_order(x: Tensor, group: Group) -> Carrying:
+def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
     flat = x.reshape(-1)
     share = -(-flat.numel() // group.size)
     padded = torch.nn.functional.pad(flat, (0, share * group.size - flat.numel()))
-    blocks = (yield group.all_to_all(padded)).view(group.size, share)
+    blocks = (yield group.all_to_all(padded, control=control)).view(group.size, share)
     mine = blocks[0].clone()
     for block in blocks[1:]:
         mine += block
-    gathered = yield group.all_gather(mine)
+    gathered = yield group.all_gather(mine, control=control)
     x.copy_(gathered.view(-1)[: flat.numel()].view_as(x))
     return x
 
@@ -70,6 +70,6 @@ def _gather(x: Tensor, group: Group) -> Carrying:
 
 def _gather_ragged(x: Tensor, group: Group) -> Carrying:
     length = torch.tensor([x.numel()], dtype=torch.int64, device=x.device)
-    lengths = [int(n) for n in (yield group.all_gather(length, kind=Kind.CONTROL)).view(-1)]
+    lengths = [int(n) for n in (yield group.all_gather(length, control=1.0)).view(-1)]
     everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, lengths)
     return list(everyone.split(lengths))

@@ -18,7 +18,7 @@ class Architecture(Technique):
     axis: ClassVar[str] = "architecture"
 
     @abstractmethod
-    def carry(self, request: Request, group: Group, control_bytes: int = 0) -> Carrying:
+    def carry(self, request: Request, group: Group) -> Carrying:
         """Yield handles, receive their results, return the request's result."""
 
     @abstractmethod

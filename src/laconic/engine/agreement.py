@@ -18,7 +18,7 @@ from torch import nn, optim
 
 from laconic._version import __version__
 from laconic.errors import Disagreement
-from laconic.worker import Group, Kind
+from laconic.worker import Group
 
 Description = dict[str, Any]
 
@@ -41,7 +41,7 @@ def agree(mine: Description, group: Group, device: torch.device) -> None:
     """Raises `Disagreement` on every rank, naming ranks and difference, unless all describe the same."""
     text = json.dumps(mine)
     digest = _bytes(hashlib.sha256(text.encode()).digest(), device)
-    digests = group.all_gather(digest, kind=Kind.CONTROL).wait().cpu()
+    digests = group.all_gather(digest, control=1.0).wait().cpu()
     odd = next((r for r in range(1, group.size) if not torch.equal(digests[r], digests[0])), None)
     if odd is None:
         return
@@ -55,10 +55,10 @@ def _bytes(raw: bytes, device: torch.device) -> torch.Tensor:
 
 def _read_all(raw: torch.Tensor, group: Group) -> list[Description]:
     length = torch.tensor([raw.numel()], device=raw.device)
-    lengths = group.all_gather(length, kind=Kind.CONTROL).wait().view(-1).tolist()
+    lengths = group.all_gather(length, control=1.0).wait().view(-1).tolist()
     padded = raw.new_zeros(max(lengths))
     padded[: raw.numel()] = raw
-    rows = group.all_gather(padded, kind=Kind.CONTROL).wait()
+    rows = group.all_gather(padded, control=1.0).wait()
     return [json.loads(bytes(row[:n].tolist())) for row, n in zip(rows, lengths, strict=True)]
 
 

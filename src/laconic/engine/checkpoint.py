@@ -20,7 +20,6 @@ from torch import nn, optim
 from laconic.engine.optimizer import DistributedOptimizer
 from laconic.engine.session import Session
 from laconic.errors import ContractError, Disagreement
-from laconic.worker import Kind
 
 _FORMAT = 1
 
@@ -69,7 +68,7 @@ def resume(
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))
     step = -1 if folder is None else int(folder.name.removeprefix("step-"))
-    steps = group.all_gather(torch.tensor([step], device=device), kind=Kind.CONTROL).wait().view(-1).tolist()
+    steps = group.all_gather(torch.tensor([step], device=device), control=1.0).wait().view(-1).tolist()
     if len(set(steps)) > 1:
         named = zip(group.ranks, steps, strict=True)
         found = ", ".join(f"rank {r}: {'none' if s < 0 else f'step {s}'}" for r, s in named)

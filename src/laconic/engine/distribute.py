@@ -71,11 +71,12 @@ def distribute(
         report(model, optimizer, chosen, config.workers or 1)
         sys.exit(0)
     worker = connect()
-    group, levels = _groups(worker, chosen, mesh, process_group, next(model.parameters()).device.type)
+    device = next(model.parameters()).device
+    group, levels = _groups(worker, chosen, mesh, process_group, device.type)
     if worker.rank == 0 and config.strategy and strategy and Strategy.parse(strategy) != chosen:
         print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
     described = describe(model, optimizer, str(chosen), {"nonfinite": nonfinite, "sparse": sparse, "seed": seed})
-    agree(described, group, next(model.parameters()).device)
+    agree(described, group, device)
     drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options)
@@ -97,6 +98,13 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
     for parent in type(model).__mro__:
         if parent.__name__ in _WRAPPERS:
             raise ContractError(f"this model is already a {parent.__name__}: {_WRAPPERS[parent.__name__]}")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ContractError(f"{name!r} has no shape yet: run one batch through the model before distribute()")
+        if type(parameter.data).__name__ == "DTensor":
+            raise ContractError(f"{name!r} is a DTensor: {_WRAPPERS['FSDPModule']}")
+    if next(model.parameters(), None) is None:
+        raise ContractError("this model has no parameters: there is nothing to distribute")
     quiet = getattr(model, "no_sync", None)
     if isinstance(quiet, NoSync) and quiet.session is not None:
         raise ContractError("this model is distributed already: call laconic.undistribute(model, optimizer) first")

@@ -15,18 +15,25 @@ class Ledger:
     _sent: dict[tuple[str, Kind], float] = field(default_factory=lambda: defaultdict(float))
     _received: dict[tuple[str, Kind], float] = field(default_factory=lambda: defaultdict(float))
 
-    def record(self, operation: str, kind: Kind, sent_bytes: float, received_bytes: float) -> None:
-        self._sent[operation, kind] += sent_bytes
-        self._received[operation, kind] += received_bytes
+    def record(self, operation: str, sent_bytes: float, received_bytes: float, control: float = 0.0) -> None:
+        for kind, share in ((Kind.PAYLOAD, 1 - control), (Kind.CONTROL, control)):
+            if share:
+                self._sent[operation, kind] += share * sent_bytes
+                self._received[operation, kind] += share * received_bytes
 
     def sent_bytes(self, kind: Kind | None = None) -> float:
-        return sum(n for (_, k), n in self._sent.items() if kind is None or k == kind)
+        return _total(self._sent, kind)
 
     def received_bytes(self, kind: Kind | None = None) -> float:
-        return sum(n for (_, k), n in self._received.items() if kind is None or k == kind)
+        return _total(self._received, kind)
 
     def by_operation(self) -> dict[str, float]:
         totals: dict[str, float] = defaultdict(float)
         for (operation, _), n in self._sent.items():
             totals[operation] += n
         return dict(totals)
+
+
+def _total(counts: dict[tuple[str, Kind], float], kind: Kind | None) -> float:
+    """Rounded to a millionth of a byte, so that shares that should add up do."""
+    return round(sum(n for (_, k), n in counts.items() if kind is None or k == kind), 6)

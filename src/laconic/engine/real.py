@@ -17,7 +17,6 @@ from torch.autograd import Variable
 
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
-from laconic.worker import Kind
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -69,19 +68,15 @@ class RealGroup:
         self,
         tensor: Tensor,
         op: Literal["sum", "max"] = "sum",
-        kind: Kind = Kind.PAYLOAD,
-        control_bytes: int = 0,
+        control: float = 0.0,
     ) -> RealHandle:
-        factor = 2 * (self.size - 1) / self.size
-        self._count("all_reduce", kind, factor * (tensor.nbytes - control_bytes))
-        if control_bytes:
-            self._count("all_reduce", Kind.CONTROL, factor * control_bytes)
+        self._count("all_reduce", 2 * (self.size - 1) / self.size * tensor.nbytes, control)
         return self._handle(dist.all_reduce(tensor, _OPS[op], group=self.process_group, async_op=True), tensor)
 
-    def all_gather(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+    def all_gather(self, tensor: Tensor, control: float = 0.0) -> RealHandle:
         flat = tensor.contiguous().view(-1)
         out = flat.new_empty(self.size * flat.numel())
-        self._count("all_gather", kind, (self.size - 1) * tensor.nbytes)
+        self._count("all_gather", (self.size - 1) * tensor.nbytes, control)
         work = _all_gather(out, flat, group=self.process_group, async_op=True)
         return self._handle(work, out.view(self.size, *tensor.shape))
 
@@ -90,47 +85,47 @@ class RealGroup:
         tensor: Tensor,
         send_lengths: Sequence[int] | None = None,
         receive_lengths: Sequence[int] | None = None,
-        kind: Kind = Kind.PAYLOAD,
+        control: float = 0.0,
     ) -> RealHandle:
         block = tensor.numel() // self.size
         sends = [block] * self.size if send_lengths is None else list(send_lengths)
         receives = [block] * self.size if receive_lengths is None else list(receive_lengths)
         item = tensor.element_size()
         sent, received = (item * (sum(n) - n[self.rank]) for n in (sends, receives))
-        self._worker.ledger.record("all_to_all", kind, sent, received)
+        self._worker.ledger.record("all_to_all", sent, received, control)
         out = tensor.new_empty(sum(receives))
         work = dist.all_to_all_single(out, tensor, receives, sends, group=self.process_group, async_op=True)
         return self._handle(work, out)
 
-    def reduce_scatter(self, tensor: Tensor, kind: Kind = Kind.PAYLOAD) -> RealHandle | SummedHandle:
+    def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> RealHandle | SummedHandle:
         flat = tensor.contiguous().view(-1)
         if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
-            return SummedHandle(self.all_to_all(flat, kind=kind), self.size)
+            return SummedHandle(self.all_to_all(flat, control=control), self.size)
         out = flat.new_empty(flat.numel() // self.size)
-        self._count("reduce_scatter", kind, (self.size - 1) / self.size * tensor.nbytes)
+        self._count("reduce_scatter", (self.size - 1) / self.size * tensor.nbytes, control)
         return self._handle(_reduce_scatter(out, flat, group=self.process_group, async_op=True), out)
 
-    def broadcast(self, tensor: Tensor, root: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
+    def broadcast(self, tensor: Tensor, root: int = 0, control: float = 0.0) -> RealHandle:
         place = (self.rank - root) % self.size  # gloo's binomial tree: in round i the first 2^i pass it on
         children = sum(place < 2**i and place + 2**i < self.size for i in range(self.size.bit_length()))
         received = tensor.nbytes if place else 0
-        self._worker.ledger.record("broadcast", kind, tensor.nbytes * children, received)
+        self._worker.ledger.record("broadcast", tensor.nbytes * children, received, control)
         work = dist.broadcast(tensor, self.ranks[root], group=self.process_group, async_op=True)
         return self._handle(work, tensor)
 
-    def send(self, tensor: Tensor, to: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
-        self._worker.ledger.record("send", kind, tensor.nbytes, 0)
+    def send(self, tensor: Tensor, to: int, tag: int = 0, control: float = 0.0) -> RealHandle:
+        self._worker.ledger.record("send", tensor.nbytes, 0, control)
         return self._handle(dist.isend(tensor, self.ranks[to], self.process_group, tag), tensor)
 
-    def receive(self, tensor: Tensor, source: int, tag: int = 0, kind: Kind = Kind.PAYLOAD) -> RealHandle:
-        self._worker.ledger.record("receive", kind, 0, tensor.nbytes)
+    def receive(self, tensor: Tensor, source: int, tag: int = 0, control: float = 0.0) -> RealHandle:
+        self._worker.ledger.record("receive", 0, tensor.nbytes, control)
         return self._handle(dist.irecv(tensor, self.ranks[source], self.process_group, tag), tensor)
 
     def barrier(self) -> RealHandle:
         return self._handle(dist.barrier(self.process_group, async_op=True), None)
 
-    def _count(self, operation: str, kind: Kind, each_way_bytes: float) -> None:
-        self._worker.ledger.record(operation, kind, each_way_bytes, each_way_bytes)
+    def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
+        self._worker.ledger.record(operation, each_way_bytes, each_way_bytes, control)
 
     def _handle(self, work: Any, result: Any) -> RealHandle:
         return RealHandle(work, result, self._worker)

@@ -91,9 +91,10 @@ class Reducer:
         self._step = step
         self._active = [b for b in self.buffers if any(t.sync.averages_gradients(step) for t in b.tiers)]
         for buffer in self._active:
-            size = next(tier.group.size for tier in buffer.tiers if tier.sync.averages_gradients(step))
+            innermost = buffer.tiers[0]
+            share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
             for i in buffer.members:
-                self._scales[i] = 1.0 if i in buffer.compressed else 1 / size
+                self._scales[i] = 1.0 if i in buffer.compressed else share
         self._next = 0
 
     def touch(self, i: int) -> None:
@@ -167,7 +168,8 @@ class Reducer:
         if gradient is None:
             place.zero_()
         else:
-            gradient = gradient.detach()
+            if gradient.requires_grad:
+                gradient = gradient.detach()
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             if self._refuse_nonfinite:
@@ -187,7 +189,7 @@ class Reducer:
     def _depart(self, buffer: Buffer) -> None:
         carries_control = buffer is self._active[-1]
         if carries_control:
-            share = 1 / buffer.tiers[0].group.size
+            share = 1 / buffer.tiers[0].group.size  # any weight will do: what counts is whether a sum is zero
             if all(self._touched):
                 buffer.control[:-1].fill_(share)
             else:
@@ -196,41 +198,47 @@ class Reducer:
         buffer.departed = Departed(self._travel(buffer, carries_control))
 
     def _travel(self, buffer: Buffer, carries_control: bool) -> Generator[Any, Any, None]:
-        first = True
-        for tier in buffer.tiers:
-            if not tier.sync.averages_gradients(self._step):
-                continue
-            if not first:
-                buffer.storage[buffer.dense_start :].mul_(1 / tier.group.size)
-            first = False
-            yield from self._cross(buffer, tier, carries_control)
+        """Through every tier that averages in this step, inner to outer."""
+        active = [tier for tier in buffer.tiers if tier.sync.averages_gradients(self._step)]
+        for tier in active:
+            divided = tier is active[0] and tier is buffer.tiers[0]
+            yield from self._cross(buffer, tier, carries_control, divided)
 
-    def _cross(self, buffer: Buffer, tier: Tier, carries_control: bool) -> Generator[Any, Any, None]:
-        """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it."""
+    def _cross(self, buffer: Buffer, tier: Tier, carries_control: bool, divided: bool) -> Generator[Any, Any, None]:
+        """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it.
+
+        The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. A
+        tier that compresses other tensors has its dense part gathered and put back.
+        """
+        compressed = [i for i in buffer.members if tier.compressor.accepts(self._specs[i])]
         end = len(buffer.storage) if carries_control else buffer.dense_end
-        dense = buffer.storage[buffer.dense_start : end]
-        control_bytes = (end - buffer.dense_end) * dense.element_size()
+        if compressed == buffer.compressed:
+            parts = [buffer.storage[buffer.dense_start : end]]
+        else:
+            parts = [buffer.places[i] for i in buffer.members if i not in compressed]
+            parts.append(buffer.storage[buffer.dense_end : end])
+        dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+        if not divided:
+            dense.mul_(1 / tier.group.size)
         lanes: list[Generator[Any, Any, Any]] = []
         if dense.numel():
-            lanes.append(
-                _as_journey(tier.architecture.carry(Reduce(dense, "sum"), tier.group, control_bytes=control_bytes))
-            )
-        if buffer.compressed:
-            lanes.append(self._converse(buffer, tier))
+            control = (end - buffer.dense_end) / dense.numel()
+            lanes.append(together([tier.architecture.carry(Reduce(dense, "sum", control), tier.group)]))
+        if compressed:
+            lanes.append(self._converse(buffer, tier, compressed))
         yield from _side_by_side(lanes)
+        if len(parts) > 1:
+            for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
+                part.copy_(arrived.view(part.shape))
 
-    def _converse(self, buffer: Buffer, tier: Tier) -> Generator[Any, Any, None]:
-        exchanges = [tier.exchange(self._specs[i], buffer.places[i], self._step) for i in buffer.compressed]
+    def _converse(self, buffer: Buffer, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
+        exchanges = [tier.exchange(self._specs[i], buffer.places[i], self._step) for i in compressed]
         outcomes: list[Outcome] = yield from confer(
             exchanges, lambda request: tier.architecture.carry(request, tier.group)
         )
-        for i, outcome in zip(buffer.compressed, outcomes, strict=True):
+        for i, outcome in zip(compressed, outcomes, strict=True):
             buffer.places[i].copy_(outcome.result.view_as(buffer.places[i]))
             tier.memory[self._specs[i].name] = outcome.state
-
-
-def _as_journey(carrying: Any) -> Generator[Any, Any, Any]:
-    return (yield from together([carrying]))
 
 
 def _side_by_side(lanes: list[Generator[Any, Any, Any]]) -> Generator[Any, Any, None]:

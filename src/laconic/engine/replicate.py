@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.worker import Group, Kind
+from laconic.worker import Group
 
 
 def broadcast_tensors(
-    tensors: Sequence[Tensor], groups: Sequence[Group], kind: Kind = Kind.PAYLOAD
+    tensors: Sequence[Tensor], groups: Sequence[Group], control: float = 0.0
 ) -> Generator[Any, Any, None]:
     """Copy the first member's tensors to all, as one message of raw bytes however many tensors and dtypes there are.
 
@@ -23,7 +23,7 @@ def broadcast_tensors(
         return
     raw = torch.cat([t.detach().contiguous().view(-1).view(torch.uint8) for t in present])
     for group in reversed(groups):
-        yield [group.broadcast(raw, kind=kind)]
+        yield [group.broadcast(raw, control=control)]
     if any(group.rank != 0 for group in groups):
         for t, part in zip(present, raw.split([t.nbytes for t in present]), strict=True):
             with torch.no_grad():

@@ -26,7 +26,7 @@ from laconic.engine.tiers import Stack, Tier, stack_for
 from laconic.errors import ContractError
 from laconic.schedule.plan import Message
 from laconic.strategy import MetricCondition, StepCondition, Strategy
-from laconic.worker import Group, Handle, Kind, Worker
+from laconic.worker import Group, Handle, Worker
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ class Session:
                 groups = self._gradient_groups()
                 buffers = Departed(broadcast_tensors(self._buffers(), groups))
                 drive([*journeys, *sparse, buffers])
+        except BaseException:
+            self.reducer.forget()
+            raise
         finally:
             self._in_backward = False
         self._averaged = True
@@ -164,7 +167,9 @@ class Session:
         self.reducer.abandon()
 
     def _gradient_tiers(self) -> list[Tier]:
-        return [t for t in self.sections[0].tiers if t.sync.averages_gradients(self.steps)]
+        """The tiers over which this step's gradients travel; buffers and sparse gradients go the same way."""
+        stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.sections]
+        return next((stack for stack in stacks if stack), [])
 
     def _gradient_groups(self) -> list[Group]:
         return [tier.group for tier in self._gradient_tiers()]
@@ -181,7 +186,7 @@ class Session:
         self._observed_arrival = True
         seen = dict.fromkeys(arrival)
         order = torch.tensor([*seen, *(i for i in self._arrival if i not in seen)], device=self.parameters.device)
-        drive([Departed(broadcast_tensors([order], [self.group], Kind.CONTROL))])
+        drive([Departed(broadcast_tensors([order], [self.group], control=1.0))])
         if order.tolist() != self._arrival:
             self._arrival = order.tolist()
             self._arrange()
@@ -212,7 +217,7 @@ class Session:
             return self.steps >= condition.step
         value = metrics.latest(condition.metric)
         vote = torch.tensor([0.0, 0.0] if value is None else [value, 1.0], dtype=torch.float64)
-        total, voters = self.group.all_reduce(vote.to(self.parameters.device), kind=Kind.CONTROL).wait().tolist()
+        total, voters = self.group.all_reduce(vote.to(self.parameters.device), control=1.0).wait().tolist()
         return voters > 0 and condition.holds(total / voters)
 
     def check_unfrozen(self) -> None:
