@@ -41,17 +41,20 @@ class Pool:
     def run(self, function: Callable[..., Any], *args: Any, workers: int = 2) -> list[Any]:
         if not self._processes:
             self._start()
-        for pipe in self._pipes[:workers]:
-            pipe.send((function, args, workers))
         results, errors = [], []
-        for rank, pipe in enumerate(self._pipes[:workers]):
-            if not pipe.poll(PATIENCE_SECONDS):
-                errors.append(f"rank {rank} did not answer in {PATIENCE_SECONDS} s")
-                break
-            good, value = pipe.recv()
-            results.append(value)
-            if not good:
-                errors.append(f"rank {rank}:\n{value}")
+        try:
+            for pipe in self._pipes[:workers]:
+                pipe.send((function, args, workers))
+            for rank, pipe in enumerate(self._pipes[:workers]):
+                if not pipe.poll(PATIENCE_SECONDS):
+                    errors.append(f"rank {rank} did not answer in {PATIENCE_SECONDS} s")
+                    break
+                good, value = pipe.recv()
+                results.append(value)
+                if not good:
+                    errors.append(f"rank {rank}:\n{value}")
+        except (BrokenPipeError, EOFError, ConnectionResetError):
+            errors.append(f"a worker has died; exit codes: {[process.exitcode for process in self._processes]}")
         if errors:
             self.stop()
             raise WorkerFailed("\n".join(errors))

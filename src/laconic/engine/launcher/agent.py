@@ -208,7 +208,7 @@ class Agent(LocalElasticAgent):
             self._peers.start()
 
     def _is_cut_off(self, silent_seconds: float) -> bool:
-        if self._watch is None or self._server is not None:
+        if self._watch is None or self._server is not None or not (self._watch.connected or self._watch.gone):
             return False
         return self._watch.gone or time.monotonic() - self._watch.answered > silent_seconds
 

@@ -152,7 +152,7 @@ class Heartbeat:
                 self._stopped = True  # rank 0 finished and took the store with it: nothing is left to watch
                 return None
             cause = f"the run's store at {where}, which lived there, is gone"
-        elif silent_seconds > self._judge.patience_seconds:
+        elif silent_seconds > (self._judge.patience_seconds if self._watch.connected else START_SECONDS):
             cause = f"the run's store at {where}, which lives there, has not answered for {silent_seconds:.1f} s"
         else:
             return None

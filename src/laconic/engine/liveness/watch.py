@@ -27,8 +27,8 @@ class Place:
 class Watch(threading.Thread):
     """Writes one slot of the board (or none) and reads all, every interval, until stopped.
 
-    Others read `lost`, `beats`, `answered` (monotonic time of the store's last answer) and `gone` (the store's process
-    has ended: its port refuses). `judge` is asked after every reading and may find a loss, which is announced;
+    Others read `lost`, `beats`, `answered` (monotonic time of the store's last answer), `connected` (it has answered at
+    all) and `gone` (the store's process has ended: its port refuses). `judge` is asked after every reading and may find a loss, which is announced;
     `on_news` is called when there is something new to know.
     """
 
@@ -45,6 +45,7 @@ class Watch(threading.Thread):
         self.lost: Lost | None = None
         self.gone = False
         self.answered = time.monotonic()
+        self.connected = False  # connecting may take long where names are looked up in vain: torch does so
         self.beats: list[Beat] = [Beat(0, UNKNOWN)] * place.size
         self._place, self._interval_seconds, self._rank = place, interval_seconds, rank
         self._count, self._machine, self._done = 0, machine, False
@@ -103,7 +104,7 @@ class Watch(threading.Thread):
             self._count += 1
             board.write(self._rank, Beat(self._count, self._machine, done))
         beats, lost = board.read()
-        self.answered = time.monotonic()
+        self.answered, self.connected = time.monotonic(), True
         found = found or self._judge(beats, self.answered)
         if lost is None and found is not None:
             lost = board.announce(found)
