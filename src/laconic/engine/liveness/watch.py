@@ -28,8 +28,8 @@ class Watch(threading.Thread):
     """Writes one slot of the board (or none) and reads all, every interval, until stopped.
 
     Others read `lost`, `beats`, `answered` (monotonic time of the store's last answer), `connected` (it has answered at
-    all) and `gone` (the store's process has ended: its port refuses). `judge` is asked after every reading and may find a loss, which is announced;
-    `on_news` is called when there is something new to know.
+    all) and `gone` (the store's process has ended: its port refuses). `judge` is asked after every reading and may find
+    a loss, which is announced; `on_news` is called when there is something new to know.
     """
 
     def __init__(

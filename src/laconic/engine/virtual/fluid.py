@@ -1,0 +1,137 @@
+"""A network as fluid: transfers that share links max-min fairly, from event to event.
+
+A *job* is a whole operation (a ring all-reduce, a message): after its latency it loads each of its links in proportion
+to its progress. Whenever a job joins or leaves, rates are solved anew. Jobs of one *lane* (a process group's
+collectives) start in order and only so many run at a time, as a backend's threads do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TOLERANCE = 1e-12
+
+
+@dataclass(eq=False)
+class Job:
+    """So many bytes on each of these links, after some latency; `finished` is told the time."""
+
+    links: NDArray[np.int64]
+    load_bytes: NDArray[np.float64]
+    latency_seconds: float
+    finished: Callable[[float], None]
+    lane: Hashable = None
+    left: float = 1.0
+    rate: float = 0.0  # of the whole job, per second
+
+    @property
+    def heaviest_bytes(self) -> float:
+        return float(self.load_bytes.max()) if len(self.load_bytes) else 0.0
+
+
+@dataclass
+class _Lane:
+    running: int = 0
+    waiting: deque[Job] = field(default_factory=deque)
+
+
+class Fluid:
+    """All transfers of a simulation, in time order."""
+
+    def __init__(self, capacities: NDArray[np.float64], lane_width: int = 2) -> None:
+        self._capacities, self._lane_width = capacities, lane_width
+        self._now = 0.0
+        self._flowing: list[Job] = []
+        self._events: list[tuple[float, int, Callable[[Job], None], Job]] = []
+        self._serial = itertools.count()
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._stale = False
+
+    def add(self, job: Job, seconds: float) -> None:
+        """The job is handed over at this time, which may lie ahead of what has been simulated but not behind."""
+        self._push(max(seconds, self._now), self._admit, job)
+
+    def next_event(self) -> float:
+        """When something happens next, if nobody adds anything before: inf when nothing is under way."""
+        self._solve()
+        ends = (self._now + job.left / job.rate for job in self._flowing if job.rate > 0)
+        return min(min(ends, default=math.inf), self._events[0][0] if self._events else math.inf)
+
+    def advance(self, seconds: float) -> None:
+        """Go to the time of the next event and let it happen."""
+        self._solve()
+        elapsed, self._now = seconds - self._now, seconds
+        for job in self._flowing:
+            job.left -= job.rate * elapsed
+        for job in [j for j in self._flowing if j.left <= _TOLERANCE or j.left <= j.rate * _TOLERANCE]:
+            self._flowing.remove(job)
+            self._stale = True
+            self._end(job)
+        while self._events and self._events[0][0] <= seconds:
+            _, _, happen, job = heapq.heappop(self._events)
+            happen(job)
+
+    def _push(self, seconds: float, happen: Callable[[Job], None], job: Job) -> None:
+        heapq.heappush(self._events, (seconds, next(self._serial), happen, job))
+
+    def _admit(self, job: Job) -> None:
+        lane = self._lanes.setdefault(job.lane, _Lane())
+        if job.lane is not None and lane.running >= self._lane_width:
+            lane.waiting.append(job)
+            return
+        lane.running += 1
+        self._push(self._now + job.latency_seconds, self._join, job)
+
+    def _join(self, job: Job) -> None:
+        if job.heaviest_bytes <= 0:
+            self._end(job)
+            return
+        self._flowing.append(job)
+        self._stale = True
+
+    def _end(self, job: Job) -> None:
+        lane = self._lanes[job.lane]
+        lane.running -= 1
+        if lane.waiting:
+            self._push(self._now, self._admit, lane.waiting.popleft())
+        job.finished(self._now)
+
+    def _solve(self) -> None:
+        """Max-min rates by progressive filling: all rise alike until a link is full; those on it stay, others go on."""
+        if not self._stale:
+            return
+        self._stale = False
+        if len(self._flowing) == 1:  # alone: the tightest link decides
+            (job,) = self._flowing
+            job.rate = float((self._capacities[job.links] / job.load_bytes).min())
+            return
+        if not self._flowing:
+            return
+        links, places = np.unique(np.concatenate([job.links for job in self._flowing]), return_inverse=True)
+        weights = np.zeros((len(self._flowing), len(links)))
+        start = 0
+        for row, job in enumerate(self._flowing):
+            np.add.at(weights[row], places[start : start + len(job.links)], job.load_bytes / job.heaviest_bytes)
+            start += len(job.links)
+        room = self._capacities[links].astype(float)
+        rising = np.ones(len(self._flowing), dtype=bool)
+        while rising.any():
+            load = weights[rising].sum(axis=0)
+            used = load > 0
+            shares = np.full(len(links), np.inf)
+            shares[used] = np.maximum(room[used], 0) / load[used]
+            share = shares.min()
+            full = shares <= share * (1 + 1e-9)
+            stopped = rising & (weights[:, full] > 0).any(axis=1)
+            for k in np.flatnonzero(stopped):
+                self._flowing[k].rate = float(share / self._flowing[k].heaviest_bytes)
+            room -= weights[stopped].sum(axis=0) * share
+            rising &= ~stopped
