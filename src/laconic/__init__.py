@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from laconic.engine.distribute import distribute, undistribute
     from laconic.engine.metrics import log
     from laconic.engine.shard import ShardSampler, shard
+    from laconic.engine.virtual.simulate import simulate
     from laconic.errors import (
         ContractError,
         Disagreement,
@@ -47,6 +48,7 @@ _HOMES = {
     "rank": "engine.connect",
     "resume": "engine.checkpoint",
     "shard": "engine.shard",
+    "simulate": "engine.virtual.simulate",
     "size": "engine.connect",
     "undistribute": "engine.distribute",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "rank",
     "resume",
     "shard",
+    "simulate",
     "size",
     "undistribute",
 ]

@@ -153,8 +153,19 @@ class Worker(Protocol):
     @property
     def ledger(self) -> Ledger: ...
 
+    @property
+    def machine_size(self) -> int:
+        """How many workers share this worker's machine."""
+        ...
+
     def clock_seconds(self) -> float: ...
     def group(self, ranks: Sequence[int]) -> Group: ...
+
+    def computed(
+        self, part: Literal["forward", "backward", "step"], share: float = 1.0, name: str | None = None
+    ) -> None:
+        """The worker's own computation has come this far: a share of a part, for backward up to a named gradient."""
+        ...
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         """Called from inside a backward pass: run `finish` when that pass is over, where waiting is allowed."""

@@ -42,6 +42,12 @@ def run(
     target: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A metric to reach, as `loss=1.6`; repeatable.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="real: processes; virtual: workers of one process in virtual time.")
+    ] = "real",
+    network: Annotated[
+        str | None, typer.Option(help="For virtual workers: a .toml file, or a rate such as 100Mbit (default 1Gbit).")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
     ] = False,
@@ -68,6 +74,8 @@ def run(
         folder=folder,
         targets=dict(_target(text) for text in target or ()),
         dry_run=dry_run,
+        engine=engine,
+        network=network,
     )
     raise typer.Exit(launch(request))
 

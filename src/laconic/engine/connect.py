@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
@@ -36,6 +38,16 @@ def connect() -> Worker:
     if worker is None:
         worker = _process = _join()
     return worker
+
+
+@contextmanager
+def acting_as(worker: Worker) -> Iterator[None]:
+    """In this thread of control, laconic speaks for this worker."""
+    token = _current.set(worker)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def rank() -> int:

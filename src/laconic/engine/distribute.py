@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,7 @@ from laconic.engine.real import RealWorker
 from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.session import NoSync, Options, Session
 from laconic.engine.tiers import level_names
-from laconic.errors import ContractError, LaconicError, StrategyError
+from laconic.errors import ContractError, StrategyError
 from laconic.strategy import Strategy
 from laconic.worker import Group, Worker
 
@@ -72,7 +71,7 @@ def distribute(
         sys.exit(0)
     worker = connect()
     device = next(model.parameters()).device
-    group, levels = _groups(worker, chosen, mesh, process_group, device.type)
+    group, levels = _groups(worker, chosen, mesh, process_group)
     if worker.rank == 0 and config.strategy and strategy and Strategy.parse(strategy) != chosen:
         print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
     described = describe(model, optimizer, str(chosen), {"nonfinite": nonfinite, "sparse": sparse, "seed": seed})
@@ -115,24 +114,21 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
 
 
 def _groups(
-    worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None, device: str
+    worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None
 ) -> tuple[Group, dict[str, Group]]:
     """The group of everyone who trains this model, and one group per tier."""
     names = level_names(strategy)
+    if mesh is None and process_group is None:
+        return worker.world, _default_levels(worker, names)
     if not isinstance(worker, RealWorker):
-        if mesh is not None or process_group is not None:
-            raise LaconicError("mesh= and process_group= belong to real processes; this worker is not one")
-        return worker.world, {}
-    if mesh is not None and process_group is not None:
-        raise ContractError("give mesh= or process_group=, not both: a mesh brings its own groups")
+        raise ContractError("mesh= and process_group= belong to real processes: leave them out on virtual workers")
     if process_group is not None:
+        if mesh is not None:
+            raise ContractError("give mesh= or process_group=, not both: a mesh brings its own groups")
         if names:
             raise ContractError(f"the tiers {', '.join(names)} need mesh=, not process_group=")
         return worker.adopt(process_group), {}
-    if mesh is None:
-        if not names:
-            return worker.world, {}
-        mesh = _default_mesh(worker, names, device)
+    assert mesh is not None
     known = mesh.mesh_dim_names or ()
     missing = [name for name in names if name not in known]
     if missing:
@@ -149,15 +145,19 @@ def _groups(
     return everyone, {name: worker.adopt(mesh.get_group(name)) for name in names}
 
 
-def _default_mesh(worker: Worker, names: list[str], device: str) -> DeviceMesh:
+def _default_levels(worker: Worker, names: list[str]) -> dict[str, Group]:
     """Without a mesh, the inner tier is the machine and the outer one joins machines."""
-    from torch.distributed.device_mesh import init_device_mesh
-
     if len(names) > 2:
         raise ContractError(f"{len(names)} tiers need a mesh: distribute(..., mesh=init_device_mesh(…))")
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", worker.size))
-    if len(names) == 1:
-        return init_device_mesh(device, (worker.size,), mesh_dim_names=(names[0],))
-    if worker.size % local:
-        raise ContractError(f"{worker.size} workers, {local} on this machine: unequal machines need an explicit mesh=")
-    return init_device_mesh(device, (worker.size // local, local), mesh_dim_names=(names[1], names[0]))
+    if len(names) < 2:
+        return dict.fromkeys(names, worker.world)
+    size, local = worker.size, worker.machine_size
+    if size % local:
+        raise ContractError(f"{size} workers, {local} on this machine: unequal machines need an explicit mesh=")
+    machines = [range(first, first + local) for first in range(0, size, local)]
+    across = [range(place, size, local) for place in range(local)]
+    levels: dict[str, Group] = {}
+    for name, sets in zip(names, (machines, across), strict=True):
+        groups = [worker.group(tuple(ranks)) for ranks in sets]  # everyone asks for all of them, in the same order
+        levels[name] = next(g for g, ranks in zip(groups, sets, strict=True) if worker.rank in ranks)
+    return levels

@@ -20,13 +20,17 @@ from laconic.worker import Worker
 
 
 class BackwardHooks:
-    """Calls `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass."""
+    """Calls `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass.
+
+    `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised.
+    """
 
     def __init__(
         self,
         worker: Worker,
         model: nn.Module,
         parameters: Sequence[nn.Parameter],
+        on_forward: Callable[[], None],
         on_gradient: Callable[[int], None],
         on_end: Callable[[], None],
         on_abandoned: Callable[[], None],
@@ -36,7 +40,7 @@ class BackwardHooks:
         self._removable = [
             p.register_post_accumulate_grad_hook(partial(self._gradient, i)) for i, p in enumerate(parameters)
         ]
-        self._removable.append(model.register_forward_hook(OnForward(self._output)))
+        self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output)))
 
     def remove(self) -> None:
         for handle in self._removable:
@@ -66,14 +70,19 @@ class BackwardHooks:
 
 
 class OnForward:
-    """Marks the model's outputs. A copy or a pickle of the model (an EMA, say) gets a hook that does nothing."""
+    """Notices a forward pass and marks its outputs. A copy or pickle of the model (an EMA, say) gets an idle one."""
 
-    def __init__(self, on_output: Callable[[Tensor], None] | None = None) -> None:
-        self._on_output = on_output
+    def __init__(
+        self, on_forward: Callable[[], None] | None = None, on_output: Callable[[Tensor], None] | None = None
+    ) -> None:
+        self._on_forward, self._on_output = on_forward, on_output
 
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._on_output is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if self._on_forward is None or self._on_output is None:
+            return
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return  # a compiled backward is one node: its first gradient marks the pass
+        self._on_forward()
         for leaf in tree_leaves(outputs):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._on_output)

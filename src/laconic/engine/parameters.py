@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -49,6 +50,16 @@ class Parameters:
         return cls(
             tuple(p for _, p in dense), specs, tuple(p for _, p in sparse), tuple(n for n, _ in sparse), tuple(frozen)
         )
+
+    @cached_property
+    def _shares(self) -> tuple[tuple[float, str], ...]:
+        total = sum(p.numel() for p in (*self.dense, *self.sparse))
+        names = (*(spec.name for spec in self.specs), *self.sparse_names)
+        return tuple((p.numel() / total, name) for p, name in zip((*self.dense, *self.sparse), names, strict=True))
+
+    def share(self, i: int) -> tuple[float, str]:
+        """How much of all elements the i-th trainable parameter holds, and its name."""
+        return self._shares[i]
 
     @property
     def device(self) -> torch.device:

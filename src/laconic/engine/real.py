@@ -5,6 +5,7 @@ gloo carries CPU tensors, NCCL carries CUDA tensors.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -114,8 +115,15 @@ class RealWorker:
     def size(self) -> int:
         return self.world.size
 
+    @property
+    def machine_size(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
     def clock_seconds(self) -> float:
         return time.perf_counter()
+
+    def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
+        """Real time has passed by itself."""
 
     def group(self, ranks: Sequence[int]) -> RealGroup:
         """Collective: every worker of the world asks for the same groups in the same order."""

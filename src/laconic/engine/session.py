@@ -66,6 +66,7 @@ class Session:
             worker,
             model,
             [*self.parameters.dense, *self.parameters.sparse],
+            lambda: worker.computed("forward"),
             self._on_gradient,
             self._on_end_of_backward,
             self._on_abandoned,
@@ -127,6 +128,7 @@ class Session:
     # ------------------------------------------------------------------------------------------ backward
 
     def _on_gradient(self, i: int) -> None:
+        self.worker.computed("backward", *self.parameters.share(i))
         if not self.syncing:
             self.reducer.touch(i) if i < len(self.parameters.dense) else None
             return
@@ -195,6 +197,7 @@ class Session:
 
     def after_step(self) -> None:
         """The optimizer has stepped: sync rules speak, then the next phase may begin."""
+        self.worker.computed("step")
         for section in self.sections:
             for tier in section.tiers:
                 speaking = Departed(tier.sync.after_step(section.seen_by(tier), tier.sync_state))

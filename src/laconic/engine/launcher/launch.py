@@ -41,6 +41,10 @@ def launch(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
     if request.dry_run:
         return _dry_run(request)
+    if request.engine == "virtual":
+        from laconic.engine.virtual.launch import launch_virtually
+
+        return launch_virtually(request)
     host, _ = request.endpoint
     folder = choose_folder(request.folder, request.stem)
     config = _config(request, str(folder))

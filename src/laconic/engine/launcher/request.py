@@ -34,6 +34,8 @@ class Request:
     folder: str | None = None
     targets: Mapping[str, float] = field(default_factory=dict)
     dry_run: bool = False
+    engine: str = "real"
+    network: str | None = None  # of virtual workers: a .toml file or a rate
 
     def __post_init__(self) -> None:
         self._check_command()
@@ -52,6 +54,15 @@ class Request:
 
             Strategy.parse(self.strategy)  # refuses with a sentence of its own
         self._check_rendezvous()
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.engine not in ("real", "virtual"):
+            raise LaunchError(f"--engine {self.engine} is unknown: give real or virtual.")
+        if self.engine == "real" and self.network is not None:
+            raise LaunchError("--network describes virtual workers: add --engine virtual.")
+        if self.engine == "virtual" and (self.nodes > 1 or self.restarts or self.module or self.timeout_seconds):
+            raise LaunchError("virtual workers live in one process: leave out --nodes, --restarts, --timeout and -m.")
 
     def _check_command(self) -> None:
         if not self.command:

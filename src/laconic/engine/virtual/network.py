@@ -6,6 +6,7 @@ on, whose members share the links of their unit. What crosses a level loads the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,16 +29,20 @@ class Level:
     latency_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.bits_per_second <= 0 or self.latency_seconds < 0:
-            raise LaconicError(f"a level has at least one worker, a positive rate and no negative latency: {self}")
+        if self.workers < 1 or not 0 < self.bits_per_second < math.inf or self.latency_seconds < 0:
+            raise LaconicError(f"a level has at least one worker, a finite rate and no negative latency: {self}")
 
 
 @dataclass(frozen=True)
 class Network:
-    """Levels inner to outer; the first is a worker's own link (`workers=1`)."""
+    """Levels inner to outer; the first is a worker's own link (`workers=1`).
+
+    `lanes` is how many collectives of one group run at a time, the others waiting in order: gloo's threads are two.
+    """
 
     size: int
     levels: tuple[Level, ...]
+    lanes: int = 2
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -47,9 +52,9 @@ class Network:
             raise LaconicError(f"each level joins whole units of the one inside it, not {sizes}")
 
     @classmethod
-    def flat(cls, size: int, bits_per_second: float, latency_seconds: float = 0.0) -> Network:
+    def flat(cls, size: int, bits_per_second: float, latency_seconds: float = 0.0, lanes: int = 2) -> Network:
         """Everyone on one switch."""
-        return cls(size, (Level(1, bits_per_second, latency_seconds),))
+        return cls(size, (Level(1, bits_per_second, latency_seconds),), lanes)
 
     @classmethod
     def read(cls, size: int, table: Mapping[str, Any]) -> Network:
@@ -58,7 +63,7 @@ class Network:
             Level(int(row.get("workers", 1)), bits_per_second(row["bandwidth"]), seconds(row.get("latency", 0)))
             for row in table["levels"]
         ]
-        return cls(size, tuple(levels))
+        return cls(size, tuple(levels), int(table.get("lanes", 2)))
 
     @cached_property
     def capacities(self) -> NDArray[np.float64]:

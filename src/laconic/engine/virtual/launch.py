@@ -1,0 +1,64 @@
+"""`laconic run --engine virtual`: the same command line, in one process, in virtual time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from laconic.engine.config import RunConfig
+from laconic.engine.launcher.folder import Record, choose_folder
+from laconic.engine.launcher.request import Request
+from laconic.engine.virtual.script import Setting, run_script
+from laconic.errors import LaconicError
+
+
+def launch_virtually(request: Request) -> int:
+    """Run to the end; the exit code for the shell."""
+    setting = Setting.read(request.network or "1Gbit", request.workers)
+    folder = choose_folder(request.folder, request.stem)
+    config = RunConfig(
+        strategy=request.strategy, folder=str(folder), workers=request.workers, targets=dict(request.targets)
+    )
+    os.environ.update(config.to_env())
+    record = Record(
+        folder,
+        command=sys.argv,
+        engine="virtual",
+        strategy=request.strategy,
+        workers=request.workers,
+        nodes=1,
+        network=request.network or "1Gbit",
+        targets=dict(request.targets),
+    )
+    record.begin(0)
+    begin = time.perf_counter()
+    try:
+        out = run_script(
+            Path(request.command[0]),
+            request.command[1:],
+            request.workers,
+            setting,
+            folder / "logs",
+            threads=request.threads,
+        )
+    except KeyboardInterrupt:
+        record.end("interrupted", 130)
+        return 130
+    except LaconicError:
+        record.end("failed", 2)
+        raise
+    except Exception:
+        traceback.print_exc()
+        record.end("failed", 1)
+        return 1
+    sent = [worker.ledger.sent_bytes() for worker in out.workers]
+    record.end("succeeded", 0, virtual_seconds=out.seconds, sent_bytes=sent, seconds=time.perf_counter() - begin)
+    print(
+        f"laconic: {request.workers} virtual workers, {out.seconds:.6g} s of virtual time in "
+        f"{time.perf_counter() - begin:.1f} s; {sum(sent) / len(sent) / 1e6:.3f} MB sent by each on average; {folder}",
+        file=sys.stderr,
+    )
+    return 0

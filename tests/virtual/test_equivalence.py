@@ -1,0 +1,121 @@
+"""Written once, run on two engines: real processes and virtual workers end with the same parameters.
+
+Bit for bit with two workers, and with four where the order of sums is ours. Every registered word is here by itself:
+the list is read from the registry.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import laconic
+from laconic import registry
+from laconic.engine.connect import connect
+from laconic.strategy import Sentence, Strategy, Word
+from tests.real.pool import Crew, Pool
+from tests.real.test_against_ddp import batch
+
+
+class Net(nn.Module):
+    """A branch that workers take in turns, batch norm, a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.branch = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor, take: bool) -> torch.Tensor:
+        h = torch.relu(self.norm(self.first(x)))
+        h = h + torch.tanh(self.branch(h)) if take else h
+        return self.head(h + F.dropout(h, 0.2))
+
+
+def train(strategy: str, steps: int = 8) -> tuple[torch.Tensor, float]:
+    """A whole script's worth: distribute, steps with dropout and accumulation, parameters and bytes at the end."""
+    torch.manual_seed(4)
+    model = Net()
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model, optimizer = laconic.distribute(model, optimizer, strategy)
+    torch.manual_seed(10 + laconic.rank())
+    before = connect().ledger.sent_bytes()
+    for step in range(steps):
+        with model.no_sync():
+            x, y = batch(laconic.rank(), 100 + step)
+            F.cross_entropy(model(x, True), y).backward()
+        x, y = batch(laconic.rank(), step)
+        F.cross_entropy(model(x, (step + laconic.rank()) % 2 == 0), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), connect().ledger.sent_bytes() - before
+
+
+def on_processes(crew: Crew, strategy: str) -> tuple[torch.Tensor, float]:
+    return train(strategy)
+
+
+def sentences() -> list[str]:
+    """Every word with its defaults and with each of its choices, every named sentence, and the other shapes."""
+    found: list[str] = []
+    for entry in registry.entries():
+        if entry.kind == "sentence":
+            found.append(entry.name)
+        elif entry.kind == "word" and entry.name != "error_feedback":
+            for word in [Word(entry.name), *_choices(entry.name)]:
+                found.append(str(Sentence.of(word)))
+                if entry.axis == "compression" and entry.name != "none":
+                    found.append(str(Sentence.of((word, Word("error_feedback")))))
+    shapes = ["{matrix: bf16+ef, else: none}", "bsp until step 3, then fp16", "[bsp]@node > [bf16+ef]@site"]
+    return list(dict.fromkeys([*found, *shapes]))
+
+
+def _choices(name: str) -> list[Word]:
+    knobs = registry.knobs(Word(name).technique)
+    return [Word.of(name, **{knob.name: choice}) for knob in knobs for choice in knob.bounds.choices or ()]
+
+
+def in_rank_order(strategy: str) -> bool:
+    return "order=rank" in strategy or "allreduce(rank)" in strategy
+
+
+@pytest.mark.parametrize("strategy", sentences())
+def test_four_workers_agree(pool: Pool, strategy: str) -> None:
+    """To rounding where the backend orders sums, to the bit where we do; the same bytes in either case."""
+    real = pool.run(on_processes, strategy, workers=4)
+    virtual = laconic.simulate(lambda: train(strategy), workers=4).results
+    for (a, said), (b, counted) in zip(real, virtual, strict=True):
+        if in_rank_order(strategy):
+            assert torch.equal(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-2 if "cast" in strategy or "fp16" in strategy else 1e-4, atol=1e-3)
+        assert said == counted
+    assert isinstance(Strategy.parse(strategy), Strategy)
+
+
+def two_of(crew: Crew, strategy: str) -> torch.Tensor:
+    """The same script among two of the pool's processes."""
+    return train_among(strategy, crew)
+
+
+def train_among(strategy: str, crew: Crew | None) -> torch.Tensor:
+    torch.manual_seed(4)
+    model, rank = Net(), laconic.rank()
+    options = {} if crew is None else {"process_group": crew.process_group}
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer = laconic.distribute(model, optimizer, strategy, **options)
+    torch.manual_seed(10 + rank)
+    for step in range(8):
+        x, y = batch(rank, step)
+        F.cross_entropy(model(x, (step + rank) % 2 == 0), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("strategy", [s for s in sentences() if "@" not in s])
+def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
+    real = pool.run(two_of, strategy, workers=2)
+    virtual = laconic.simulate(lambda: train_among(strategy, None), workers=2).results
+    assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
