@@ -42,9 +42,10 @@ def agree(mine: Description, group: Group, device: torch.device) -> None:
     text = json.dumps(mine)
     digest = _bytes(hashlib.sha256(text.encode()).digest(), device)
     digests = group.all_gather(digest, control=1.0).wait().cpu()
-    odd = next((r for r in range(1, group.size) if not torch.equal(digests[r], digests[0])), None)
-    if odd is None:
+    different = (digests != digests[0]).any(dim=1).nonzero()
+    if not len(different):
         return
+    odd = int(different[0])
     theirs = _read_all(_bytes(text.encode(), device), group)
     raise Disagreement(_difference(theirs[0], theirs[odd], group.ranks[0], group.ranks[odd]))
 

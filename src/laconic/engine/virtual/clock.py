@@ -36,7 +36,8 @@ class Runner:
         self.waits_for: Operation | None = None
         self.done = False
         self._body = body
-        self._baton = threading.Semaphore(0)
+        self._baton = threading.Lock()  # held while somebody else runs
+        self._baton.acquire()
         self.thread = threading.Thread(target=self._run, name=f"laconic-virtual-{rank}", daemon=True)
 
     def _run(self) -> None:
