@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ def register() -> None:
         """The largest entries as (index, value): one ragged gather of bytes."""
 
         ratio: float = knob(0.1, above=0, high=1)
+        meets: ClassVar[Literal["reduce", "gather"]] = "gather"
 
         def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
             flat = x.reshape(-1)
@@ -49,7 +50,6 @@ def register() -> None:
         """Two dependent rounds and a warm start."""
 
         rank: int = knob(2, low=1)
-        conserved: ClassVar[tuple[str, ...]] = ()
 
         def accepts(self, spec: TensorSpec) -> bool:
             return len(spec.shape) == 2

@@ -68,7 +68,7 @@ def interrupted(crew: Crew, strategy: str, folder: str) -> bool:
 )
 def test_a_resumed_run_is_the_undisturbed_one(pool: Pool, tmp_path: Path, strategy: str) -> None:
     assert pool.run(interrupted, strategy, str(tmp_path)) == [True, True]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000000006"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000000006-0"]
 
 
 def memories(crew: Crew, folder: str, save: bool) -> tuple[torch.Tensor, int]:
@@ -117,7 +117,10 @@ def test_another_strategys_memory_is_refused(pool: Pool, tmp_path: Path) -> None
 
 
 class Interrupting:
-    """A value whose saving is interrupted, as by Ctrl-C in the middle of a write."""
+    """An object whose saving is interrupted, as by Ctrl-C in the middle of a write."""
+
+    def state_dict(self) -> Any:
+        return self
 
     def __reduce__(self) -> Any:
         raise KeyboardInterrupt
@@ -135,7 +138,62 @@ def interrupted_write(crew: Crew, folder: str) -> list[str]:
 
 def test_an_interrupted_write_leaves_the_last_checkpoint_whole(pool: Pool, tmp_path: Path) -> None:
     files = pool.run(interrupted_write, str(tmp_path))[0]
-    assert files == ["latest", "step-000000000/rank-0.pt", "step-000000000/rank-1.pt"]
+    assert files == ["latest", "step-000000000-0/rank-0.pt", "step-000000000-0/rank-1.pt"]
+
+
+def twice_at_one_step(crew: Crew, folder: str) -> tuple[list[str], dict[str, Any]]:
+    """Other folders are left alone; a second save of a step that fails half-way leaves the first whole."""
+    model, optimizer = start(crew, "bsp")
+    (Path(folder) / "step-by-step-notes").mkdir(exist_ok=True)
+    laconic.checkpoint(folder, model, optimizer, epoch=1, best=np.float64(0.5))
+    laconic.checkpoint(folder, model, optimizer, epoch=2, best=[np.float32(0.25)])
+    with pytest.raises(laconic.ContractError, match="cannot hold where=PosixPath"):
+        laconic.checkpoint(folder, model, optimizer, epoch=3, where=Path(folder))
+    extras = laconic.resume(folder, model, optimizer)
+    return sorted(p.name for p in Path(folder).iterdir() if p.is_dir()), extras
+
+
+def test_saving_twice_at_one_step_keeps_the_last_whole_one(pool: Pool, tmp_path: Path) -> None:
+    for folders, extras in pool.run(twice_at_one_step, str(tmp_path)):
+        assert "step-000000000-1" in folders and "step-by-step-notes" in folders
+        assert extras == {"epoch": 2, "best": [0.25]}
+
+
+class Backwards(nn.Module):
+    """Registered in another order than it runs in, so that messages are planned anew after the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(16, 5), nn.Linear(12, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def resumes_a_map(crew: Crew, folder: str) -> bool:
+    toys.register()
+
+    def begin() -> Any:
+        torch.manual_seed(3)
+        model = Backwards()
+        strategy = "{matrix: toy_topk(0.05)+ef, else: bf16+ef}"
+        return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+
+    model, optimizer = begin()
+    for step in range(8):
+        plain_step(model, optimizer, crew.rank, step)
+        if step == 3:
+            laconic.checkpoint(folder, model, optimizer)
+    whole = values(model)
+    model, optimizer = begin()
+    laconic.resume(folder, model, optimizer)
+    for step in range(4, 8):
+        plain_step(model, optimizer, crew.rank, step)
+    return torch.equal(whole, values(model))
+
+
+def test_each_sections_memory_comes_back_to_it(pool: Pool, tmp_path: Path) -> None:
+    assert pool.run(resumes_a_map, str(tmp_path)) == [True, True]
 
 
 def test_a_samplers_position_is_resumed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,8 +38,8 @@ class AllReduce(Architecture):
             return _gather(request.tensor, group)
         return _gather_ragged(request.tensor, group)
 
-    def sent_bytes(self, payload_bytes: float, size: int) -> float:
-        return payload_bytes * 2 * (size - 1) / size
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+        return payload_bytes * (size - 1) * (2 / size if meets == "reduce" else 1)
 
     def _reduce(self, request: Reduce, group: Group) -> Carrying:
         x = request.tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from laconic.registry import Technique
 from laconic.worker import Group, Handle, Request
@@ -22,5 +22,5 @@ class Architecture(Technique):
         """Yield handles, receive their results, return the request's result."""
 
     @abstractmethod
-    def sent_bytes(self, payload_bytes: float, size: int) -> float:
-        """What one worker sends to have a payload of so many bytes reduced among `size` workers."""
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+        """What one worker sends to have payloads of so many bytes meet among `size` workers."""

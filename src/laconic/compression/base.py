@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -58,8 +58,13 @@ class Compressor(Technique):
     """From tensor to payload and back, meeting the others' payloads on the way."""
 
     axis: ClassVar[str] = "compression"
-    conserved: ClassVar[tuple[str, ...]] = ()
-    """State entries whose sum over workers is kept when their number changes; the others are rank 0's."""
+    meets: ClassVar[Literal["reduce", "gather"]] = "reduce"
+    """Whether payloads are summed on the way or everybody gets everybody's: for the price on the wire."""
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        """State entries whose sum over workers is kept when their number changes; the others are rank 0's."""
+        return ()
 
     def accepts(self, spec: TensorSpec) -> bool:
         """Whether this tensor is compressed at all; the rest of a message travels dense beside it."""
@@ -79,4 +84,4 @@ class Compressor(Technique):
     @property
     def has_memory(self) -> bool:
         """Whether steps depend on earlier ones, so that a second backward before `step()` makes no sense."""
-        return bool(self.conserved)
+        return bool(self.conserved or self.init(TensorSpec("any", (2, 2), torch.float32)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,11 +34,14 @@ class Remembering(Compressor):
     """v = x + e goes into the inner compressor; e becomes v minus what it said.
 
     Invariant, whatever the inner compressor does: the sum of all that was said plus the last e is the sum of all
-    inputs.
+    inputs. (Where v is not finite the memory is dropped: an overflow must not be remembered for ever.)
     """
 
     inner: Compressor
-    conserved: ClassVar[tuple[str, ...]] = ("error",)
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        return "error", *(f"inner.{key}" for key in self.inner.conserved)
 
     def accepts(self, spec: TensorSpec) -> bool:
         return self.inner.accepts(spec)
@@ -53,6 +55,7 @@ class Remembering(Compressor):
         inner = {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
         said = yield from self.inner.exchange(wanted.clone(), inner, meet)
         error = wanted - (said.result if said.sent is None else said.sent).view_as(wanted)
+        error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         state = {"error": error, **{f"inner.{key}": value for key, value in said.state.items()}}
         return Outcome(said.result, state, said.sent)
 

@@ -1,14 +1,15 @@
 """Checkpoints that hold everything a run needs to go on: every rank's memory, random states, positions.
 
-A checkpoint is a folder: `step-000120/rank-N.pt` and a file `latest` that names the newest complete one. Files are
-written beside their place and moved into it; `latest` moves only after every rank has written. So a killed run leaves
-the previous checkpoint whole.
+A checkpoint is a folder `step-000000120-0/` of files `rank-N.pt`, new for each call, and beside it a file `latest`
+that names the newest complete one and moves only after every rank has written. So a killed run leaves the previous
+checkpoint whole.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from laconic.engine.session import Session
 from laconic.errors import ContractError, Disagreement
 
 _FORMAT = 1
+_NAME = re.compile(r"step-\d{9}-\d+")
 
 
 def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.Optimizer, **extra: Any) -> Path:
@@ -32,15 +34,15 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     """
     session = _session(optimizer, "checkpoint")
     root = Path(path)
-    folder = root / f"step-{session.steps:09d}"
-    folder.mkdir(parents=True, exist_ok=True)
     group = session.group
+    folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
+    folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "format": _FORMAT,
         "workers": group.size,
         "session": session.state_dict(),
         "random": _random_states(),
-        "extra": {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in extra.items()},
+        "extra": {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()},
     }
     if group.rank == 0 or session.replicas_differ:
         content["model"] = model.state_dict()
@@ -49,8 +51,8 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     group.barrier().wait()
     if group.rank == 0:
         _write_text(root / "latest", folder.name)
-        for old in root.glob("step-*"):
-            if old.name != folder.name:
+        for old in root.iterdir():
+            if _NAME.fullmatch(old.name) and old.name != folder.name:
                 shutil.rmtree(old, ignore_errors=True)
     group.barrier().wait()
     return folder
@@ -67,7 +69,7 @@ def resume(
     session = _session(optimizer, "resume")
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))
-    step = -1 if folder is None else int(folder.name.removeprefix("step-"))
+    step = -1 if folder is None else int(folder.name.split("-")[1])
     steps = group.all_gather(torch.tensor([step], device=device), control=1.0).wait().view(-1).tolist()
     if len(set(steps)) > 1:
         named = zip(group.ranks, steps, strict=True)
@@ -83,12 +85,12 @@ def resume(
         )
     same = first["workers"] == group.size
     mine = first if group.rank == 0 or not same else _read(folder / f"rank-{group.rank}.pt", device)
+    session.load_state_dict(mine["session"])
     if session.replicas_differ and not same:
         raise ContractError(f"`{session.strategy}` keeps a model per worker: resume with {first['workers']} workers")
     holder = mine if "model" in mine else first
     model.load_state_dict(holder["model"])
     optimizer.base.load_state_dict(holder["optimizer"])  # type: ignore[attr-defined]
-    session.load_state_dict(mine["session"] if same else first["session"])
     if same:
         _set_random_states(mine["random"])
     else:
@@ -106,6 +108,29 @@ def _session(optimizer: optim.Optimizer, verb: str) -> Session:
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
     return optimizer.session
+
+
+def _unused(root: Path, session: Session) -> int:
+    """A number no earlier checkpoint of this step has, the same on every rank: rank 0's choice."""
+    taken = [int(p.name.split("-")[2]) for p in root.glob(f"step-{session.steps:09d}-*") if _NAME.fullmatch(p.name)]
+    choice = torch.tensor([max(taken, default=-1) + 1], device=session.parameters.device)
+    return int(session.group.broadcast(choice, control=1.0).wait())
+
+
+def _plain(name: str, value: Any) -> Any:
+    """What can be read back without running anybody's code; refused now rather than at resume."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(name, item) for item in value)
+    if isinstance(value, dict):
+        return {key: _plain(name, item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str | bytes | torch.Tensor):
+        return value
+    raise ContractError(
+        f"a checkpoint cannot hold {name}={type(value).__name__}: give numbers, text, tensors, lists or "
+        "dicts of these, or an object with state_dict() and load_state_dict()"
+    )
 
 
 def _latest(root: Path) -> Path | None:

@@ -83,12 +83,15 @@ class DDPHook:
         ]
         taken = [self._compressor.accepts(spec) for spec in specs]
         if not any(taken):
-            yield from confer([plain.exchange(bucket.buffer(), {}, self._meet(specs[0], group))], self._carry(group))
+            yield from confer(
+                [plain.exchange(bucket.buffer(), {}, self._meet(specs[0], group, bucket.buffer().device))],
+                self._carry(group),
+            )
             return
         exchanges = []
         for spec, gradient, parameter, compress in zip(specs, gradients, parameters, taken, strict=True):
             compressor, memory = (self._compressor, self._remembered(parameter, spec)) if compress else (plain, {})
-            exchanges.append(compressor.exchange(gradient, memory, self._meet(spec, group)))
+            exchanges.append(compressor.exchange(gradient, memory, self._meet(spec, group, gradient.device)))
         outcomes = yield from confer(exchanges, self._carry(group))
         for gradient, parameter, outcome in zip(gradients, parameters, outcomes, strict=True):
             gradient.copy_(outcome.result.view_as(gradient))
@@ -102,8 +105,8 @@ class DDPHook:
     def _carry(self, group: RealGroup) -> Callable[[Any], Any]:
         return lambda request: self._architecture.carry(request, group)
 
-    def _meet(self, spec: TensorSpec, group: RealGroup) -> Meeting:
-        return Meeting(group.rank, group.size, self._step, spec.name, self._seed)
+    def _meet(self, spec: TensorSpec, group: RealGroup, device: torch.device) -> Meeting:
+        return Meeting(group.rank, group.size, self._step, spec.name, self._seed, device)
 
 
 def _pump(

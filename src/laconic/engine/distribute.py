@@ -11,10 +11,11 @@ from laconic.engine.agreement import agree, describe
 from laconic.engine.config import RunConfig
 from laconic.engine.connect import connect
 from laconic.engine.exchange import Departed, drive
+from laconic.engine.nosync import NoSync
 from laconic.engine.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.engine.real import RealWorker
 from laconic.engine.replicate import broadcast_tensors
-from laconic.engine.session import NoSync, Options, Session
+from laconic.engine.session import Options, Session
 from laconic.engine.tiers import level_names
 from laconic.errors import ContractError, StrategyError
 from laconic.strategy import Strategy
@@ -62,12 +63,13 @@ def distribute(
     if sparse not in ("gather", "dense"):
         raise ContractError(f'sparse is "gather" or "dense", not {sparse!r}')
     _refuse(model, optimizer)
+    refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
     config = RunConfig.current()
     chosen = Strategy.parse(config.strategy or strategy or "bsp")
     if config.dry_run:
         from laconic.engine.dry_run import report  # brings rich, which training does not need
 
-        report(model, optimizer, chosen, config.workers or 1)
+        report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
         sys.exit(0)
     worker = connect()
     device = next(model.parameters()).device
@@ -79,7 +81,6 @@ def distribute(
     drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options)
-    refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], session)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
     return model, DistributedOptimizer(optimizer, session)
 
@@ -135,6 +136,11 @@ def _groups(
         raise StrategyError(
             f"the strategy speaks of {', '.join(missing)}, the mesh has {', '.join(known) or 'no names'}: name its "
             f"dimensions, init_device_mesh(..., mesh_dim_names={tuple(reversed(names))})"
+        )
+    unnamed = [d for d, n in zip(known, mesh.shape, strict=False) if names and d not in names and n > 1]
+    if unnamed:
+        raise StrategyError(
+            f"no tier spans the mesh's {', '.join(unnamed)}, so replicas would differ along it: add [...]@{unnamed[0]}"
         )
     if mesh.ndim == 1:
         everyone: Group = worker.adopt(mesh.get_group())

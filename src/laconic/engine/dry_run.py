@@ -15,9 +15,9 @@ from laconic.strategy import Strategy
 from laconic.worker import Kind
 
 
-def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int) -> None:
+def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
     """Sentence, messages, bytes and memory of one worker, priced without running."""
-    parameters = Parameters.of(model, gather_sparse=True)
+    parameters = Parameters.of(model, gather_sparse)
     governed: dict[Stack, list[int]] = {}
     for i in reversed(range(len(parameters.specs))):
         governed.setdefault(stack_for(strategy, parameters.specs[i], lambda _: False), []).append(i)
@@ -30,11 +30,15 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             size = sizes.get(level, workers)
             compressor = chain([word.make() for word in sentence.compression])
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
-            payload = sum(compressor.payload_bytes(s, size) if compressor.accepts(s) else s.nbytes for s in specs)
-            sent = sentence.architecture.make().sent_bytes(payload, size)
+            architecture = sentence.architecture.make()
+            taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
+            dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
+            payload = taken + dense
+            sent = architecture.sent_bytes(taken, size, compressor.meets) + architecture.sent_bytes(dense, size)
             with torch.device("meta"):
                 states = [compressor.init(s) for s in specs if compressor.accepts(s)]
-            memory = sum(s.nbytes for s in specs) + sum(t.nbytes for state in states for t in state.values())
+            buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
+            memory = buffers + sum(t.nbytes for state in states for t in state.values())
             table.add_row(
                 str(sentence),
                 level or f"{size} workers",
@@ -52,7 +56,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     console.print(f"model      {type(model).__name__}, {count:,} parameters in {len(parameters.specs)} tensors")
     console.print(f"optimizer  {type(optimizer).__name__}")
     console.print(table)
-    control = (len(parameters.specs) + 1) * 4
+    control = len(parameters.specs) * 4
     console.print(
         f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
         f"it, {_human(memory_total)} of buffers and memory. Nothing was started."

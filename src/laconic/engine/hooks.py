@@ -37,6 +37,7 @@ class BackwardHooks:
     ) -> None:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._pass: int | None = None
+        self._by_output = False
         self._removable = [
             p.register_post_accumulate_grad_hook(partial(self._gradient, i)) for i, p in enumerate(parameters)
         ]
@@ -53,15 +54,19 @@ class BackwardHooks:
             return
         if self._pass is not None:  # the last pass raised before its end
             self._on_abandoned()
-        self._begin(here)
+        self._begin(here, by_output=True)
 
     def _gradient(self, i: int, parameter: Tensor) -> None:
+        here = torch._C._current_graph_task_id()
+        if self._pass is not None and self._pass != here and not self._by_output:
+            self._on_abandoned()
+            self._pass = None
         if self._pass is None:
-            self._begin(torch._C._current_graph_task_id())
+            self._begin(here, by_output=False)
         self._on_gradient(i)
 
-    def _begin(self, graph_pass: int) -> None:
-        self._pass = graph_pass
+    def _begin(self, graph_pass: int, by_output: bool) -> None:
+        self._pass, self._by_output = graph_pass, by_output
         self._worker.at_end_of_backward(self._end)
 
     def _end(self) -> None:
@@ -84,7 +89,7 @@ class OnForward:
             return  # a compiled backward is one node: its first gradient marks the pass
         self._on_forward()
         for leaf in tree_leaves(outputs):
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
+            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
                 leaf.register_hook(self._on_output)
 
     def __reduce__(self) -> tuple[type[OnForward], tuple[()]]:

@@ -28,6 +28,8 @@ class Record:
     config: RunConfig = field(default_factory=RunConfig.current)
     began: float = field(default_factory=time.monotonic)
     latest: dict[str, float] = field(default_factory=dict)
+    serials: dict[str, int] = field(default_factory=dict)
+    serial: int = 0
     first: dict[str, float] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)
     file: TextIO | None = None
@@ -41,6 +43,8 @@ class Record:
     def take(self, values: dict[str, float]) -> None:
         seconds = round(time.monotonic() - self.began, 6)
         self.latest.update(values)
+        self.serial += 1
+        self.serials.update(dict.fromkeys(values, self.serial))
         for name, value in values.items():
             self.first.setdefault(name, value)
         self._note({"seconds": seconds, **values})
@@ -76,6 +80,12 @@ def log(**values: SupportsFloat) -> None:
     _record(rank()).take(numbers)
 
 
-def latest(name: str) -> float | None:
-    """The last value this worker logged under a name."""
-    return _record(rank()).latest.get(name)
+def serial() -> int:
+    """How often this worker has logged so far."""
+    return _record(rank()).serial
+
+
+def latest(name: str, since: int = 0) -> float | None:
+    """The last value this worker logged under a name, unless that was before the given serial number."""
+    record = _record(rank())
+    return record.latest.get(name) if record.serials.get(name, 0) > since else None

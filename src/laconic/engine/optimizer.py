@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import optim
+from torch import nn, optim
 
 from laconic.engine.session import Session
 from laconic.errors import ContractError
@@ -43,38 +43,49 @@ class DistributedOptimizer(optim.Optimizer):
         if closure is not None and not self.session.plainly_synchronous:
             raise ContractError(
                 f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
-                "follow: use a strategy without memory and local steps, such as `bsp`, or call step() without closure"
+                "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
             )
         self.session.check_unfrozen()
         for name in _SCALING:  # a GradScaler leaves these for optimizers that unscale in their own kernel
             if name in self.__dict__:
                 setattr(self.base, name, self.__dict__[name])
         try:
-            loss = self.base.step() if closure is None else self.base.step(closure)
+            loss = self.base.step() if closure is None else self.base.step(self._agreeing(closure))
         finally:
             for name in _SCALING:
                 self.base.__dict__.pop(name, None)
         self.session.after_step()
         return loss
 
+    def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure with the mean loss of all workers: a line search decides by it, and all must decide alike."""
+
+        def evaluate() -> Any:
+            loss = closure()
+            return loss if loss is None else torch.as_tensor(loss).new_tensor(self.session.mean(float(loss)))
+
+        return evaluate
+
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        if self.session.late:
+        if self.session.late or self.session.has_memory:
+            why = "has it later" if self.session.late else "would remember errors in units of a scale that changes"
             raise ContractError(
-                f"GradScaler needs the averaged gradient right after backward, and `{self.session.strategy}` has it "
-                "later: train in bfloat16, which needs no scaler, or choose a strategy such as `bsp`"
+                f"GradScaler needs the averaged gradient right after backward, and `{self.session.strategy}` {why}: "
+                "train in bfloat16, which needs no scaler, or choose a strategy such as `bsp`"
             )
         return bool(getattr(self.base, "_step_supports_amp_scaling", False))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.base.zero_grad(set_to_none)
+        self.session.gradients_dropped()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not self._made:
             return
         given = param_group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
-        refuse_strangers(given, self.session)
+        refuse_strangers(given, self.session.model)
         self.base.add_param_group({**param_group, "params": given})
 
     def state_dict(self) -> dict[str, Any]:
@@ -106,9 +117,9 @@ class DistributedOptimizer(optim.Optimizer):
         return f"{self.base!r} distributed by `{self.session.strategy}`"
 
 
-def refuse_strangers(parameters: list[torch.Tensor], session: Session) -> None:
+def refuse_strangers(parameters: list[torch.Tensor], model: nn.Module) -> None:
     """An optimizer may only hold the model's parameters: nobody averages the others, and workers would drift apart."""
-    known = {id(p) for p in session.model.parameters()}
+    known = {id(p) for p in model.parameters()}
     strangers = [tuple(p.shape) for p in parameters if id(p) not in known]
     if strangers:
         raise ContractError(

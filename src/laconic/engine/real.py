@@ -18,6 +18,7 @@ from torch.autograd import Variable
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
+from laconic.errors import LaconicError
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -128,6 +129,8 @@ class RealWorker:
     def group(self, ranks: Sequence[int]) -> RealGroup:
         """Collective: every worker of the world asks for the same groups in the same order."""
         key = tuple(ranks)
+        if list(key) != sorted(set(key)):
+            raise LaconicError(f"a group's ranks are given in ascending order, each once, not {key}")
         if key not in self._groups:
             made = dist.new_group(list(key), timeout=timedelta(minutes=30))
             self._groups[key] = RealGroup(self, made)

@@ -4,23 +4,24 @@ Each message has one flat buffer, laid out as [compressible tensors | dense tens
 into its place when it is ready; a full message departs at once if all before it have, and what is left departs at the
 end of backward. After that `p.grad` *is* its place in the buffer, so nothing is copied back.
 
-The control part rides on the last message: for each parameter whether any worker had a gradient for it, and whether
-any gradient was not finite. So a parameter unused on one rank gets the others' average, one unused everywhere keeps no
-gradient, and everyone decides alike.
+The control part rides on the last message: for each parameter, whether any worker had a gradient for it. So a parameter
+unused on one rank gets the others' average, one unused everywhere keeps no gradient, and everyone decides alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from laconic.compression.base import Outcome, TensorSpec
-from laconic.engine.exchange import Departed, confer, drive, together
+from laconic.engine.exchange import Departed, confer, together
 from laconic.engine.tiers import Tier
-from laconic.errors import ContractError, NonFinite
+from laconic.engine.turns import Turns
+from laconic.errors import ContractError
 from laconic.schedule.plan import Message
 from laconic.worker import Reduce
 
@@ -40,20 +41,25 @@ class Buffer:
         dense = [i for i in message.tensors if i not in set(compressed)]
         self.leaves, self.tiers, self.compressed, self.dense = message.leaves, tiers, compressed, dense
         self.members = [*compressed, *dense]
-        total = sum(specs[i].numel for i in self.members)
-        first = parameters[self.members[0]]
-        self.storage = torch.zeros(total + control, dtype=first.dtype, device=first.device)
         self.control_numel = control
         self.dense_start = sum(specs[i].numel for i in compressed)
-        self.dense_end = total
-        self.places: dict[int, Tensor] = {}
-        start = 0
-        for i in self.members:
-            flat = self.storage[start : start + specs[i].numel]
-            self.places[i] = _shaped_like(flat, parameters[i])
-            start += specs[i].numel
+        self.dense_end = sum(specs[i].numel for i in self.members)
         self.waiting = set(self.members)
         self.departed: Departed | None = None
+        self._parameters = {i: parameters[i] for i in self.members}
+
+    @cached_property
+    def storage(self) -> Tensor:
+        """Made when a gradient first travels: rules that only average parameters never need it."""
+        first = self._parameters[self.members[0]]
+        return torch.zeros(self.dense_end + self.control_numel, dtype=first.dtype, device=first.device)
+
+    @cached_property
+    def places(self) -> dict[int, Tensor]:
+        """Each parameter's own part of the storage, in its own shape."""
+        lengths = [p.numel() for p in self._parameters.values()]
+        parts = self.storage[: self.dense_end].split(lengths)
+        return {i: _shaped_like(part, p) for part, (i, p) in zip(parts, self._parameters.items(), strict=True)}
 
     @property
     def control(self) -> Tensor:
@@ -68,23 +74,18 @@ class Reducer:
         parameters: Sequence[nn.Parameter],
         specs: Sequence[TensorSpec],
         messages: Sequence[tuple[Message, Sequence[Tier]]],
-        refuse_nonfinite: bool,
+        turns: Turns,
     ) -> None:
-        self._parameters, self._specs, self._refuse_nonfinite = parameters, specs, refuse_nonfinite
-        control = len(parameters) + 1
+        self._parameters, self._specs, self._turns = parameters, specs, turns
+        control = len(parameters)
         self.buffers = [Buffer(message, specs, parameters, tiers, control) for message, tiers in messages]
         self._home = {i: buffer for buffer in self.buffers for i in buffer.members}
         self._touched = [False] * len(parameters)
-        self._nonfinite: Tensor | None = None
         self.arrival: list[int] = []
         self._active: list[Buffer] = []
         self._scales: dict[int, float] = {}
         self._next = 0
         self._step = 0
-
-    @property
-    def storage_bytes(self) -> int:
-        return sum(buffer.storage.nbytes for buffer in self.buffers)
 
     def begin(self, step: int) -> None:
         """A backward pass whose gradients will travel is about to bring its first."""
@@ -96,6 +97,7 @@ class Reducer:
             for i in buffer.members:
                 self._scales[i] = 1.0 if i in buffer.compressed else share
         self._next = 0
+        self._turns.enter(self, self._send_complete)
 
     def touch(self, i: int) -> None:
         """A gradient was accumulated without being sent (`no_sync`)."""
@@ -124,42 +126,36 @@ class Reducer:
                 self._fill(buffer, i)
             self._depart(buffer)
         self._next = len(self._active)
+        self._turns.leave(self)
         return [buffer.departed for buffer in self._active if buffer.departed is not None]
 
     def settle(self) -> None:
         """Everything has arrived: gradients become the averages, counters start anew."""
-        if self._active:
-            flags = self._active[-1].control if self._refuse_nonfinite or not all(self._touched) else None
-            if flags is not None:
-                flags = flags.float().cpu()
-            for buffer in self._active:
-                for i, place in buffer.places.items():
-                    if self._touched[i] or (flags is not None and flags[i] != 0):
-                        self._parameters[i].grad = place
-        else:
-            flags = None
+        flags = None
+        if self._active and not all(self._touched):
+            flags = self._active[-1].control.float().cpu()
+        for buffer in self._active:
+            for i, place in buffer.places.items():
+                if self._touched[i] or (flags is not None and flags[i] != 0):
+                    self._parameters[i].grad = place
         self.forget()
-        if flags is not None and self._refuse_nonfinite and flags[-1] != 0:
-            raise NonFinite(
-                f"a gradient of step {self._step} is NaN or infinite on at least one worker; lower the learning rate, "
-                'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
-            )
 
     def forget(self) -> None:
         """Ready for the next backward pass."""
+        self._turns.leave(self)
         for buffer in self._active:
             buffer.waiting = set(buffer.members)
             buffer.departed = None
         self._touched = [False] * len(self._parameters)
-        self._nonfinite = None
         self._scales.clear()
         self._active = []
         self.arrival = []
 
-    def abandon(self) -> None:
-        """A backward pass raised half-way: let what left arrive, drop the rest."""
-        drive([buffer.departed for buffer in self._active if buffer.departed is not None])
-        self.forget()
+    def abandon(self) -> list[Departed]:
+        """A backward pass raised half-way: what has left and must still arrive. This reducer is not used again."""
+        left = [buffer.departed for buffer in self._active if buffer.departed is not None]
+        self._turns.leave(self)
+        return left
 
     # ------------------------------------------------------------------------------------------ inside
 
@@ -172,14 +168,11 @@ class Reducer:
                 gradient = gradient.detach()
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
-            if self._refuse_nonfinite:
-                bad = gradient.isfinite().all().logical_not()
-                self._nonfinite = bad if self._nonfinite is None else self._nonfinite.logical_or(bad)
             torch.mul(gradient, scale, out=place)
         buffer.waiting.discard(i)
 
     def _send_complete(self) -> None:
-        while self._next < len(self._active):
+        while self._turns.has(self) and self._next < len(self._active):
             buffer = self._active[self._next]
             if buffer.waiting or buffer.leaves != "when_ready":
                 return
@@ -191,10 +184,9 @@ class Reducer:
         if carries_control:
             share = 1 / buffer.tiers[0].group.size  # any weight will do: what counts is whether a sum is zero
             if all(self._touched):
-                buffer.control[:-1].fill_(share)
+                buffer.control.fill_(share)
             else:
-                buffer.control[:-1].copy_(torch.tensor(self._touched, dtype=buffer.storage.dtype) * share)
-            buffer.control[-1] = 0 if self._nonfinite is None else self._nonfinite * share
+                buffer.control.copy_(torch.tensor(self._touched, dtype=buffer.storage.dtype) * share)
         buffer.departed = Departed(self._travel(buffer, carries_control))
 
     def _travel(self, buffer: Buffer, carries_control: bool) -> Generator[Any, Any, None]:

@@ -26,5 +26,4 @@ def broadcast_tensors(
         yield [group.broadcast(raw, control=control)]
     if any(group.rank != 0 for group in groups):
         for t, part in zip(present, raw.split([t.nbytes for t in present]), strict=True):
-            with torch.no_grad():
-                t.copy_(part.clone().view(t.dtype).view(t.shape))
+            t.data.copy_(part.clone().view(t.dtype).view(t.shape))  # not an in-place change for a graph that saved it

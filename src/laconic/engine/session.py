@@ -6,27 +6,26 @@ lets the sync rules speak after the optimizer has stepped. It knows no technique
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from laconic.compression.none import Identity
 from laconic.engine import metrics
-from laconic.engine.exchange import Departed, confer, drive
+from laconic.engine.exchange import Departed, drive
 from laconic.engine.hooks import BackwardHooks
-from laconic.engine.meeting import Meeting
 from laconic.engine.parameters import Parameters
 from laconic.engine.reducer import Reducer
 from laconic.engine.replicate import broadcast_tensors
+from laconic.engine.sections import Section, in_order
 from laconic.engine.sparse import average_sparse
-from laconic.engine.tiers import Stack, Tier, stack_for
-from laconic.errors import ContractError
-from laconic.schedule.plan import Message
-from laconic.strategy import MetricCondition, StepCondition, Strategy
-from laconic.worker import Group, Handle, Worker
+from laconic.engine.tiers import Stack, Tier, active_conditions, stack_for
+from laconic.engine.turns import Turns
+from laconic.errors import ContractError, NonFinite
+from laconic.strategy import Condition, StepCondition, Strategy
+from laconic.worker import Group, Worker
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,14 @@ class Session:
         self._in_backward = False
         self._averaged = False
         self._observed_arrival = False
+        self._nonfinite: Tensor | None = None
+        self._leftovers: list[Departed] = []
+        self._logged_before = metrics.serial()
         self.parameters = Parameters.of(model, options.gather_sparse)
         self._arrival = list(reversed(range(len(self.parameters.dense))))
-        self._passed: set[StepCondition | MetricCondition] = set()
+        self._passed: set[Condition] = set()
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
+        self.sections: list[Section] = []
         self._arrange()
         self._hooks = BackwardHooks(
             worker,
@@ -74,63 +77,68 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ arrangement
 
-    def _arrange(self) -> None:
-        """Work out who governs which parameter now, and the messages that follow."""
-        specs = self.parameters.specs
+    def _governed(self) -> dict[Stack, list[int]]:
+        """Who governs which parameter now."""
         governed: dict[Stack, list[int]] = {}
-        for i in self._arrival:
-            governed.setdefault(stack_for(self.strategy, specs[i], self._passed.__contains__), []).append(i)
+        for i, spec in enumerate(self.parameters.specs):
+            governed.setdefault(stack_for(self.strategy, spec, self._passed.__contains__), []).append(i)
         if not governed:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
-        old = {section.stack: section for section in getattr(self, "sections", [])}
-        self.sections = [old.get(stack) or self._section(stack) for stack in governed]
-        messages: list[tuple[Message, Sequence[Tier]]] = []
-        for section, members in zip(self.sections, governed.values(), strict=True):
-            section.members = sorted(members)
-            local = {i: k for k, i in enumerate(section.members)}
-            plan = section.tiers[0].schedule.plan(
-                [specs[i] for i in section.members], [local[i] for i in self._arrival if i in local]
-            )
-            for message in plan.messages:
-                carried = tuple(section.members[k] for k in message.tensors)
-                messages.append((Message(carried, message.leaves), section.tiers))
-        place = {i: k for k, i in enumerate(self._arrival)}
-        messages.sort(key=lambda pair: place[pair[0].tensors[0]])
-        self.reducer = Reducer(self.parameters.dense, specs, messages, self._options.refuse_nonfinite)
+        return governed
 
-    def _section(self, stack: Stack) -> Section:
+    def _arrange(self) -> None:
+        """Make sections and messages for the current phase; sections that go on keep their memory."""
+        old = {(section.stack, tuple(section.members)): section for section in self.sections}
+        self.sections = [
+            old.get((stack, tuple(members))) or self._section(stack, members)
+            for stack, members in self._governed().items()
+        ]
+        if self.parameters.sparse and self.replicas_differ:
+            raise ContractError(
+                f"`{self.strategy}` averages parameters, and {self.parameters.sparse_names[0]!r} has sparse gradients "
+                "that travel apart: pass sparse='dense' to distribute()"
+            )
+        merged = in_order([section.messages(self._arrival) for section in self.sections], self._arrival)
+        messages = [(message, self.sections[which].tiers) for which, message in merged]
+        self.reducer = Reducer(self.parameters.dense, self.parameters.specs, messages, Turns.of(self.worker))
+
+    def _section(self, stack: Stack, members: list[int]) -> Section:
         tiers = [
             Tier(sentence, self.group if level is None else self._levels[level], self._options.seed)
             for sentence, level in stack
         ]
-        section = Section(self, stack, tiers)
-        for tier in tiers:
-            tier.sync_state = tier.sync.init(section.seen_by(tier))
-        return section
+        return Section(self, stack, members, tiers)
+
+    @property
+    def _tiers(self) -> list[Tier]:
+        return [tier for section in self.sections for tier in section.tiers]
 
     @property
     def late(self) -> bool:
-        return any(tier.late for section in self.sections for tier in section.tiers)
+        return any(tier.late for tier in self._tiers)
 
     @property
     def has_memory(self) -> bool:
-        return any(tier.has_memory for section in self.sections for tier in section.tiers)
+        return any(tier.has_memory for tier in self._tiers)
 
     @property
     def replicas_differ(self) -> bool:
-        return any(tier.sync.replicas_differ for section in self.sections for tier in section.tiers)
+        return any(tier.sync.replicas_differ for tier in self._tiers)
 
     @property
     def plainly_synchronous(self) -> bool:
-        """Every gradient is averaged in every step and nothing is remembered: what closures and DDP assume."""
-        return not self.late and not self.has_memory
+        """Every gradient is averaged as it is in every step: what a closure assumes."""
+        compresses = any(t.compressor.accepts(spec) for t in self._tiers for spec in self.parameters.specs)
+        return not self.late and not self.has_memory and not compresses
 
     # ------------------------------------------------------------------------------------------ backward
 
     def _on_gradient(self, i: int) -> None:
         self.worker.computed("backward", *self.parameters.share(i))
+        dense = i < len(self.parameters.dense)
         if not self.syncing:
-            self.reducer.touch(i) if i < len(self.parameters.dense) else None
+            if dense:
+                self.reducer.touch(i)
             return
         if not self._in_backward:
             if self._averaged and self.has_memory:
@@ -139,21 +147,26 @@ class Session:
                     "inside `with model.no_sync():` and let only the last backward of a step talk"
                 )
             self._in_backward = True
+            self._nonfinite = None
             self.reducer.begin(self.steps)
-        if i < len(self.parameters.dense):
+        if self._options.refuse_nonfinite:
+            self._look_at(self.parameters.dense[i] if dense else self.parameters.sparse[i - len(self.parameters.dense)])
+        if dense:
             self.reducer.ready(i)
 
     def _on_end_of_backward(self) -> None:
         if not self._in_backward:
             return
         arrival = self.reducer.arrival
+        leftovers, self._leftovers = self._leftovers, []
         try:
             journeys = self.reducer.finish()
+            extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if journeys else []
             if journeys:
-                sparse = [Departed(self._average_sparse(p)) for p in self.parameters.sparse]
-                groups = self._gradient_groups()
-                buffers = Departed(broadcast_tensors(self._buffers(), groups))
-                drive([*journeys, *sparse, buffers])
+                extras.append(Departed(broadcast_tensors(self._buffers(), [t.group for t in self._gradient_tiers()])))
+            if self._options.refuse_nonfinite:
+                extras.append(verdict := Departed(self._agree_on_nonfinite()))
+            drive([*leftovers, *journeys, *extras])
         except BaseException:
             self.reducer.forget()
             raise
@@ -161,23 +174,43 @@ class Session:
             self._in_backward = False
         self._averaged = True
         self.reducer.settle()
+        if self._options.refuse_nonfinite and verdict.result:
+            raise NonFinite(
+                f"a gradient of step {self.steps} is NaN or infinite on at least one worker; lower the learning rate, "
+                'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
+            )
         if journeys and not self._observed_arrival:
             self._observe(arrival)
 
     def _on_abandoned(self) -> None:
+        """A backward pass raised half-way. What left still arrives, with the next pass; nothing waits here."""
         self._in_backward = False
-        self.reducer.abandon()
+        self._leftovers += self.reducer.abandon()
+        self._arrange()  # new buffers: the old ones are still on their way
+
+    def _look_at(self, parameter: nn.Parameter) -> None:
+        gradient = parameter.grad
+        if gradient is not None:
+            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            bad = values.detach().isfinite().all().logical_not()
+            self._nonfinite = bad if self._nonfinite is None else self._nonfinite.logical_or(bad)
+
+    def _agree_on_nonfinite(self) -> Generator[Any, Any, bool]:
+        """One number over everybody, whatever groups the gradients themselves travel in."""
+        flag = torch.zeros(1, device=self.parameters.device)
+        if self._nonfinite is not None:
+            flag += self._nonfinite
+        (total,) = yield [self.group.all_reduce(flag, "max", control=1.0)]
+        return bool(total != 0)
 
     def _gradient_tiers(self) -> list[Tier]:
         """The tiers over which this step's gradients travel; buffers and sparse gradients go the same way."""
         stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.sections]
         return next((stack for stack in stacks if stack), [])
 
-    def _gradient_groups(self) -> list[Group]:
-        return [tier.group for tier in self._gradient_tiers()]
-
     def _buffers(self) -> list[Tensor]:
-        return [home._buffers[name] for home, name in self._buffer_homes if home._buffers[name] is not None]  # type: ignore[misc]
+        found = (home._buffers[name] for home, name in self._buffer_homes)
+        return [buffer for buffer in found if buffer is not None]
 
     def _average_sparse(self, parameter: nn.Parameter) -> Generator[Any, Any, None]:
         for tier in self._gradient_tiers():
@@ -204,24 +237,38 @@ class Session:
                 drive([speaking])
                 tier.sync_state = speaking.result
         self.steps += 1
-        self._averaged = False
+        self.gradients_dropped()
         self._turn_phases()
 
-    def _turn_phases(self) -> None:
-        pending = [c for c in self.strategy.conditions() if c not in self._passed]
-        passed = [c for c in pending if self._holds(c)]
-        if passed:
-            self._passed.update(passed)
-            self._arrange()
+    def gradients_dropped(self) -> None:
+        """The gradients were applied or zeroed: the next backward begins anew."""
+        self._averaged = False
 
-    def _holds(self, condition: StepCondition | MetricCondition) -> bool:
+    def _turn_phases(self) -> None:
+        passed = [c for c in active_conditions(self.strategy, self._passed) if self._holds(c)]
+        if not passed:
+            return
+        self._passed.update(passed)
+        staying = self._governed().keys()
+        for section in self.sections:
+            if section.stack not in staying:
+                for tier in section.tiers:
+                    drive([Departed(tier.sync.leave(section.seen_by(tier), tier.sync_state))])
+        self._arrange()
+
+    def _holds(self, condition: Condition) -> bool:
         """Whether a phase is over; a metric is averaged over all workers so that they turn together."""
         if isinstance(condition, StepCondition):
             return self.steps >= condition.step
-        value = metrics.latest(condition.metric)
+        value = metrics.latest(condition.metric, since=self._logged_before)
         vote = torch.tensor([0.0, 0.0] if value is None else [value, 1.0], dtype=torch.float64)
         total, voters = self.group.all_reduce(vote.to(self.parameters.device), control=1.0).wait().tolist()
         return voters > 0 and condition.holds(total / voters)
+
+    def mean(self, value: float) -> float:
+        """A number's mean over all workers."""
+        there = torch.tensor([value / self.group.size], dtype=torch.float64, device=self.parameters.device)
+        return float(self.group.all_reduce(there, control=1.0).wait())
 
     def check_unfrozen(self) -> None:
         """A parameter that was frozen at `distribute` and trains now would silently differ between workers."""
@@ -243,96 +290,34 @@ class Session:
             "steps": self.steps,
             "strategy": str(self.strategy),
             "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
-            "memory": [[tier.memory for tier in section.tiers] for section in self.sections],
-            "sync": [[tier.sync_state for tier in section.tiers] for section in self.sections],
+            "arrival": self._arrival,
+            "observed": self._observed_arrival,
+            "sections": {
+                section.key: [{"memory": tier.memory, "sync": tier.sync_state} for tier in section.tiers]
+                for section in self.sections
+            },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
         self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
+        self._arrival, self._observed_arrival = list(state["arrival"]), state["observed"]
         self._arrange()
-        for section, memories, syncs in zip(self.sections, state["memory"], state["sync"], strict=True):
-            for tier, memory, sync_state in zip(section.tiers, memories, syncs, strict=True):
-                tier.memory, tier.sync_state = memory, sync_state
+        for section in self.sections:
+            for tier, saved in zip(section.tiers, state["sections"][section.key], strict=True):
+                tier.memory, tier.sync_state = saved["memory"], saved["sync"]
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""
         mine = range(self.group.rank, len(states), self.group.size)
-        for s, section in enumerate(self.sections):
-            for t, tier in enumerate(section.tiers):
-                for name, memory in tier.memory.items():
-                    for key in memory.keys() & set(tier.compressor.conserved):
-                        zero = torch.zeros_like(memory[key])
-                        memory[key] = sum((states[r]["memory"][s][t][name][key] for r in mine), start=zero)
-
-
-class Section:
-    """The parameters that share one stack of sentences."""
-
-    def __init__(self, session: Session, stack: Stack, tiers: list[Tier]) -> None:
-        self.session, self.stack, self.tiers = session, stack, tiers
-        self.members: list[int] = []
-
-    def seen_by(self, tier: Tier) -> SectionView:
-        return SectionView(self, tier)
-
-
-@dataclass(frozen=True)
-class SectionView:
-    """What a sync rule of one tier sees and may do."""
-
-    section: Section
-    tier: Tier
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [self.section.session.parameters.dense[i] for i in self.section.members]
-
-    @property
-    def group(self) -> Group:
-        return self.tier.group
-
-    @property
-    def step(self) -> int:
-        return self.section.session.steps
-
-    def average(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
-        specs = [self.section.session.parameters.specs[i] for i in self.section.members]
-        tier, dense = self.tier, Identity()
-        exchanges = [
-            tier.exchange(spec, x, self.step)
-            if tier.compressor.accepts(spec)
-            else dense.exchange(x, {}, Meeting(tier.group.rank, tier.group.size, self.step, spec.name))
-            for spec, x in zip(specs, tensors, strict=True)
-        ]
-        outcomes = yield from confer(exchanges, lambda request: tier.architecture.carry(request, tier.group))
-        for spec, outcome in zip(specs, outcomes, strict=True):
-            if tier.compressor.accepts(spec):
-                tier.memory[spec.name] = outcome.state
-        return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
-
-
-class NoSync:
-    """`model.no_sync()`: gradients of backward passes inside stay local and add up. Copies of the model get a no-op."""
-
-    def __init__(self, session: Session | None = None) -> None:
-        self.session = session
-
-    def __call__(self) -> _Quiet:
-        return _Quiet(self.session)
-
-    def __reduce__(self) -> tuple[Callable[[], NoSync], tuple[()]]:
-        return NoSync, ()
-
-
-class _Quiet:
-    def __init__(self, session: Session | None) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        if self._session is not None:
-            self._before, self._session.syncing = self._session.syncing, False
-
-    def __exit__(self, *exc: object) -> None:
-        if self._session is not None:
-            self._session.syncing = self._before
+        for section in self.sections:
+            if len(section.tiers) > 1 and any(tier.has_memory for tier in section.tiers):
+                raise ContractError(
+                    f"`{self.strategy}` remembers something per tier, which another number of workers cannot use: "
+                    f"resume with {len(states)} workers"
+                )
+            (tier, *_) = section.tiers
+            for name, memory in tier.memory.items():
+                for key in memory.keys() & set(tier.compressor.conserved):
+                    old = (states[r]["sections"][section.key][0]["memory"][name][key] for r in mine)
+                    memory[key] = sum(old, start=torch.zeros_like(memory[key]))

@@ -61,7 +61,8 @@ class ShardSampler(Sampler[int]):
         self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "position": self.position}
+        return {"epoch": self.epoch, "position": self.position, "workers": size()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.epoch, self.position = state["epoch"], state["position"]
+        """With another number of workers, about as much of the epoch is left as before, though not the same items."""
+        self.epoch, self.position = state["epoch"], state["position"] * state["workers"] // size()

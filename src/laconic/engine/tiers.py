@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from laconic.compression.chain import chain
 from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
-from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
+from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
 from laconic.worker import Group
 
@@ -68,13 +68,18 @@ def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bo
     return tuple(pair for inner, name in strategy.levels for pair in stack_for(inner, spec, holds, name))
 
 
+def active_conditions(strategy: Strategy, passed: Collection[Condition]) -> list[Condition]:
+    """The conditions that could end a phase now: of each row of phases, only that of the part at work."""
+    inner: Sequence[Strategy] = strategy.parts_within
+    found: list[Condition] = []
+    if isinstance(strategy, Phases):
+        active, until = next(((p, c) for p, c in strategy.parts if c not in passed), (strategy.last, None))
+        inner, found = [active], [] if until is None else [until]
+    return list(dict.fromkeys([*found, *(c for part in inner for c in active_conditions(part, passed))]))
+
+
 def level_names(strategy: Strategy) -> list[str]:
     """The mesh dimensions a strategy speaks of, inner to outer."""
     if isinstance(strategy, Tiers):
         return [name for _, name in strategy.levels]
-    parts: Sequence[Strategy] = ()
-    if isinstance(strategy, Map):
-        parts = [inner for _, inner in strategy.rules]
-    elif isinstance(strategy, Phases):
-        parts = [*(inner for inner, _ in strategy.parts), strategy.last]
-    return list(dict.fromkeys(name for part in parts for name in level_names(part)))
+    return list(dict.fromkeys(name for part in strategy.parts_within for name in level_names(part)))

@@ -25,8 +25,9 @@ class Section(Protocol):
         """How many optimizer steps this worker has made."""
         ...
 
-    def average(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
-        """Mean over the group of one tensor per parameter, through the sentence's compression and architecture."""
+    def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
+        """Mean over the group of one tensor per parameter, through the sentence's architecture and (unless it must be
+        exact) compression."""
         ...
 
 
@@ -56,3 +57,13 @@ class Sync(Technique):
         """What happens when the optimizer has stepped."""
         return state
         yield
+
+    def leave(self, section: Section, state: State) -> Generator[list[Handle], Any, None]:
+        """The phase ends, and another rule takes over: workers that have drifted apart meet in the mean.
+
+        Their optimizers' own state stays as it is on each.
+        """
+        if self.replicas_differ:
+            means = yield from section.average([p.detach().clone() for p in section.parameters], exact=True)
+            for parameter, mean in zip(section.parameters, means, strict=True):
+                parameter.data.copy_(mean)

@@ -24,10 +24,12 @@ def _set_cuda_state(state: Any) -> None:
         torch.cuda.set_rng_state(state)
 
 
+_numpy: Any = np.random  # its stubs leave these two functions out
+
 SWAPS: tuple[Swap, ...] = (
     (torch.get_rng_state, torch.set_rng_state),
     (_cuda_state, _set_cuda_state),
-    (np.random.get_bit_generator, np.random.set_bit_generator),  # the generator itself: copying its state is slow
+    (_numpy.get_bit_generator, _numpy.set_bit_generator),  # the generator itself: copying its state is slow
     (random.getstate, random.setstate),
     (torch.get_default_dtype, torch.set_default_dtype),
     (lambda: sys.argv, lambda value: setattr(sys, "argv", value)),
@@ -56,7 +58,7 @@ class WorkerStates:
             return
         _write(self._outside)
         torch.manual_seed(self._seed)
-        np.random.set_bit_generator(np.random.MT19937())
+        _numpy.set_bit_generator(np.random.MT19937())
         np.random.seed(self._seed)
         random.seed(self._seed)
 

@@ -1,0 +1,104 @@
+"""Parameters that share one stack of sentences, and what a sync rule sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from laconic.compression.none import Identity
+from laconic.engine.exchange import confer
+from laconic.engine.meeting import Meeting
+from laconic.engine.tiers import Stack, Tier
+from laconic.errors import StrategyError
+from laconic.schedule.plan import Message
+from laconic.strategy import DEFAULTS
+from laconic.worker import Group, Handle
+
+if TYPE_CHECKING:
+    from laconic.engine.session import Session
+
+
+@dataclass(eq=False)
+class Section:
+    """Some of a session's parameters (by index, sorted) under one stack."""
+
+    session: Session
+    stack: Stack
+    members: list[int]
+    tiers: list[Tier]
+
+    def __post_init__(self) -> None:
+        for sentence, level in self.stack[1:]:
+            if sentence.schedule.name != DEFAULTS["schedule"] or sentence.schedule.arguments:
+                raise StrategyError(
+                    f"messages are formed in the innermost tier, so `{sentence.schedule}` at {level} would do nothing: "
+                    "write the schedule there"
+                )
+        for tier in self.tiers:
+            tier.sync_state = tier.sync.init(self.seen_by(tier))
+
+    @property
+    def key(self) -> str:
+        """The stack as text: how a checkpoint knows whose memory is whose."""
+        return " > ".join(f"[{sentence}]@{level}" for sentence, level in self.stack)
+
+    def seen_by(self, tier: Tier) -> SectionView:
+        return SectionView(self, tier)
+
+    def messages(self, arrival: Sequence[int]) -> list[Message]:
+        """The innermost schedule's plan, in the session's own numbering."""
+        local = {i: k for k, i in enumerate(self.members)}
+        specs = [self.session.parameters.specs[i] for i in self.members]
+        plan = self.tiers[0].schedule.plan(specs, [local[i] for i in arrival if i in local])
+        return [Message(tuple(self.members[k] for k in m.tensors), m.leaves) for m in plan.messages]
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """What a sync rule of one tier sees and may do."""
+
+    section: Section
+    tier: Tier
+    _plain: Identity = field(default_factory=Identity)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.section.session.parameters.dense[i] for i in self.section.members]
+
+    @property
+    def group(self) -> Group:
+        return self.tier.group
+
+    @property
+    def step(self) -> int:
+        return self.section.session.steps
+
+    def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
+        tier = self.tier
+        specs = [self.section.session.parameters.specs[i] for i in self.section.members]
+        compress = [not exact and tier.compressor.accepts(spec) for spec in specs]
+        exchanges = [
+            tier.exchange(spec, x, self.step)
+            if compressed
+            else self._plain.exchange(x, {}, Meeting(tier.group.rank, tier.group.size, self.step, spec.name))
+            for spec, x, compressed in zip(specs, tensors, compress, strict=True)
+        ]
+        outcomes = yield from confer(exchanges, lambda request: tier.architecture.carry(request, tier.group))
+        for spec, outcome, compressed in zip(specs, outcomes, compress, strict=True):
+            if compressed:
+                tier.memory[spec.name] = outcome.state
+        return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+
+
+def in_order(plans: Sequence[Sequence[Message]], arrival: Sequence[int]) -> list[tuple[int, Message]]:
+    """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
+    place = {i: k for k, i in enumerate(arrival)}
+    rest = [list(plan) for plan in plans]
+    merged: list[tuple[int, Message]] = []
+    while any(rest):
+        which = min((k for k, plan in enumerate(rest) if plan), key=lambda k: max(place[i] for i in rest[k][0].tensors))
+        merged.append((which, rest[which].pop(0)))
+    return merged

@@ -1,0 +1,38 @@
+"""Whose messages go first when one backward pass runs through several distributed models.
+
+A GAN's loss flows through the discriminator into the generator: both send while the same backward runs, and a message
+that is incomplete on one rank leaves later there than elsewhere. Ranks must nevertheless start collectives in the same
+order, so models take turns: a model sends only when those that backward reached before it have sent everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from laconic.worker import Worker
+
+_queues: WeakKeyDictionary[Worker, Turns] = WeakKeyDictionary()
+
+
+class Turns:
+    """The models that send in the current backward pass of one worker, in the order in which it reached them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[object, Callable[[], None]]] = []
+
+    @classmethod
+    def of(cls, worker: Worker) -> Turns:
+        return _queues.setdefault(worker, cls())
+
+    def enter(self, who: object, send: Callable[[], None]) -> None:
+        self._waiting.append((who, send))
+
+    def has(self, who: object) -> bool:
+        return bool(self._waiting) and self._waiting[0][0] is who
+
+    def leave(self, who: object) -> None:
+        """All has been sent (or the pass was given up): the next one sends what it has."""
+        self._waiting = [entry for entry in self._waiting if entry[0] is not who]
+        if self._waiting:
+            self._waiting[0][1]()
