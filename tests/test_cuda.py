@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import laconic
+from laconic.engine.virtual.compute import Compute
+from laconic.engine.virtual.network import Network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -83,6 +85,46 @@ def test_hooks_hold_under_cuda_autograd_threads() -> None:
         model[0](torch.randn(8, 64, device="cuda")).sum().backward()
         optimizer.step()
         assert model[3].weight.grad is not None
+
+
+@pytest.mark.parametrize("strategy", ["bsp / wfbp(0)", "bsp / allreduce(rank)", "bf16+ef"])
+def test_eight_virtual_workers_share_one_gpu(strategy: str) -> None:
+    """All their hooks run on one autograd thread: whoever waited there would wait for ever."""
+
+    def body() -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = laconic.distribute(model, optimizer, strategy)
+        for step in range(5):
+            draw = torch.Generator().manual_seed(100 * step + laconic.rank())
+            x, y = torch.randn(8, 64, generator=draw).cuda(), torch.randint(0, 10, (8,), generator=draw).cuda()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    rows = laconic.simulate(body, 8, Network.flat(8, 1e9, 5e-5), Compute(0.01, 0.02)).results
+    assert all(torch.equal(rows[0], row) for row in rows)
+    if "ef" not in strategy:
+        torch.testing.assert_close(rows[0], alone(), rtol=1e-4, atol=1e-5)
+
+
+def alone() -> torch.Tensor:
+    """One worker with the batches of all eight."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        batches = []
+        for rank in range(8):
+            draw = torch.Generator().manual_seed(100 * step + rank)
+            batches.append((torch.randn(8, 64, generator=draw), torch.randint(0, 10, (8,), generator=draw)))
+        x, y = (torch.cat(parts).cuda() for parts in zip(*batches, strict=True))
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 if __name__ == "__main__":
