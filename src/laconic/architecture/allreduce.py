@@ -22,7 +22,7 @@ from laconic.worker import Gather, Group, Reduce, Request
 )
 @dataclass(frozen=True)
 class AllReduce(Architecture):
-    """Reduce among equals.
+    """Reduce among equals, without a server: every worker ends with the sum.
 
     `order="backend"` leaves the order of sums to the transport. `order="rank"` sends the same bytes as a ring
     (all-to-all, local sum, all-gather) and always adds rank 0, 1, 2, … in this order, so that every engine gives the

@@ -20,7 +20,10 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class ErrorFeedback(Compressor):
-    """The word `ef`: wraps the chain before it (see `Remembering`, which does the work)."""
+    """What was not said today is added to what is said tomorrow: the word `ef`, which wraps the chain before it.
+
+    `Remembering`, which the chain becomes, does the work.
+    """
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         raise StrategyError("error feedback wraps a compressor: write it last in a chain, as in `bf16+ef`")

@@ -20,7 +20,7 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class Identity(Compressor):
-    """Say everything.
+    """Say everything: no compression.
 
     In a message it accepts no tensor, because what is not accepted travels dense, divided by the number of workers as
     it is copied into the message: the same operations in the same order as PyTorch's DDP, so that bits agree.

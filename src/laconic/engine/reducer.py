@@ -94,8 +94,8 @@ class Reducer:
         for buffer in self._active:
             innermost = buffer.tiers[0]
             share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
-            for i in buffer.members:
-                self._scales[i] = 1.0 if i in buffer.compressed else share
+            self._scales.update(dict.fromkeys(buffer.compressed, 1.0))
+            self._scales.update(dict.fromkeys(buffer.dense, share))
         self._next = 0
         self._turns.enter(self, self._send_complete)
 

@@ -37,5 +37,6 @@ named_sentence(
     "bsp / none / allreduce / sequential",
     axis="schedule",
     paper="Shi et al., arXiv 2005.13247",
+    evidence="published",
     doc="BSP with one fused all-reduce after backward.",
 )

@@ -83,7 +83,7 @@ class VirtualGroup(CountedGroup):
 
     def barrier(self) -> VirtualHandle:
         n = self.size
-        return self._meet("barrier", None, lambda all_: ([None] * n, _ring(n, 1.0), 2 * (n - 1)))
+        return self._meet("barrier", None, lambda all_: ([None] * n, ring(n, 1.0), 2 * (n - 1)))
 
     def _all_reduce(self, tensor: Tensor, op: str) -> VirtualHandle:
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
@@ -91,7 +91,7 @@ class VirtualGroup(CountedGroup):
             for x in tensors:
                 x.copy_(combined)
             n = self.size
-            return tensors, _ring(n, 2 * (n - 1) / n * combined.nbytes), 2 * (n - 1)
+            return tensors, ring(n, 2 * (n - 1) / n * combined.nbytes), 2 * (n - 1)
 
         return self._meet(f"all_reduce of {tensor.numel()} {op}", tensor, act)
 
@@ -99,7 +99,7 @@ class VirtualGroup(CountedGroup):
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
             stacked, n = torch.stack(tensors), self.size
             results = [stacked, *(stacked.clone() for _ in range(n - 1))]
-            return results, _ring(n, (n - 1) * tensors[0].nbytes), n - 1
+            return results, ring(n, (n - 1) * tensors[0].nbytes), n - 1
 
         return self._meet(f"all_gather of {tensor.numel()}", tensor, act)
 
@@ -227,6 +227,6 @@ class VirtualWorker:
         return VirtualHandle(self, meeting, lambda: meeting.results.pop(place))
 
 
-def _ring(size: int, nbytes: float) -> Transfers:
+def ring(size: int, nbytes: float) -> Transfers:
     """What a ring's edges carry."""
     return [(k, (k + 1) % size, nbytes) for k in range(size)] if size > 1 else []
