@@ -1,4 +1,4 @@
-"""Measurements of others that some tests are held against: the folder named by LACONIC_DATA, never part of the project."""
+"""Measurements of others that some tests are held against: the folder LACONIC_DATA, never part of the project."""
 
 from __future__ import annotations
 
