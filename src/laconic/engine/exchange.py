@@ -55,19 +55,38 @@ def drive(journeys: Iterable[Departed]) -> None:
         underway = [journey for journey in underway if not journey.arrived]
 
 
-def together(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
-    """Run carryings side by side: the handles of a round are started before any is waited for."""
-    results: list[Any] = [None] * len(carryings)
-    answers: dict[int, Any] = dict.fromkeys(range(len(carryings)))
+def side_by_side(journeys: Sequence[Journey]) -> Generator[list[Handle], list[Any], list[Any]]:
+    """Several journeys as one: all handles of a round are started before any is waited for."""
+    results: list[Any] = [None] * len(journeys)
+    answers: dict[int, Any] = dict.fromkeys(range(len(journeys)))
     while answers:
-        handles: dict[int, Handle] = {}
+        started: dict[int, list[Handle]] = {}
         for i, answer in answers.items():
             try:
-                handles[i] = carryings[i].send(answer)
+                started[i] = journeys[i].send(answer)
             except StopIteration as end:
                 results[i] = end.value
-        answers = dict(zip(handles, (yield list(handles.values())), strict=True)) if handles else {}
+        if not started:
+            break
+        arrived = iter((yield [handle for handles in started.values() for handle in handles]))
+        answers = {i: [next(arrived) for _ in handles] for i, handles in started.items()}
     return results
+
+
+def together(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
+    """Run an architecture's carryings side by side."""
+    return side_by_side([_journey(carrying) for carrying in carryings])
+
+
+def _journey(carrying: Carrying) -> Journey:
+    """A carrying waits for one handle at a time."""
+    answer: Any = None
+    while True:
+        try:
+            handle = carrying.send(answer)
+        except StopIteration as end:
+            return end.value
+        (answer,) = yield [handle]
 
 
 def confer(exchanges: Sequence[Exchange], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, list[Outcome]]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.compression.base import Outcome, TensorSpec
-from laconic.engine.exchange import Departed, confer, together
+from laconic.engine.exchange import Departed, confer, side_by_side, together
 from laconic.engine.tiers import Tier
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError
@@ -218,7 +218,7 @@ class Reducer:
             lanes.append(together([tier.architecture.carry(Reduce(dense, "sum", control), tier.group)]))
         if compressed:
             lanes.append(self._converse(buffer, tier, compressed))
-        yield from _side_by_side(lanes)
+        yield from side_by_side(lanes)
         if len(parts) > 1:
             for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
                 part.copy_(arrived.view(part.shape))
@@ -231,25 +231,6 @@ class Reducer:
         for i, outcome in zip(compressed, outcomes, strict=True):
             buffer.places[i].copy_(outcome.result.view_as(buffer.places[i]))
             tier.memory[self._specs[i].name] = outcome.state
-
-
-def _side_by_side(lanes: list[Generator[Any, Any, Any]]) -> Generator[Any, Any, None]:
-    """Several journeys as one: their handles of a round start together."""
-    answers: dict[int, Any] = dict.fromkeys(range(len(lanes)))
-    while answers:
-        started: dict[int, list[Any]] = {}
-        for i, answer in answers.items():
-            try:
-                started[i] = lanes[i].send(answer)
-            except StopIteration:
-                continue
-        if not started:
-            return
-        results = yield [handle for handles in started.values() for handle in handles]
-        answers, position = {}, 0
-        for i, handles in started.items():
-            answers[i] = results[position : position + len(handles)]
-            position += len(handles)
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

@@ -29,10 +29,10 @@ class World:
 
     def __init__(self, clock: Clock, network: Network, compute: Compute) -> None:
         self.clock, self.network, self.compute = clock, network, compute
-        self.meetings: dict[tuple[Any, ...], Meeting] = {}
+        self.gatherings: dict[tuple[Any, ...], Gathering] = {}
 
 
-class Meeting(Operation):
+class Gathering(Operation):
     """One collective: complete when all members have come with their tensors."""
 
     def __init__(self, world: World, group: tuple[int, ...], what: str) -> None:
@@ -145,7 +145,7 @@ class VirtualGroup(CountedGroup):
         return self._message(source, self.rank, tag, tensor, sending=False)
 
     def _message(self, source: int, to: int, tag: int, tensor: Tensor, sending: bool) -> VirtualHandle:
-        """A message is a meeting of two, in the order of its (source, destination, tag)."""
+        """A message is a gathering of two, in the order of its (source, destination, tag)."""
         count = self._messages[source, to, tag] = self._messages.get((source, to, tag), 0) + 1
         pair = (self.ranks[source], self.ranks[to])
 
@@ -218,13 +218,13 @@ class VirtualWorker:
         tensor: Any,
         act: Callable[[list[Any]], Any],
     ) -> VirtualHandle:
-        meetings = self._world.meetings
-        meeting = meetings.get(key)
-        if meeting is None:
-            meeting = meetings[key] = Meeting(self._world, members, what)
-        if meeting.join(place, tensor, act):
-            del meetings[key]
-        return VirtualHandle(self, meeting, lambda: meeting.results.pop(place))
+        gatherings = self._world.gatherings
+        gathering = gatherings.get(key)
+        if gathering is None:
+            gathering = gatherings[key] = Gathering(self._world, members, what)
+        if gathering.join(place, tensor, act):
+            del gatherings[key]
+        return VirtualHandle(self, gathering, lambda: gathering.results.pop(place))
 
 
 def ring(size: int, nbytes: float) -> Transfers:
