@@ -15,13 +15,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from namespaces import network
+from namespaces import network, wire_bytes
 
 WORKERS = 4
 ELEMENTS = 4_000_000
@@ -65,11 +64,6 @@ def work() -> None:
         rows[name] = group.all_gather(mine).wait().tolist()
     if rank == 0:
         print(json.dumps(rows), flush=True)
-
-
-def wire_bytes() -> int:
-    name = os.environ["GLOO_SOCKET_IFNAME"]
-    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from namespaces import Place, network
+from namespaces import Place, network, wire_bytes
 
 WORKERS = 4
 MODELS = {"2m": (4, 192), "25m": (8, 512)}  # layers, width
@@ -136,12 +136,6 @@ def build_model(layers: int, width: int) -> Any:
     layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     return nn.Sequential(nn.Embedding(CHARACTERS, width), encoder, nn.Linear(width, CHARACTERS))
-
-
-def wire_bytes() -> int:
-    """What this namespace's interface has sent; the loopback's counter belongs to everyone and says nothing."""
-    name = os.environ["GLOO_SOCKET_IFNAME"]
-    return 0 if name == "lo" else int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
 
 
 def tell(**facts: Any) -> None:

@@ -118,13 +118,17 @@ def through_a_frozen_partner(crew: Crew) -> None:
         g_opt.step()
         g_opt.zero_grad()
         d_opt.zero_grad()
-    assert len({tuple(row.flatten().tolist()) for row in gathered(crew, g.weight)}) == 1
+    assert_equal_everywhere(crew, g.weight)
 
 
 def gathered(crew: Crew, tensor: torch.Tensor) -> list[torch.Tensor]:
     rows = [torch.empty_like(tensor) for _ in range(crew.size)]
     torch.distributed.all_gather(rows, tensor.detach().contiguous(), group=crew.process_group)
     return rows
+
+
+def assert_equal_everywhere(crew: Crew, tensor: torch.Tensor) -> None:
+    assert len({tuple(row.flatten().tolist()) for row in gathered(crew, tensor)}) == 1
 
 
 def averages_are_there_after_backward(crew: Crew) -> None:
@@ -165,7 +169,7 @@ def survives_a_backward_that_raises(crew: Crew) -> None:
     optimizer.zero_grad()
     for step in range(3):
         plain_step(model, optimizer, crew.rank, step)
-    assert len({tuple(row.flatten().tolist()) for row in gathered(crew, model[0].weight)}) == 1
+    assert_equal_everywhere(crew, model[0].weight)
 
 
 class Critic(nn.Module):
@@ -188,7 +192,7 @@ def chained_models_with_unused_parameters(crew: Crew) -> None:
             optimizer.step()
             optimizer.zero_grad()
     for parameter in [*g.parameters(), *d.parameters()]:
-        assert len({tuple(row.flatten().tolist()) for row in gathered(crew, parameter)}) == 1
+        assert_equal_everywhere(crew, parameter)
 
 
 def two_backwards_over_one_graph(crew: Crew) -> None:
@@ -236,7 +240,7 @@ def a_line_search_decides_alike(crew: Crew) -> None:
             return loss
 
         optimizer.step(closure)
-    assert len({tuple(row.flatten().tolist()) for row in gathered(crew, model[0].weight)}) == 1
+    assert_equal_everywhere(crew, model[0].weight)
 
 
 def survives_a_raising_backward_that_bypasses_forward(crew: Crew) -> None:
@@ -257,7 +261,7 @@ def survives_a_raising_backward_that_bypasses_forward(crew: Crew) -> None:
             F.cross_entropy(model.forward(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert len({tuple(row.flatten().tolist()) for row in gathered(crew, model[0].weight)}) == 1
+        assert_equal_everywhere(crew, model[0].weight)
 
 
 def a_returned_parameter_gathers_no_hooks(crew: Crew) -> None:

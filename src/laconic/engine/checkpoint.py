@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn, optim
 
+from laconic.engine.files import replacing
 from laconic.engine.optimizer import DistributedOptimizer
 from laconic.engine.session import Session
 from laconic.errors import ContractError, Disagreement
@@ -50,7 +51,8 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     _write(folder / f"rank-{group.rank}.pt", content)
     group.barrier().wait()
     if group.rank == 0:
-        _write_text(root / "latest", folder.name)
+        with replacing(root / "latest") as beside:
+            beside.write_text(folder.name)
         for old in root.iterdir():
             if _NAME.fullmatch(old.name) and old.name != folder.name:
                 shutil.rmtree(old, ignore_errors=True)
@@ -139,24 +141,10 @@ def _latest(root: Path) -> Path | None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    beside = path.with_suffix(".tmp")
-    try:
-        with beside.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _write_text(path: Path, text: str) -> None:
-    beside = path.with_suffix(".tmp")
-    try:
-        beside.write_text(text)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as beside, beside.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read(path: Path, device: torch.device) -> dict[str, Any]:

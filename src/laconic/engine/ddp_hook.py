@@ -10,13 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
-from laconic.compression.base import State, TensorSpec
-from laconic.compression.chain import chain
-from laconic.compression.none import Identity
+from laconic.compression.base import TensorSpec
 from laconic.engine.connect import connect
-from laconic.engine.exchange import confer
-from laconic.engine.meeting import Meeting
-from laconic.engine.real import RealGroup, RealWorker
+from laconic.engine.real import RealWorker
+from laconic.engine.tiers import Tier
 from laconic.errors import StrategyError
 from laconic.strategy import Sentence, Strategy
 
@@ -52,61 +49,44 @@ class DDPHook:
     """
 
     def __init__(self, sentence: Sentence, seed: int) -> None:
-        self._compressor = chain([word.make() for word in sentence.compression])
-        self._architecture = sentence.architecture.make()
-        self._seed = seed
-        self._memory: dict[int, State] = {}
-        self._group: RealGroup | None = None
+        self._sentence, self._seed = sentence, seed
+        self._tier: Tier | None = None
+        self._names: dict[int, str] = {}
         self._step = 0
         self._all_left: Future[None] = Future()
         self._last: Future[None] = self._all_left
 
     def __call__(self, process_group: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-        if self._group is None:
+        if self._tier is None:
             worker = connect()
             assert isinstance(worker, RealWorker)
-            self._group = worker.world if process_group is None else worker.adopt(process_group)
+            group = worker.world if process_group is None else worker.adopt(process_group)
+            self._tier = Tier(self._sentence, group, self._seed)
         if bucket.index() == 0:
             self._step += 1
             self._last = self._all_left = Future()
         previous, self._last = self._last, Future()
-        result = _pump(self._travel(bucket, self._group), bucket.buffer(), previous, self._last)
+        result = _pump(self._travel(bucket, self._tier), bucket.buffer(), previous, self._last)
         if bucket.is_last():
             self._all_left.set_result(None)
         return result
 
-    def _travel(self, bucket: dist.GradBucket, group: RealGroup) -> Generator[Any, Any, None]:
-        gradients, parameters, plain = bucket.gradients(), bucket.parameters(), Identity()
-        specs = [
-            TensorSpec(f"{bucket.index()}.{k}", tuple(p.shape), g.dtype, "vector" if p.dim() < 2 else "matrix")
-            for k, (g, p) in enumerate(zip(gradients, parameters, strict=True))
-        ]
-        taken = [self._compressor.accepts(spec) for spec in specs]
-        if not any(taken):
-            yield from confer(
-                [plain.exchange(bucket.buffer(), {}, self._meet(specs[0], group, bucket.buffer().device))],
-                self._carry(group),
-            )
+    def _travel(self, bucket: dist.GradBucket, tier: Tier) -> Generator[Any, Any, None]:
+        gradients = bucket.gradients()
+        specs = [self._spec(p, g) for g, p in zip(gradients, bucket.parameters(), strict=True)]
+        if not any(tier.compressor.accepts(spec) for spec in specs):  # all of it as it lies there
+            gradients = [bucket.buffer()]
+            specs = [TensorSpec("bucket", tuple(gradients[0].shape), gradients[0].dtype)]
+            yield from tier.converse(specs, gradients, self._step, exact=True)
             return
-        exchanges = []
-        for spec, gradient, parameter, compress in zip(specs, gradients, parameters, taken, strict=True):
-            compressor, memory = (self._compressor, self._remembered(parameter, spec)) if compress else (plain, {})
-            exchanges.append(compressor.exchange(gradient, memory, self._meet(spec, group, gradient.device)))
-        outcomes = yield from confer(exchanges, self._carry(group))
-        for gradient, parameter, outcome in zip(gradients, parameters, outcomes, strict=True):
-            gradient.copy_(outcome.result.view_as(gradient))
-            self._memory[id(parameter)] = outcome.state
+        means = yield from tier.converse(specs, gradients, self._step)
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
-    def _remembered(self, parameter: Tensor, spec: TensorSpec) -> State:
-        if id(parameter) not in self._memory:
-            self._memory[id(parameter)] = {k: v.to(parameter.device) for k, v in self._compressor.init(spec).items()}
-        return self._memory[id(parameter)]
-
-    def _carry(self, group: RealGroup) -> Callable[[Any], Any]:
-        return lambda request: self._architecture.carry(request, group)
-
-    def _meet(self, spec: TensorSpec, group: RealGroup, device: torch.device) -> Meeting:
-        return Meeting(group.rank, group.size, self._step, spec.name, self._seed, device)
+    def _spec(self, parameter: Tensor, gradient: Tensor) -> TensorSpec:
+        """Named by the order in which DDP first showed it, the same on all ranks; DDP itself gives no names."""
+        name = self._names.setdefault(id(parameter), str(len(self._names)))
+        return TensorSpec(name, tuple(parameter.shape), gradient.dtype, "vector" if parameter.dim() < 2 else "matrix")
 
 
 def _pump(
@@ -118,7 +98,7 @@ def _pump(
     def resume(answers: list[Any] | None, waits: list[Future[None]]) -> None:
         try:
             with torch.no_grad():
-                handles = next(journey) if answers is None else journey.send(answers)
+                handles = journey.send(answers)
             under_way = [handle.work.get_future() for handle in handles]
             collect_all([*under_way, *waits]).then(lambda done: arrived(done, handles))
         except StopIteration:

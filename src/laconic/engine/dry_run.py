@@ -10,7 +10,7 @@ from torch import nn, optim
 from laconic.compression.chain import chain
 from laconic.engine.config import RunConfig
 from laconic.engine.parameters import Parameters
-from laconic.engine.tiers import Stack, level_names, stack_for
+from laconic.engine.tiers import govern, level_names
 from laconic.strategy import Strategy
 from laconic.worker import Kind
 
@@ -18,15 +18,13 @@ from laconic.worker import Kind
 def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
     """Sentence, messages, bytes and memory of one worker, priced without running."""
     parameters = Parameters.of(model, gather_sparse)
-    governed: dict[Stack, list[int]] = {}
-    for i in reversed(range(len(parameters.specs))):
-        governed.setdefault(stack_for(strategy, parameters.specs[i], lambda _: False), []).append(i)
+    governed = govern(strategy, parameters.specs, lambda _: False)
     sizes = _level_sizes(strategy, workers)
     table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
     sent_total = memory_total = 0.0
     for stack, members in governed.items():
         for sentence, level in stack:
-            specs = [parameters.specs[i] for i in members]
+            specs = [parameters.specs[i] for i in reversed(members)]  # as backward brings them
             size = sizes.get(level, workers)
             compressor = chain([word.make() for word in sentence.compression])
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))

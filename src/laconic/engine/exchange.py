@@ -41,7 +41,7 @@ class Departed:
 
     def _resume(self, results: list[Any] | None) -> None:
         try:
-            self._handles = next(self._journey) if results is None else self._journey.send(results)
+            self._handles = self._journey.send(results)  # type: ignore[arg-type]  # None starts it
         except StopIteration as end:
             self._handles, self.result = None, end.value
 

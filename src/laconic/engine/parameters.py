@@ -52,10 +52,15 @@ class Parameters:
         )
 
     @cached_property
+    def trainable(self) -> tuple[nn.Parameter, ...]:
+        """All of them, dense ones first: the numbering that hooks use."""
+        return *self.dense, *self.sparse
+
+    @cached_property
     def _shares(self) -> tuple[tuple[float, str], ...]:
-        total = sum(p.numel() for p in (*self.dense, *self.sparse))
+        total = sum(p.numel() for p in self.trainable)
         names = (*(spec.name for spec in self.specs), *self.sparse_names)
-        return tuple((p.numel() / total, name) for p, name in zip((*self.dense, *self.sparse), names, strict=True))
+        return tuple((p.numel() / total, name) for p, name in zip(self.trainable, names, strict=True))
 
     def share(self, i: int) -> tuple[float, str]:
         """How much of all elements the i-th trainable parameter holds, and its name."""
@@ -63,7 +68,7 @@ class Parameters:
 
     @property
     def device(self) -> torch.device:
-        return (self.dense or self.sparse)[0].device
+        return self.trainable[0].device
 
 
 def _shape_role(parameter: torch.Tensor) -> str:

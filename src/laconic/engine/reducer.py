@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laconic.compression.base import Outcome, TensorSpec
-from laconic.engine.exchange import Departed, confer, side_by_side, together
+from laconic.compression.base import TensorSpec
+from laconic.engine.exchange import Departed, side_by_side, together
 from laconic.engine.tiers import Tier
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError
@@ -41,6 +41,7 @@ class Buffer:
         dense = [i for i in message.tensors if i not in set(compressed)]
         self.leaves, self.tiers, self.compressed, self.dense = message.leaves, tiers, compressed, dense
         self.members = [*compressed, *dense]
+        self.compressed_by = [[i for i in self.members if t.compressor.accepts(specs[i])] for t in tiers]
         self.control_numel = control
         self.dense_start = sum(specs[i].numel for i in compressed)
         self.dense_end = sum(specs[i].numel for i in self.members)
@@ -107,8 +108,8 @@ class Reducer:
         """Parameter i has its gradient: take it along; send what is complete. Never waits."""
         self._touched[i] = True
         self.arrival.append(i)
-        buffer = self._home.get(i)
-        if buffer is None or i not in self._scales:
+        buffer = self._home[i]
+        if i not in self._scales:  # its section does not average gradients in this step
             return
         if i not in buffer.waiting:
             raise ContractError(
@@ -191,18 +192,18 @@ class Reducer:
 
     def _travel(self, buffer: Buffer, carries_control: bool) -> Generator[Any, Any, None]:
         """Through every tier that averages in this step, inner to outer."""
-        active = [tier for tier in buffer.tiers if tier.sync.averages_gradients(self._step)]
-        for tier in active:
-            divided = tier is active[0] and tier is buffer.tiers[0]
-            yield from self._cross(buffer, tier, carries_control, divided)
+        for tier, compressed in zip(buffer.tiers, buffer.compressed_by, strict=True):
+            if tier.sync.averages_gradients(self._step):
+                yield from self._cross(buffer, tier, compressed, carries_control)
 
-    def _cross(self, buffer: Buffer, tier: Tier, carries_control: bool, divided: bool) -> Generator[Any, Any, None]:
+    def _cross(
+        self, buffer: Buffer, tier: Tier, compressed: list[int], carries_control: bool
+    ) -> Generator[Any, Any, None]:
         """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it.
 
         The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. A
         tier that compresses other tensors has its dense part gathered and put back.
         """
-        compressed = [i for i in buffer.members if tier.compressor.accepts(self._specs[i])]
         end = len(buffer.storage) if carries_control else buffer.dense_end
         if compressed == buffer.compressed:
             parts = [buffer.storage[buffer.dense_start : end]]
@@ -210,7 +211,7 @@ class Reducer:
             parts = [buffer.places[i] for i in buffer.members if i not in compressed]
             parts.append(buffer.storage[buffer.dense_end : end])
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
-        if not divided:
+        if tier is not buffer.tiers[0]:
             dense.mul_(1 / tier.group.size)
         lanes: list[Generator[Any, Any, Any]] = []
         if dense.numel():
@@ -224,13 +225,10 @@ class Reducer:
                 part.copy_(arrived.view(part.shape))
 
     def _converse(self, buffer: Buffer, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
-        exchanges = [tier.exchange(self._specs[i], buffer.places[i], self._step) for i in compressed]
-        outcomes: list[Outcome] = yield from confer(
-            exchanges, lambda request: tier.architecture.carry(request, tier.group)
-        )
-        for i, outcome in zip(compressed, outcomes, strict=True):
-            buffer.places[i].copy_(outcome.result.view_as(buffer.places[i]))
-            tier.memory[self._specs[i].name] = outcome.state
+        places = [buffer.places[i] for i in compressed]
+        means = yield from tier.converse([self._specs[i] for i in compressed], places, self._step)
+        for place, mean in zip(places, means, strict=True):
+            place.copy_(mean)
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

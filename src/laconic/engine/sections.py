@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from laconic.compression.none import Identity
-from laconic.engine.exchange import confer
-from laconic.engine.meeting import Meeting
 from laconic.engine.tiers import Stack, Tier
 from laconic.errors import StrategyError
 from laconic.schedule.plan import Message
@@ -62,7 +59,6 @@ class SectionView:
 
     section: Section
     tier: Tier
-    _plain: Identity = field(default_factory=Identity)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -77,20 +73,8 @@ class SectionView:
         return self.section.session.steps
 
     def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
-        tier = self.tier
         specs = [self.section.session.parameters.specs[i] for i in self.section.members]
-        compress = [not exact and tier.compressor.accepts(spec) for spec in specs]
-        exchanges = [
-            tier.exchange(spec, x, self.step)
-            if compressed
-            else self._plain.exchange(x, {}, Meeting(tier.group.rank, tier.group.size, self.step, spec.name))
-            for spec, x, compressed in zip(specs, tensors, compress, strict=True)
-        ]
-        outcomes = yield from confer(exchanges, lambda request: tier.architecture.carry(request, tier.group))
-        for spec, outcome, compressed in zip(specs, outcomes, compress, strict=True):
-            if compressed:
-                tier.memory[spec.name] = outcome.state
-        return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+        return self.tier.converse(specs, tensors, self.step, exact)
 
 
 def in_order(plans: Sequence[Sequence[Message]], arrival: Sequence[int]) -> list[tuple[int, Message]]:

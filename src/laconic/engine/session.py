@@ -21,7 +21,7 @@ from laconic.engine.reducer import Reducer
 from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.sections import Section, in_order
 from laconic.engine.sparse import average_sparse
-from laconic.engine.tiers import Stack, Tier, active_conditions, stack_for
+from laconic.engine.tiers import Stack, Tier, active_conditions, govern
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError, NonFinite
 from laconic.strategy import Condition, StepCondition, Strategy
@@ -68,7 +68,7 @@ class Session:
         self._hooks = BackwardHooks(
             worker,
             model,
-            [*self.parameters.dense, *self.parameters.sparse],
+            self.parameters.trainable,
             lambda: worker.computed("forward"),
             self._on_gradient,
             self._on_end_of_backward,
@@ -79,9 +79,7 @@ class Session:
 
     def _governed(self) -> dict[Stack, list[int]]:
         """Who governs which parameter now."""
-        governed: dict[Stack, list[int]] = {}
-        for i, spec in enumerate(self.parameters.specs):
-            governed.setdefault(stack_for(self.strategy, spec, self._passed.__contains__), []).append(i)
+        governed = govern(self.strategy, self.parameters.specs, self._passed.__contains__)
         if not governed:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
         return governed
@@ -150,7 +148,7 @@ class Session:
             self._nonfinite = None
             self.reducer.begin(self.steps)
         if self._options.refuse_nonfinite:
-            self._look_at(self.parameters.dense[i] if dense else self.parameters.sparse[i - len(self.parameters.dense)])
+            self._look_at(self.parameters.trainable[i])
         if dense:
             self.reducer.ready(i)
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from laconic.architecture.base import Architecture
 from laconic.compression.base import Compressor, Exchange, State, TensorSpec
 from laconic.compression.chain import chain
+from laconic.compression.none import Identity
+from laconic.engine.exchange import confer
 from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
-from laconic.worker import Group
+from laconic.worker import Group, Handle
 
 Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: everyone)."""
+
+_PLAIN = Identity()
 
 
 @dataclass
@@ -45,11 +50,25 @@ class Tier:
     def has_memory(self) -> bool:
         return self.sync.has_memory or self.compressor.has_memory
 
-    def exchange(self, spec: TensorSpec, x: Tensor, step: int) -> Exchange:
-        """One tensor's conversation in one step, with what this worker remembers of it."""
+    def converse(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
+        not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
+        taken = [not exact and self.compressor.accepts(spec) for spec in specs]
+        exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
+        outcomes = yield from confer(exchanges, lambda request: self.architecture.carry(request, self.group))
+        for spec, outcome, compressed in zip(specs, outcomes, taken, strict=True):
+            if compressed:
+                self.memory[spec.name] = outcome.state
+        return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+
+    def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
+        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, x.device)
+        if not compressed:
+            return _PLAIN.exchange(x, {}, meet)
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
-        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, x.device)
         return self.compressor.exchange(x, self.memory[spec.name], meet)
 
 
@@ -66,6 +85,14 @@ def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bo
     if level is not None:
         raise StrategyError(f"tiers inside the tier {level!r}: write all levels in one row, [...]@a > [...]@b")
     return tuple(pair for inner, name in strategy.levels for pair in stack_for(inner, spec, holds, name))
+
+
+def govern(strategy: Strategy, specs: Sequence[TensorSpec], holds: Callable[[object], bool]) -> dict[Stack, list[int]]:
+    """Which parameters (by index, ascending) each stack of sentences governs now."""
+    governed: dict[Stack, list[int]] = {}
+    for i, spec in enumerate(specs):
+        governed.setdefault(stack_for(strategy, spec, holds), []).append(i)
+    return governed
 
 
 def active_conditions(strategy: Strategy, passed: Collection[Condition]) -> list[Condition]:

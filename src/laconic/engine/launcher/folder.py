@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import socket
 from datetime import datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic._version import __version__
+from laconic.engine.files import replacing
 from laconic.errors import LaconicError
 
 
@@ -73,10 +73,8 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        path = self._folder / self._name
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(self._facts, indent=2) + "\n")
-        partial.replace(path)
+        with replacing(self._folder / self._name) as beside:
+            beside.write_text(json.dumps(self._facts, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

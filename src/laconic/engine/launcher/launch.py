@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import prepare_environment
 from laconic.engine.launcher.account import explain, report_failure, say, shown
 from laconic.engine.launcher.folder import Record, choose_folder
@@ -47,31 +46,18 @@ def launch(request: Request) -> int:
         return launch_virtually(request)
     host, _ = request.endpoint
     folder = choose_folder(request.folder, request.stem)
-    config = _config(request, str(folder))
+    config = request.config(folder)
     os.environ.update(config.to_env(), OMP_NUM_THREADS=str(request.threads), PYTHONUNBUFFERED="1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is worth a sentence, not C++ frames
     prepare_environment(host)
     return _Run(request, folder).carry_out()
 
 
-def _config(request: Request, folder: str | None) -> RunConfig:
-    return RunConfig(
-        strategy=request.strategy,
-        folder=folder,
-        heartbeat_seconds=request.heartbeat_seconds,
-        threads=request.threads,
-        dry_run=request.dry_run,
-        workers=request.workers * request.nodes,
-        nodes=request.nodes,
-        targets=dict(request.targets),
-    )
-
-
 def _dry_run(request: Request) -> int:
     """One process, no group: `laconic.distribute` reports what the run would cost, and ends the script."""
     environment = {
         **os.environ,
-        **_config(request, None).to_env(),
+        **request.config(None).to_env(),
         "RANK": "0",
         "OMP_NUM_THREADS": str(request.threads),
     }

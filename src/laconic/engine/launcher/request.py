@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import resolves_to_loopback
 from laconic.errors import LaconicError
 
@@ -107,6 +108,19 @@ class Request:
     def stem(self) -> str:
         """What to call the run."""
         return self.command[0].rsplit(".", 1)[-1] if self.module else Path(self.command[0]).stem
+
+    def config(self, folder: Path | None) -> RunConfig:
+        """What the workers are told."""
+        return RunConfig(
+            strategy=self.strategy,
+            folder=None if folder is None else str(folder),
+            heartbeat_seconds=self.heartbeat_seconds,
+            threads=self.threads,
+            dry_run=self.dry_run,
+            workers=self.workers * self.nodes,
+            nodes=self.nodes,
+            targets=dict(self.targets),
+        )
 
     def python_arguments(self) -> list[str]:
         """What follows `python`: unbuffered, then the script and its arguments as plain Python would get them."""

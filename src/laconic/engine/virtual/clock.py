@@ -72,7 +72,6 @@ class Clock:
         self._ready: list[tuple[float, int]] = []
         self._finished = threading.Semaphore(0)
         self._failed: BaseException | None = None
-        self.holder: Runner | None = None
 
     def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run all to their ends; the first error of any ends all and is raised here."""
@@ -119,7 +118,6 @@ class Clock:
         operation.waiting.clear()
 
     def entered(self, runner: Runner) -> None:
-        self.holder = runner
         self._switched(runner.rank)
         if self._failed is not None:
             raise Stopped

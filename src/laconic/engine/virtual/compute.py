@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -54,12 +55,11 @@ class Compute:
 
     def seconds(self, part: Part, share: float, name: str | None = None) -> float:
         """A share of a part; for backward, the share of the named tensor."""
-        if part == "backward" and name is not None and self.backward_by_tensor:
-            total = sum(self.backward_by_tensor.values())
-            share = self.backward_by_tensor.get(name, 0.0) / total if total else share
-        whole: Sequence[tuple[str, float]] = (
-            ("forward", self.forward_seconds),
-            ("backward", self.backward_seconds),
-            ("step", self.step_seconds),
-        )
-        return dict(whole)[part] * share
+        if part == "backward" and name is not None and self._backward_total:
+            share = self.backward_by_tensor.get(name, 0.0) / self._backward_total
+        whole: float = getattr(self, f"{part}_seconds")
+        return whole * share
+
+    @cached_property
+    def _backward_total(self) -> float:
+        return sum(self.backward_by_tensor.values())

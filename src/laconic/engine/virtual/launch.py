@@ -8,7 +8,6 @@ import time
 import traceback
 from pathlib import Path
 
-from laconic.engine.config import RunConfig
 from laconic.engine.launcher.folder import Record, choose_folder
 from laconic.engine.launcher.request import Request
 from laconic.engine.virtual.script import Setting, run_script
@@ -17,12 +16,10 @@ from laconic.errors import LaconicError
 
 def launch_virtually(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
-    setting = Setting.read(request.network or "1Gbit", request.workers)
+    network = request.network or "1Gbit"
+    setting = Setting.read(network, request.workers)
     folder = choose_folder(request.folder, request.stem)
-    config = RunConfig(
-        strategy=request.strategy, folder=str(folder), workers=request.workers, targets=dict(request.targets)
-    )
-    os.environ.update(config.to_env())
+    os.environ.update(request.config(folder).to_env())
     record = Record(
         folder,
         command=sys.argv,
@@ -30,7 +27,7 @@ def launch_virtually(request: Request) -> int:
         strategy=request.strategy,
         workers=request.workers,
         nodes=1,
-        network=request.network or "1Gbit",
+        network=network,
         targets=dict(request.targets),
     )
     record.begin(0)

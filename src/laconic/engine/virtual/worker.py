@@ -173,6 +173,7 @@ class VirtualWorker:
         self.world = VirtualGroup(self, tuple(range(size)))
         self._groups = {self.world.ranks: self.world}
         self._step = 0
+        self._factor = world.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
 
     @property
@@ -193,9 +194,10 @@ class VirtualWorker:
         """Time passes on this worker, without giving the baton away: this is called inside hooks too."""
         compute = self._world.compute
         runner = self._world.clock.runner(self.rank)
-        runner.seconds += compute.seconds(part, share, name) * compute.factor(self.rank, self._step)
+        runner.seconds += compute.seconds(part, share, name) * self._factor
         if part == "step":
             self._step += 1
+            self._factor = compute.factor(self.rank, self._step)
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         self._finishers.append(finish)
