@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from namespaces import network, wire_bytes
+from laconic.engine.net import interface_bytes, shaped
 
 WORKERS = 4
 ELEMENTS = 4_000_000
@@ -52,6 +52,10 @@ def work() -> None:
         "broadcast": lambda: group.broadcast(x).wait(),
         "send and receive": ring,
     }
+
+    def wire_bytes() -> int:
+        return interface_bytes(os.environ["GLOO_SOCKET_IFNAME"])[0]
+
     rows = {}
     for name, operation in operations.items():
         operation()
@@ -72,7 +76,7 @@ def main() -> None:
     if parser.parse_args().as_worker:
         work()
         return
-    with network(WORKERS) as net:
+    with shaped(WORKERS, bits_per_second=None) as net:
         workers = []
         for rank, place in enumerate(net.places):
             environment = {

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from torch.optim import Optimizer
 
 
 class Kind(StrEnum):
@@ -158,6 +159,11 @@ class Worker(Protocol):
         """How many workers share this worker's machine."""
         ...
 
+    @property
+    def waited_seconds(self) -> float:
+        """For how long this worker has been blocked in its handles' `wait` so far: communication that nothing hid."""
+        ...
+
     def clock_seconds(self) -> float: ...
     def group(self, ranks: Sequence[int]) -> Group: ...
 
@@ -165,6 +171,16 @@ class Worker(Protocol):
         self, part: Literal["forward", "backward", "step"], share: float = 1.0, name: str | None = None
     ) -> None:
         """The worker's own computation has come this far: a share of a part, for backward up to a named gradient."""
+        ...
+
+    def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+        """These words work on tensors of so many elements now: time that a virtual clock must be told."""
+        ...
+
+    def stepper(
+        self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]
+    ) -> Callable[[], None] | None:
+        """Another way to step, where workers of one process can share it while `equal()` holds; None: its own way."""
         ...
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Level, Network
-from laconic.engine.virtual.units import bits_per_second, seconds
 from laconic.errors import LaconicError
+from laconic.units import bits_per_second, seconds
 
 
 def ends(

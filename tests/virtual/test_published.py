@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from laconic.engine.virtual import flows
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Level, Network
-from laconic.engine.virtual.worker import ring
 from tests import data
 
 NIC_BYTES_PER_SECOND = 1.15e9  # the row's one fitted figure, for 10 Gb/s Ethernet
@@ -18,10 +18,10 @@ INSIDE_BITS_PER_SECOND = 1e12  # inside a machine nothing is the bottleneck once
 def ring_seconds(gpus: int, nbytes: float) -> float:
     """An all-reduce over machines of four that share one NIC each, by the simulator's own fluid."""
     network = Network(gpus, (Level(1, INSIDE_BITS_PER_SECOND), Level(4, 8 * NIC_BYTES_PER_SECOND)))
-    sources, destinations, loads = zip(*ring(gpus, 2 * (gpus - 1) / gpus * nbytes), strict=True)
     ended = []
     fluid = Fluid(network.capacities)
-    fluid.add(Job(*network.load(sources, destinations, loads), finished=ended.append), 0.0)
+    load = network.price("all_reduce", None, flows.all_reduce(gpus, nbytes), range(gpus))
+    fluid.add(Job(*load, finished=ended.append), 0.0)
     while (event := fluid.next_event()) < math.inf:
         fluid.advance(event)
     return float(ended[0])

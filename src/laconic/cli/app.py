@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import catalogue, doctor, run
+from laconic.cli import catalogue, compare, doctor, net, profile, run
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -35,6 +35,9 @@ def options(
 
 
 run.register(app)
+compare.register(app)
+net.register(app)
+profile.register(app)
 doctor.register(app)
 catalogue.register(app)
 

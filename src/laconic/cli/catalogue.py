@@ -24,10 +24,14 @@ def register(app: typer.Typer) -> None:
 def list_techniques(
     axis: Annotated[str | None, typer.Argument(help="Only this axis, such as sync or compression.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    rivals: Annotated[bool, typer.Option("--rivals", help="Other libraries' methods, to compare with.")] = False,
 ) -> None:
     """List every technique, with its paper and the evidence that it does what the paper says."""
     from laconic import registry
 
+    if rivals:
+        _list_rivals()
+        return
     known = registry.AXES + registry.OTHER_AXES
     if axis is not None and axis.lower() not in known:
         raise StrategyError(f'"{axis}" is no axis; write one of {", ".join(known)}')
@@ -41,7 +45,12 @@ def list_techniques(
 def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
     """Show one technique: its paper, knobs, claims and what it does."""
     from laconic import registry
+    from laconic.engine.rivals.text import is_rival, parse
 
+    if is_rival(name):
+        rival = type(parse(name))
+        print(f"{rival.name}: {rival.summary()}\n\nknobs:", *_knob_lines(rival), sep="\n  ")
+        return
     entry = registry.find(name)
     print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
     facts = {"paper": entry.paper, "evidence": entry.evidence, "aliases": ", ".join(entry.aliases)}
@@ -55,6 +64,13 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
         print("\nknobs:", *lines, sep="\n  ")
     if entry.claims:
         print("\nclaims:", *map(_claim, entry.claims), sep="\n  ")
+
+
+def _list_rivals() -> None:
+    from laconic.engine.rivals.text import RIVALS
+
+    for name, rival in RIVALS.items():
+        print(f"{name:<22}{rival.summary()}")
 
 
 def _record(entry: Entry) -> dict[str, object]:

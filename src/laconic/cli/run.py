@@ -48,6 +48,15 @@ def run(
     network: Annotated[
         str | None, typer.Option(help="For virtual workers: a .toml file, or a rate such as 100Mbit (default 1Gbit).")
     ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="FILE", help="For virtual workers: how fast they compute (laconic profile).")
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Write trace.json, a timeline for ui.perfetto.dev, to the run folder.")
+    ] = False,
+    net: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Place the workers on a network made by `laconic net up`.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
     ] = False,
@@ -57,7 +66,7 @@ def run(
     Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
     seconds and say which.
     """
-    from laconic.engine.launcher.launch import launch
+    from laconic.engine.launcher.launch import launch, leave
     from laconic.engine.launcher.request import Request
 
     request = Request(
@@ -76,8 +85,14 @@ def run(
         dry_run=dry_run,
         engine=engine,
         network=network,
+        profile=profile,
+        net=net,
+        trace=trace,
     )
-    raise typer.Exit(launch(request))
+    code = launch(request)
+    if request.engine == "real":
+        leave(code)
+    raise typer.Exit(code)
 
 
 def _target(text: str) -> tuple[str, float]:

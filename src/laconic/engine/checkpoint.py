@@ -20,6 +20,7 @@ from torch import nn, optim
 
 from laconic.engine.files import replacing
 from laconic.engine.optimizer import DistributedOptimizer
+from laconic.engine.rivals.base import refuse_rivals
 from laconic.engine.session import Session
 from laconic.errors import ContractError, Disagreement
 
@@ -107,6 +108,7 @@ def resume(
 
 
 def _session(optimizer: optim.Optimizer, verb: str) -> Session:
+    refuse_rivals(optimizer, verb)
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
     return optimizer.session

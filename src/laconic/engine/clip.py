@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn, optim
 
 from laconic.engine.optimizer import DistributedOptimizer
+from laconic.engine.rivals.base import rival_of
 from laconic.errors import ContractError
 
 
@@ -14,7 +15,7 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
     with local steps the worker's own gradient is clipped, which is what its local step applies.
     """
-    if not isinstance(optimizer, DistributedOptimizer):
+    if not isinstance(optimizer, DistributedOptimizer) and rival_of(optimizer) is None:
         raise ContractError("laconic.clip_grad_norm_ takes the optimizer that distribute() returned")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

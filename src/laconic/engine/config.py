@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from laconic.errors import LaconicError
 
 VARIABLE = "LACONIC_RUN"
+STEPS = "steps"
+"""The folder, within the run folder, of recorded steps."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class RunConfig:
     workers: int | None = None  # all workers of the run; a dry run has no process group to ask
     nodes: int = 1  # machines; a dry run cannot count them either
     targets: Mapping[str, float] = field(default_factory=dict)  # metric name to the value to reach
+    trace: bool = False  # every rank writes a timeline to the run folder
+    gate: str | None = None  # a comparison's Unix socket: report there, and wait to be let on
+    record_steps: bool = False  # time and bytes of every step go to the run folder
+    stop_after: int | None = None  # with recorded steps: end the script after so many
+    profile_to: str | None = None  # rehearse: measure a profile, write it here, end the script
+    profile_steps: int = 48  # steps that a rehearsal times
+    net_bits_per_second: float | None = None  # what the network was asked to be, for the profile
+    net_delay_seconds: float = 0.0
+    alone: bool = False  # train without talking: what a step costs without communication
 
     @classmethod
     def current(cls) -> RunConfig:

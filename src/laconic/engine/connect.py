@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import prepare_environment
 from laconic.engine.liveness.heartbeat import Heartbeat
 from laconic.engine.real import RealWorker
+from laconic.engine.recording import Recording, rank_file
 from laconic.worker import Worker
 
 _current: ContextVar[Worker | None] = ContextVar("laconic_worker", default=None)
@@ -89,7 +91,11 @@ def _join() -> RealWorker:
             folder=config.folder,
         )
         atexit.register(heartbeat.stop)
-    return RealWorker(heartbeat)
+    worker = RealWorker(heartbeat)
+    if config.trace and config.folder is not None:
+        worker.recording = Recording(worker.rank)
+        worker.recording.write_at_exit(rank_file(Path(config.folder), worker.rank))
+    return worker
 
 
 def _leave() -> None:

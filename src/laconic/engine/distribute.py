@@ -13,8 +13,12 @@ from laconic.engine.connect import connect
 from laconic.engine.exchange import Departed, drive
 from laconic.engine.nosync import NoSync
 from laconic.engine.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.engine.probe import observed
 from laconic.engine.real import RealWorker
 from laconic.engine.replicate import broadcast_tensors
+from laconic.engine.rivals.base import Rival, refuse_rivals, rival_of
+from laconic.engine.rivals.dispatch import hand_over
+from laconic.engine.rivals.text import read
 from laconic.engine.session import Options, Session
 from laconic.engine.tiers import level_names
 from laconic.errors import ContractError, StrategyError
@@ -51,7 +55,7 @@ def distribute(
     training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as
     one worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
-    - `strategy`: text or value; default `bsp`.
+    - `strategy`: text or value; default `bsp`. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
@@ -65,28 +69,41 @@ def distribute(
     _refuse(model, optimizer)
     refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
     config = RunConfig.current()
-    chosen = Strategy.parse(config.strategy or strategy or "bsp")
-    if config.dry_run:
+    chosen = read(config.strategy or strategy or "bsp")
+    if isinstance(chosen, Rival):
+        chosen.check(dry_run=config.dry_run)
+    elif config.dry_run:
         from laconic.engine.dry_run import report  # brings rich, which training does not need
 
         report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
         sys.exit(0)
     worker = connect()
+    if config.profile_to is not None:
+        from laconic.engine.rehearsal.rehearse import rehearse  # measuring is no part of training
+
+        return rehearse(model, optimizer, worker, config, sparse == "gather")
+    if config.alone and isinstance(worker, RealWorker):
+        model.no_sync = NoSync()  # type: ignore[assignment]
+        return model, observed(optimizer, worker, config)
+    if worker.rank == 0 and config.strategy and strategy and read(strategy) != chosen:
+        print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
+    told = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
+    if isinstance(chosen, Rival):
+        model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
+        return model, observed(optimizer, worker, config)
     device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
-    if worker.rank == 0 and config.strategy and strategy and Strategy.parse(strategy) != chosen:
-        print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
-    described = describe(model, optimizer, str(chosen), {"nonfinite": nonfinite, "sparse": sparse, "seed": seed})
-    agree(described, group, device)
+    agree(describe(model, optimizer, str(chosen), told), group, device)
     drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
-    return model, DistributedOptimizer(optimizer, session)
+    return model, observed(DistributedOptimizer(optimizer, session), worker, config)
 
 
 def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
     """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    refuse_rivals(optimizer, "undistribute")
     if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
         raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")
     optimizer.session.close()
@@ -108,7 +125,7 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
     quiet = getattr(model, "no_sync", None)
     if isinstance(quiet, NoSync) and quiet.session is not None:
         raise ContractError("this model is distributed already: call laconic.undistribute(model, optimizer) first")
-    if isinstance(optimizer, DistributedOptimizer):
+    if isinstance(optimizer, DistributedOptimizer) or rival_of(optimizer) is not None:
         raise ContractError("this optimizer is distributed already: pass the optimizer that was given to distribute()")
     if not isinstance(optimizer, optim.Optimizer):
         raise ContractError(f"distribute() needs a torch.optim.Optimizer, not {type(optimizer).__name__}")

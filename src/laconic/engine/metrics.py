@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import SupportsFloat, TextIO
 
+from laconic.engine import probe
 from laconic.engine.config import RunConfig
 from laconic.engine.connect import rank
 from laconic.errors import ContractError
@@ -78,6 +79,7 @@ def log(**values: SupportsFloat) -> None:
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
     _record(rank()).take(numbers)
+    probe.note(rank(), numbers)
 
 
 def serial() -> int:

@@ -10,33 +10,19 @@ import torch
 from torch import nn, optim
 
 from laconic.engine.session import Session
+from laconic.engine.wrapper import SCALING, OptimizerWrapper
 from laconic.errors import ContractError
 
-_SCALING = ("grad_scale", "found_inf")
 
-
-class DistributedOptimizer(optim.Optimizer):
-    """A real `torch.optim.Optimizer` (schedulers and scalers check), sharing the user's `param_groups` and `state`.
-
-    What it does not define itself it takes from the user's optimizer, so that a schedule-free optimizer keeps its
-    `train()` and `eval()`.
-    """
+class DistributedOptimizer(OptimizerWrapper):
+    """Steps on the averaged gradients, and lets the sync rules speak afterwards."""
 
     def __init__(self, base: optim.Optimizer, session: Session) -> None:
-        self.base, self.session = base, session
-        self._made = self._warned = False
-        super().__init__([torch.zeros(1)], {})  # for this object's own step hooks; groups and state are the base's
-        self._made = True
-
-    # The base's own objects, looked up each time because load_state_dict() replaces them.
-    param_groups = property(lambda self: self.base.param_groups, lambda self, value: None)  # type: ignore[assignment]
-    state = property(lambda self: self.base.state, lambda self, value: None)  # type: ignore[assignment]
-    defaults = property(lambda self: self.base.defaults, lambda self, value: None)  # type: ignore[assignment]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "base" not in self.__dict__ or name in _SCALING:
-            raise AttributeError(name)
-        return getattr(self.base, name)
+        self.session = session
+        self._warned = False
+        super().__init__(base)
+        parameters = list(session.model.parameters())
+        self._shared_step = session.worker.stepper(base, parameters, lambda: not session.replicas_differ)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of the user's optimizer on the averaged gradients; then the sync rules speak."""
@@ -46,13 +32,16 @@ class DistributedOptimizer(optim.Optimizer):
                 "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
             )
         self.session.check_unfrozen()
-        for name in _SCALING:  # a GradScaler leaves these for optimizers that unscale in their own kernel
+        for name in SCALING:
             if name in self.__dict__:
                 setattr(self.base, name, self.__dict__[name])
         try:
-            loss = self.base.step() if closure is None else self.base.step(self._agreeing(closure))
+            if closure is not None:
+                loss: Any = self.base.step(self._agreeing(closure))
+            else:
+                loss = (self._shared_step or self.base.step)()
         finally:
-            for name in _SCALING:
+            for name in SCALING:
                 self.base.__dict__.pop(name, None)
         self.session.after_step()
         return loss
@@ -86,7 +75,7 @@ class DistributedOptimizer(optim.Optimizer):
         given = param_group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
         refuse_strangers(given, self.session.model)
-        self.base.add_param_group({**param_group, "params": given})
+        super().add_param_group({**param_group, "params": given})
 
     def state_dict(self) -> dict[str, Any]:
         if self.session.has_memory and not self._warned:
@@ -96,22 +85,7 @@ class DistributedOptimizer(optim.Optimizer):
                 "hold: save with laconic.checkpoint(path, model, optimizer)",
                 stacklevel=2,
             )
-        return self.base.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.base.load_state_dict(state_dict)
-
-    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
-        return self.base.register_state_dict_pre_hook(hook, prepend)
-
-    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
-        return self.base.register_state_dict_post_hook(hook, prepend)
-
-    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
-        return self.base.register_load_state_dict_pre_hook(hook, prepend)
-
-    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
-        return self.base.register_load_state_dict_post_hook(hook, prepend)
+        return super().state_dict()
 
     def __repr__(self) -> str:
         return f"{self.base!r} distributed by `{self.session.strategy}`"

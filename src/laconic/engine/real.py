@@ -14,10 +14,12 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
+from torch.optim import Optimizer
 
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
+from laconic.engine.recording import Flight, Recording
 from laconic.errors import LaconicError
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -26,17 +28,20 @@ _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 class RealHandle:
     """A `dist.Work` and the tensor it leaves behind. A failure is explained by the heartbeat, not by the backend."""
 
-    def __init__(self, work: Any, result: Any, worker: RealWorker) -> None:
-        self.work, self.result, self._worker = work, result, worker
+    def __init__(self, work: Any, result: Any, worker: RealWorker, flight: Flight | None) -> None:
+        self.work, self.result, self._worker, self._flight = work, result, worker, flight
 
     def done(self) -> bool:
         return bool(self.work.is_completed())
 
     def wait(self) -> Any:
+        begin = time.perf_counter()
         try:
             self.work.wait()
         except RuntimeError as error:
             raise self._worker.explain(error) from error
+        finally:
+            self._worker.waited(begin, self._flight)
         return self.result
 
 
@@ -62,41 +67,58 @@ class RealGroup(CountedGroup):
         self._worker, self.process_group = worker, process_group
 
     def barrier(self) -> RealHandle:
-        return self._handle(dist.barrier(self.process_group, async_op=True), None)
+        return self._start("barrier", None, None, lambda: dist.barrier(self.process_group, async_op=True))
 
     def _all_reduce(self, tensor: Tensor, op: str) -> RealHandle:
-        return self._handle(dist.all_reduce(tensor, _OPS[op], group=self.process_group, async_op=True), tensor)
+        group = self.process_group
+        return self._start(
+            "all_reduce", tensor, tensor, lambda: dist.all_reduce(tensor, _OPS[op], group, async_op=True)
+        )
 
     def _all_gather(self, tensor: Tensor) -> RealHandle:
         flat = tensor.contiguous().view(-1)
         out = flat.new_empty(self.size * flat.numel())
-        work = _all_gather(out, flat, group=self.process_group, async_op=True)
-        return self._handle(work, out.view(self.size, *tensor.shape))
+        result, group = out.view(self.size, *tensor.shape), self.process_group
+        return self._start("all_gather", tensor, result, lambda: _all_gather(out, flat, group, async_op=True))
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> RealHandle:
-        out = tensor.new_empty(sum(receives))
-        work = dist.all_to_all_single(out, tensor, receives, sends, group=self.process_group, async_op=True)
-        return self._handle(work, out)
+    def _all_to_all(
+        self, tensor: Tensor, sends: list[int], receives: list[int], name: str = "all_to_all"
+    ) -> RealHandle:
+        out, group = tensor.new_empty(sum(receives)), self.process_group
+        return self._start(
+            name, tensor, out, lambda: dist.all_to_all_single(out, tensor, receives, sends, group, async_op=True)
+        )
 
     def _reduce_scatter(self, flat: Tensor) -> RealHandle | SummedHandle:
         if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
             lengths = [flat.numel() // self.size] * self.size
-            return SummedHandle(self._all_to_all(flat, lengths, lengths), self.size)
+            return SummedHandle(self._all_to_all(flat, lengths, lengths, "reduce_scatter"), self.size)
         out = flat.new_empty(flat.numel() // self.size)
-        return self._handle(_reduce_scatter(out, flat, group=self.process_group, async_op=True), out)
+        return self._start(
+            "reduce_scatter", flat, out, lambda: _reduce_scatter(out, flat, group=self.process_group, async_op=True)
+        )
 
     def _broadcast(self, tensor: Tensor, root: int) -> RealHandle:
-        work = dist.broadcast(tensor, self.ranks[root], group=self.process_group, async_op=True)
-        return self._handle(work, tensor)
+        source, group = self.ranks[root], self.process_group
+        return self._start("broadcast", tensor, tensor, lambda: dist.broadcast(tensor, source, group, async_op=True))
 
     def _send(self, tensor: Tensor, to: int, tag: int) -> RealHandle:
-        return self._handle(dist.isend(tensor, self.ranks[to], self.process_group, tag), tensor)
+        peer = self.ranks[to]
+        return self._start("send", tensor, tensor, lambda: dist.isend(tensor, peer, self.process_group, tag))
 
     def _receive(self, tensor: Tensor, source: int, tag: int) -> RealHandle:
-        return self._handle(dist.irecv(tensor, self.ranks[source], self.process_group, tag), tensor)
+        peer = self.ranks[source]
+        return self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
 
-    def _handle(self, work: Any, result: Any) -> RealHandle:
-        return RealHandle(work, result, self._worker)
+    def _start(self, name: str, tensor: Tensor | None, result: Any, hand_over: Callable[[], Any]) -> RealHandle:
+        recording = self._worker.recording
+        if recording is None:
+            return RealHandle(hand_over(), result, self._worker, None)
+        flight = recording.handing_over(name, tensor)
+        work = hand_over()
+        if tensor is None or tensor.device.type == "cpu":  # a CUDA future is ready as soon as the kernel is queued
+            flight.follow(work)
+        return RealHandle(work, result, self._worker, flight)
 
 
 class RealWorker:
@@ -105,6 +127,8 @@ class RealWorker:
     def __init__(self, heartbeat: Heartbeat | None = None) -> None:
         self.ledger = Ledger()
         self.heartbeat = heartbeat
+        self.waited_seconds = 0.0
+        self.recording: Recording | None = None
         self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
         self._groups: dict[tuple[int, ...], RealGroup] = {self.world.ranks: self.world}
 
@@ -125,6 +149,19 @@ class RealWorker:
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
         """Real time has passed by itself."""
+        if self.recording is not None:
+            self.recording.computed(part, name)
+
+    def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
+        """Here too."""
+
+    def waited(self, begin_seconds: float, flight: Flight | None) -> None:
+        """A handle's `wait` returns."""
+        now = time.perf_counter()
+        self.waited_seconds += now - begin_seconds
+        if flight is not None:
+            flight.land()
+            flight.waited(begin_seconds, now)
 
     def group(self, ranks: Sequence[int]) -> RealGroup:
         """Collective: every worker of the world asks for the same groups in the same order."""
@@ -139,6 +176,9 @@ class RealWorker:
     def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
         """A group the user made (`process_group=`, a mesh's dimension)."""
         return RealGroup(self, process_group)
+
+    def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
+        """Processes have nothing to share."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         Variable._execution_engine.queue_callback(finish)

@@ -216,7 +216,7 @@ class Reducer:
         lanes: list[Generator[Any, Any, Any]] = []
         if dense.numel():
             control = (end - buffer.dense_end) / dense.numel()
-            lanes.append(together([tier.architecture.carry(Reduce(dense, "sum", control), tier.group)]))
+            lanes.append(together([tier.carry(Reduce(dense, "sum", control))]))
         if compressed:
             lanes.append(self._converse(buffer, tier, compressed))
         yield from side_by_side(lanes)

@@ -70,8 +70,8 @@ class Session:
             model,
             self.parameters.trainable,
             lambda: worker.computed("forward"),
-            self._on_gradient,
-            self._on_end_of_backward,
+            self.gradient_ready,
+            self.backward_ended,
             self._on_abandoned,
         )
 
@@ -102,7 +102,7 @@ class Session:
 
     def _section(self, stack: Stack, members: list[int]) -> Section:
         tiers = [
-            Tier(sentence, self.group if level is None else self._levels[level], self._options.seed)
+            Tier(sentence, self.group if level is None else self._levels[level], self._options.seed, self.worker)
             for sentence, level in stack
         ]
         return Section(self, stack, members, tiers)
@@ -131,7 +131,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ backward
 
-    def _on_gradient(self, i: int) -> None:
+    def gradient_ready(self, i: int) -> None:
         self.worker.computed("backward", *self.parameters.share(i))
         dense = i < len(self.parameters.dense)
         if not self.syncing:
@@ -152,7 +152,7 @@ class Session:
         if dense:
             self.reducer.ready(i)
 
-    def _on_end_of_backward(self) -> None:
+    def backward_ended(self) -> None:
         if not self._in_backward:
             return
         arrival = self.reducer.arrival

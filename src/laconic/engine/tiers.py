@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from laconic.architecture.base import Architecture
+from laconic.architecture.base import Architecture, Carrying
 from laconic.compression.base import Compressor, Exchange, State, TensorSpec
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
@@ -18,7 +18,7 @@ from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
-from laconic.worker import Group, Handle
+from laconic.worker import Group, Handle, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: everyone)."""
@@ -33,6 +33,7 @@ class Tier:
     sentence: Sentence
     group: Group
     seed: int = 0
+    worker: Worker | None = None  # whose clock is told what encoding and decoding cost
     memory: dict[str, State] = field(default_factory=dict)
     sync_state: State = field(default_factory=dict)
 
@@ -41,6 +42,8 @@ class Tier:
         self.compressor: Compressor = chain([word.make() for word in self.sentence.compression])
         self.architecture: Architecture = self.sentence.architecture.make()
         self.schedule: Schedule = self.sentence.schedule.make()
+        self.compression = "+".join(map(str, self.sentence.compression))
+        self._carriage = str(self.sentence.architecture)
 
     @property
     def late(self) -> bool:
@@ -57,11 +60,25 @@ class Tier:
         not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
         taken = [not exact and self.compressor.accepts(spec) for spec in specs]
         exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
-        outcomes = yield from confer(exchanges, lambda request: self.architecture.carry(request, self.group))
+        elements = [spec.numel for spec, compressed in zip(specs, taken, strict=True) if compressed]
+        self._coded("encode", self.compression, elements)
+        outcomes = yield from confer(exchanges, self.carry)
+        self._coded("decode", self.compression, elements)
         for spec, outcome, compressed in zip(specs, outcomes, taken, strict=True):
             if compressed:
                 self.memory[spec.name] = outcome.state
         return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+
+    def carry(self, request: Request) -> Carrying:
+        """One request through the architecture."""
+        self._coded("encode", self._carriage, [request.tensor.numel()])
+        result = yield from self.architecture.carry(request, self.group)
+        self._coded("decode", self._carriage, [request.tensor.numel()])
+        return result
+
+    def _coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+        if self.worker is not None:
+            self.worker.coded(part, words, elements)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
         meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, x.device)

@@ -78,6 +78,32 @@ class Reader:
         if not self.take(",") and not self.at(closing):
             self.refuse(f'expected "," or "{closing}" and found {self.token}; {advice}')
 
+    def arguments(self, of: str) -> tuple[list[object], dict[str, object]]:
+        """What stands in the parentheses after a name, if there are any: by position, then by name."""
+        positional: list[object] = []
+        named: dict[str, object] = {}
+        if self.take("("):
+            while not self.take(")"):
+                key = self.keyword()
+                if key is None and named:
+                    self.refuse(f"{self.token} comes after a named argument; write its name before it too")
+                if key in named:
+                    self.refuse(f"{of} is given {key} twice; write it once")
+                if key is None:
+                    positional.append(self.literal())
+                else:
+                    named[key] = self.literal()
+                self.separator(")", "write a comma between arguments, each a number, a name, a list or a quote")
+        return positional, named
+
+    def keyword(self) -> str | None:
+        """The name of an argument that is given by name."""
+        if self.token.kind != "name" or self.tokens[self.position + 1].text != "=":
+            return None
+        name = self.advance().text
+        self.advance()
+        return name
+
     def literal(self) -> object:
         if not self.take("["):
             return self.scalar()

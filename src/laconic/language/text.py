@@ -210,27 +210,6 @@ class _Parser(Reader):
         start = self.token
         name = self.entry().name
         self.advance()
-        positional: list[object] = []
-        named: dict[str, object] = {}
-        if self.take("("):
-            while not self.take(")"):
-                key = self.keyword()
-                if key is None and named:
-                    self.refuse(f"{self.token} comes after a named argument; write its name before it too")
-                if key in named:
-                    self.refuse(f"{name} is given {key} twice; write it once")
-                if key is None:
-                    positional.append(self.literal())
-                else:
-                    named[key] = self.literal()
-                self.separator(")", "write a comma between arguments, each a number, a name, a list or a quote")
+        positional, named = self.arguments(name)
         self.mark = start
         return Word.of(name, *positional, **named)
-
-    def keyword(self) -> str | None:
-        """The name of an argument that is given by name."""
-        if self.token.kind != "name" or self.tokens[self.position + 1].text != "=":
-            return None
-        name = self.advance().text
-        self.advance()
-        return name

@@ -19,12 +19,20 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from laconic.engine.interfaces import address_towards, is_own, machine_towards
 from laconic.engine.launcher.agent import Agent, Site
 from laconic.engine.launcher.request import Request
+from laconic.engine.net import find
 from laconic.errors import LaconicError
 
 _RUN_ID = "laconic"
 _JOIN = timedelta(minutes=15)
 # The shell only opens the log (both streams, appended, so that a restart keeps the past) and becomes the worker.
 _SHELL = 'exec "$@" >>"$0/rank-$RANK.log" 2>&1'
+# On a shaped network it first goes to its own place, whose interface is the only one there is.
+_PLACED = """
+export GLOO_SOCKET_IFNAME="$2$LOCAL_RANK" NCCL_SOCKET_IFNAME="$2$LOCAL_RANK"
+place="$1-$LOCAL_RANK"
+shift 2
+exec ip netns exec "$place" "$@" >>"$0/rank-$RANK.log" 2>&1
+"""
 
 
 class _FixedSize(DynamicRendezvousHandler):
@@ -52,7 +60,11 @@ def build_agent(
     elastic = logging.getLogger("torch.distributed.elastic")
     elastic.propagate = False  # what it has to say, the agent says in sentences
     elastic.addHandler(logging.NullHandler())
-    command = ("-c", _SHELL, str(site.folder / "logs"), sys.executable, *request.python_arguments())
+    logs, python = str(site.folder / "logs"), (sys.executable, *request.python_arguments())
+    command = ("-c", _SHELL, logs, *python)
+    if request.net is not None:
+        net = find(request.net)
+        command = ("-c", _PLACED, logs, net.namespace_prefix, net.interface_prefix, *python)
     spec = WorkerSpec(
         role="laconic",
         local_world_size=request.workers,

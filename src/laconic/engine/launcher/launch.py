@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from laconic.engine.interfaces import prepare_environment
 from laconic.engine.launcher.account import explain, report_failure, say, shown
@@ -24,6 +24,8 @@ from laconic.engine.launcher.folder import Record, choose_folder
 from laconic.engine.launcher.follow import Follow
 from laconic.engine.launcher.request import Request
 from laconic.engine.liveness.beats import name_ranks
+from laconic.engine.net import find
+from laconic.engine.recording import forget, merge
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import WorkerGroup
@@ -49,8 +51,19 @@ def launch(request: Request) -> int:
     config = request.config(folder)
     os.environ.update(config.to_env(), OMP_NUM_THREADS=str(request.threads), PYTHONUNBUFFERED="1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is worth a sentence, not C++ frames
-    prepare_environment(host)
-    return _Run(request, folder).carry_out()
+    if request.net is None:
+        prepare_environment(host)
+        return _Run(request, folder).carry_out()
+    with find(request.net).hub.entered():  # the agent's thread too: threads start where their parent is
+        return _Run(request, folder).carry_out()
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process without waiting for threads that torch's stores hold in native code: Python, taking leave of
+    them in its own way, now and then brings the whole process down with `terminate called`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _dry_run(request: Request) -> int:
@@ -85,12 +98,14 @@ class _Run:
             strategy=request.strategy,
             workers=request.workers,
             rendezvous=request.rendezvous,
+            net=request.net,
             threads=request.threads,
             heartbeat_seconds=request.heartbeat_seconds,
             restarts=request.restarts,
             targets=dict(request.targets),
         )
         self._agent: Agent | None = None
+        self._node = 0
         self._follow: Follow | None = None
         self._lock = threading.Lock()
         self._ending = False
@@ -114,6 +129,8 @@ class _Run:
         else:
             code = self._account()
             state = "failed" if code else "succeeded"
+        if self._request.trace and self._agent is not None:
+            say(merge(self._folder, self._agent.ranks, self._node))
         lost = None if self._agent is None else self._agent.lost
         self._record.end(
             state,
@@ -143,8 +160,10 @@ class _Run:
         """Called by the agent before it starts an attempt's workers."""
         assert self._agent is not None
         site = self._agent.site
-        self._record.begin(group.group_rank or 0)
+        self._node = group.group_rank or 0
+        self._record.begin(self._node)
         ranks = [worker.global_rank for worker in group.workers]
+        forget(self._folder, ranks)
         where = f"{name_ranks(ranks)} of {group.workers[0].world_size} on {site.machine}"
         say(f"starting {where}; logs: {shown(self._folder / 'logs')}/rank-N.log")
         self._finish_console()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import resolves_to_loopback
+from laconic.engine.net import HUB_ADDRESS, find
+from laconic.engine.net.state import load
 from laconic.errors import LaconicError
 
 
@@ -37,6 +39,15 @@ class Request:
     dry_run: bool = False
     engine: str = "real"
     network: str | None = None  # of virtual workers: a .toml file or a rate
+    net: str | None = None  # of real ones on this machine: a network made by `laconic net up`
+    trace: bool = False
+    gate: str | None = None  # these four are a comparison's: see RunConfig
+    record_steps: bool = False
+    stop_after: int | None = None
+    alone: bool = False
+    profile: str | None = None  # of virtual workers: what they compute like
+    profile_to: str | None = None  # of real ones: rehearse, and leave a profile here
+    profile_steps: int = 48
 
     def __post_init__(self) -> None:
         self._check_command()
@@ -51,19 +62,40 @@ class Request:
             if not math.isfinite(value):
                 raise LaunchError(f"--target {name}={value} can never be reached: give a finite number.")
         if self.strategy is not None:
-            from laconic.strategy import Strategy
+            from laconic.engine.rivals.base import Rival
+            from laconic.engine.rivals.text import read
 
-            Strategy.parse(self.strategy)  # refuses with a sentence of its own
+            chosen = read(self.strategy)  # refuses with a sentence of its own
+            if isinstance(chosen, Rival):
+                chosen.check(virtual=self.engine == "virtual", dry_run=self.dry_run)
         self._check_rendezvous()
         self._check_engine()
+        self._check_net()
 
     def _check_engine(self) -> None:
         if self.engine not in ("real", "virtual"):
             raise LaunchError(f"--engine {self.engine} is unknown: give real or virtual.")
         if self.engine == "real" and self.network is not None:
             raise LaunchError("--network describes virtual workers: add --engine virtual.")
-        if self.engine == "virtual" and (self.nodes > 1 or self.restarts or self.module or self.timeout_seconds):
-            raise LaunchError("virtual workers live in one process: leave out --nodes, --restarts, --timeout and -m.")
+        if self.engine == "real" and self.profile is not None:
+            raise LaunchError("--profile is for virtual workers, real ones take their own time: add --engine virtual.")
+        if self.engine == "virtual" and (self.nodes > 1 or self.module or self.timeout_seconds):
+            raise LaunchError("virtual workers live in one process: leave out --nodes, --timeout and -m.")
+
+    def _check_net(self) -> None:
+        if self.net is None:
+            return
+        if self.engine != "real" or self.nodes > 1 or self.rendezvous is not None:
+            raise LaunchError(
+                "--net places real workers on this machine: leave out --nodes and --rendezvous; virtual workers take "
+                "--network instead."
+            )
+        places = len(find(self.net).places)
+        if self.workers > places:
+            raise LaunchError(
+                f"--workers {self.workers} do not fit into the network {self.net!r}, which has {places} places: ask "
+                f"for fewer, or make a larger one with `laconic net up --workers {self.workers}`."
+            )
 
     def _check_command(self) -> None:
         if not self.command:
@@ -94,9 +126,9 @@ class Request:
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """The rendezvous' host and port; on one machine, a free port of the loopback."""
+        """The rendezvous' host and port; on one machine, a free port of the loopback or of --net's hub."""
         if self.rendezvous is None:
-            return "127.0.0.1", 0
+            return "127.0.0.1" if self.net is None else HUB_ADDRESS, 0
         host, colon, port = self.rendezvous.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise LaunchError(
@@ -111,6 +143,7 @@ class Request:
 
     def config(self, folder: Path | None) -> RunConfig:
         """What the workers are told."""
+        state = None if self.net is None else load(self.net)
         return RunConfig(
             strategy=self.strategy,
             folder=None if folder is None else str(folder),
@@ -120,6 +153,15 @@ class Request:
             workers=self.workers * self.nodes,
             nodes=self.nodes,
             targets=dict(self.targets),
+            trace=self.trace,
+            gate=self.gate,
+            record_steps=self.record_steps,
+            stop_after=self.stop_after,
+            alone=self.alone,
+            profile_to=self.profile_to,
+            profile_steps=self.profile_steps,
+            net_bits_per_second=None if state is None else min(filter(None, state.bits_per_second), default=None),
+            net_delay_seconds=0.0 if state is None else state.delay_seconds,
         )
 
     def python_arguments(self) -> list[str]:

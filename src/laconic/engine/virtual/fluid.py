@@ -13,6 +13,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,11 @@ class Job:
     latency_seconds: float
     finished: Callable[[float], None]
     lane: Hashable = None
+    began_seconds: float = 0.0  # when its lane let it begin
     left: float = 1.0
     rate: float = 0.0  # of the whole job, per second
+    fastest: float = math.inf  # the rate it has with all links to itself, where something else holds it up
+    pace: float = 1.0  # how fast it goes on while all workers compute, where they share its processors
 
     @property
     def heaviest_bytes(self) -> float:
@@ -50,10 +55,19 @@ class Fluid:
         self._capacities, self._lane_width = capacities, lane_width
         self._now = 0.0
         self._flowing: list[Job] = []
-        self._events: list[tuple[float, int, Callable[[Job], None], Job]] = []
+        self._events: list[tuple[float, int, Callable[[Any], None], Job | None]] = []
         self._serial = itertools.count()
         self._lanes: dict[Hashable, _Lane] = {}
         self._stale = False
+        self._computing = 0.0  # share of the workers
+
+    def computing(self, begin_seconds: float, end_seconds: float, share: float) -> None:
+        """So many of the workers compute meanwhile, ahead of what has been simulated."""
+        for seconds, change in ((begin_seconds, share), (end_seconds, -share)):
+            self._push(max(seconds, self._now), partial(self._compute, change), None)
+
+    def _compute(self, change: float, nothing: object) -> None:
+        self._computing += change
 
     def add(self, job: Job, seconds: float) -> None:
         """The job is handed over at this time, which may lie ahead of what has been simulated but not behind."""
@@ -62,7 +76,7 @@ class Fluid:
     def next_event(self) -> float:
         """When something happens next, if nobody adds anything before: inf when nothing is under way."""
         self._solve()
-        ends = (self._now + job.left / job.rate for job in self._flowing if job.rate > 0)
+        ends = (self._now + job.left / self._rate(job) for job in self._flowing if job.rate > 0)
         return min(min(ends, default=math.inf), self._events[0][0] if self._events else math.inf)
 
     def advance(self, seconds: float) -> None:
@@ -70,16 +84,19 @@ class Fluid:
         self._solve()
         elapsed, self._now = seconds - self._now, seconds
         for job in self._flowing:
-            job.left -= job.rate * elapsed
+            job.left -= self._rate(job) * elapsed
         for job in [j for j in self._flowing if j.left <= _TOLERANCE or j.left <= j.rate * _TOLERANCE]:
             self._flowing.remove(job)
             self._stale = True
             self._end(job)
         while self._events and self._events[0][0] <= seconds:
-            _, _, happen, job = heapq.heappop(self._events)
-            happen(job)
+            _, _, happen, about = heapq.heappop(self._events)
+            happen(about)
 
-    def _push(self, seconds: float, happen: Callable[[Job], None], job: Job) -> None:
+    def _rate(self, job: Job) -> float:
+        return job.rate * (1 - self._computing * (1 - job.pace))
+
+    def _push(self, seconds: float, happen: Callable[[Any], None], job: Job | None) -> None:
         heapq.heappush(self._events, (seconds, next(self._serial), happen, job))
 
     def _admit(self, job: Job) -> None:
@@ -88,6 +105,7 @@ class Fluid:
             lane.waiting.append(job)
             return
         lane.running += 1
+        job.began_seconds = self._now
         self._push(self._now + job.latency_seconds, self._join, job)
 
     def _join(self, job: Job) -> None:
@@ -111,7 +129,7 @@ class Fluid:
         self._stale = False
         if len(self._flowing) == 1:  # alone: the tightest link decides
             (job,) = self._flowing
-            job.rate = float((self._capacities[job.links] / job.load_bytes).min())
+            job.rate = min(job.fastest, float((self._capacities[job.links] / job.load_bytes).min()))
             return
         if not self._flowing:
             return
@@ -121,12 +139,14 @@ class Fluid:
         for row, job in enumerate(self._flowing):
             np.add.at(weights[row], places[start : start + len(job.links)], job.load_bytes / job.heaviest_bytes)
             start += len(job.links)
-        room = self._capacities[links].astype(float)
+        own = [job.fastest * job.heaviest_bytes for job in self._flowing]  # as if each had a link of its own
+        weights = np.hstack([weights, np.eye(len(own))])
+        room = np.concatenate([self._capacities[links], own])
         rising = np.ones(len(self._flowing), dtype=bool)
         while rising.any():
             load = weights[rising].sum(axis=0)
             used = load > 0
-            shares = np.full(len(links), np.inf)
+            shares = np.full(len(room), np.inf)
             shares[used] = np.maximum(room[used], 0) / load[used]
             share = shares.min()
             full = shares <= share * (1 + 1e-9)

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from laconic.engine.launcher.folder import Record, choose_folder
@@ -16,8 +17,10 @@ from laconic.errors import LaconicError
 
 def launch_virtually(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
-    network = request.network or "1Gbit"
-    setting = Setting.read(network, request.workers)
+    network = request.network or (request.profile if request.profile is not None else "1Gbit")
+    setting = Setting.read(request.network, request.workers, request.profile)
+    if request.alone:
+        setting = replace(setting, network=setting.network.free())
     folder = choose_folder(request.folder, request.stem)
     os.environ.update(request.config(folder).to_env())
     record = Record(
@@ -40,6 +43,9 @@ def launch_virtually(request: Request) -> int:
             setting,
             folder / "logs",
             threads=request.threads,
+            timeline=request.trace,
+            restarts=request.restarts,
+            heartbeat_seconds=request.heartbeat_seconds,
         )
     except KeyboardInterrupt:
         record.end("interrupted", 130)
@@ -51,6 +57,8 @@ def launch_virtually(request: Request) -> int:
         traceback.print_exc()
         record.end("failed", 1)
         return 1
+    if out.timeline is not None:
+        out.timeline.write(folder / "trace.json")
     sent = [worker.ledger.sent_bytes() for worker in out.workers]
     record.end("succeeded", 0, virtual_seconds=out.seconds, sent_bytes=sent, seconds=time.perf_counter() - begin)
     print(

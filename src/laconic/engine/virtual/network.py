@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from laconic.engine.virtual.units import bits_per_second, seconds
+from laconic.engine.virtual.flows import Flow
 from laconic.errors import LaconicError
+from laconic.profile.values import LinkTimes, OperationTimes, Profile
+from laconic.units import bits_per_second, seconds
+
+NO_TIME_AT_ALL = 1e30
+"""Bits per second at which nothing takes any time."""
+
+_CARRIED_BY = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +45,14 @@ class Network:
     """Levels inner to outer; the first is a worker's own link (`workers=1`).
 
     `lanes` is how many collectives of one group run at a time, the others waiting in order: gloo's threads are two.
+    Where collectives were `measured`, alone they take the measured time; what others at the same time must wait for
+    (processors that all workers share) goes over one more link, which all of them use.
     """
 
     size: int
     levels: tuple[Level, ...]
     lanes: int = 2
+    measured: LinkTimes | None = None
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -65,19 +75,73 @@ class Network:
         ]
         return cls(size, tuple(levels), int(table.get("lanes", 2)))
 
+    @classmethod
+    def from_profile(cls, profile: Profile, workers: int | None = None) -> Network:
+        """The network on which the profile was measured, with as many workers."""
+        links = profile.links
+        if links is None:
+            raise LaconicError("this profile has no links: give --network, or measure again with `laconic profile`")
+        if workers not in (None, profile.workers):
+            raise LaconicError(
+                f"the profile's links were measured among {profile.workers} workers, not {workers}: profile with "
+                f"--workers {workers}, or describe a network with --network"
+            )
+        rate = links.bits_per_second or NO_TIME_AT_ALL
+        return cls(profile.workers, (Level(1, rate, links.delay_seconds),), measured=links)
+
+    def free(self) -> Network:
+        """The same shape, where talking takes no time."""
+        levels = tuple(Level(level.workers, NO_TIME_AT_ALL) for level in self.levels)
+        return replace(self, levels=levels, measured=None)
+
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
         """Bytes per second of every directed link."""
         parts = [np.full(2 * -(-self.size // level.workers), level.bits_per_second / 8) for level in self.levels]
-        return np.concatenate(parts)
+        return np.concatenate([*parts, [self._shared_rate]] if self.measured else parts)
+
+    @property
+    def _shared_rate(self) -> float:
+        """Of the link on which measured time is shared: a second's worth is what a worker's own link carries in it."""
+        return self.levels[0].bits_per_second / 8
 
     @cached_property
     def _offsets(self) -> list[int]:
         counts = [2 * -(-self.size // level.workers) for level in self.levels]
         return [sum(counts[:k]) for k in range(len(counts))]
 
+    def price(
+        self, what: str, example: Any, flow: Flow, group: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
+        """Links, bytes on them and seconds before, for an operation among these ranks; `example`: a member's tensor."""
+        ranks = np.asarray(group, dtype=np.int64)
+        links, load_bytes, latency = self.load(ranks[flow.sources], ranks[flow.destinations], flow.nbytes)
+        times = self._times(what, example) if len(links) else None
+        if times is None:
+            return links, load_bytes, flow.rounds * latency
+        shared_bytes = times.at(flow.most_sent_bytes).shared_seconds * self._shared_rate
+        if not shared_bytes:
+            return links, load_bytes, 0.0
+        return np.append(links, len(self.capacities) - 1), np.append(load_bytes, shared_bytes), 0.0
+
+    def limits(self, what: str, example: Any, flow: Flow) -> tuple[float, float]:
+        """An operation's rate with all links to itself (whole operations per second), and its pace beside computing."""
+        times = self._times(what, example)
+        if times is None:
+            return math.inf, 1.0
+        point = times.at(flow.most_sent_bytes)
+        return (1 / point.alone_seconds if point.alone_seconds else math.inf), point.pace
+
+    def _times(self, what: str, example: Any) -> OperationTimes | None:
+        if self.measured is None:
+            return None
+        name = what.split()[0]
+        tensor = example[0] if isinstance(example, tuple) else example
+        dtype = "float32" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+        return self.measured.find(_CARRIED_BY.get(name, name), dtype)
+
     def load(
-        self, sources: Sequence[int], destinations: Sequence[int], nbytes: Sequence[float]
+        self, sources: ArrayLike, destinations: ArrayLike, nbytes: ArrayLike
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
         """Links and bytes on each of them for these transfers, and the longest latency among them."""
         source, destination = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)

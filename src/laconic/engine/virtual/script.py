@@ -17,22 +17,35 @@ from typing import Any
 
 from laconic.engine.connect import rank
 from laconic.engine.virtual.compute import Compute, Straggling
+from laconic.engine.virtual.membership import Event, read_events
 from laconic.engine.virtual.network import Network
 from laconic.engine.virtual.simulate import Simulated, simulate
-from laconic.engine.virtual.units import bits_per_second, seconds
 from laconic.errors import LaconicError
+from laconic.profile.values import Profile
+from laconic.units import bits_per_second, seconds
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A network and how fast its workers compute: what a file describes."""
+    """A network, how fast its workers compute, and who of them is there when: what a file describes."""
 
     network: Network
     compute: Compute
+    events: tuple[Event, ...] = ()
 
     @classmethod
-    def read(cls, text: str, workers: int) -> Setting:
-        """A TOML file, or just a rate such as "1gbit": one switch, 50 µs, and computing that takes no time."""
+    def read(cls, text: str | None, workers: int, profile_path: str | None = None) -> Setting:
+        """A TOML file, or just a rate such as "1gbit" (the default): one switch, 50 µs, and computing takes no time.
+
+        A profile says how long computing takes and, where no network is given, what its links were like.
+        """
+        profile = None if profile_path is None else Profile.read(profile_path)
+        if profile is not None:
+            given = cls.read(text or "1Gbit", workers)
+            measured = profile.links is not None and text is None
+            network = Network.from_profile(profile, workers) if measured else given.network
+            return cls(network, given.compute.as_measured(profile), given.events)
+        text = text or "1Gbit"
         if not text.endswith(".toml"):
             return cls(Network.flat(workers, bits_per_second(text), 50e-6), Compute())
         path = Path(text)
@@ -40,14 +53,15 @@ class Setting:
             raise LaconicError(f'there is no network file {text}: give a .toml file, or a rate such as "1gbit"')
         try:
             table = tomllib.loads(path.read_text())
-            return cls(Network.read(workers, table["network"]), _compute(table.get("compute", {})))
+            events = read_events(table.get("events", ()))
+            return cls(Network.read(workers, table["network"]), _compute(table.get("compute", {}), path.parent), events)
         except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
             raise LaconicError(f"{text} does not describe a network ({error}): see docs/virtual.md") from error
 
 
-def _compute(table: Mapping[str, Any]) -> Compute:
+def _compute(table: Mapping[str, Any], folder: Path) -> Compute:
     straggling = table.get("straggling")
-    return Compute(
+    given = Compute(
         forward_seconds=seconds(table.get("forward", 0)),
         backward_seconds=seconds(table.get("backward", 0)),
         step_seconds=seconds(table.get("step", 0)),
@@ -56,6 +70,7 @@ def _compute(table: Mapping[str, Any]) -> Compute:
         trace=tuple(tuple(map(float, row)) for row in table.get("trace", ())),
         seed=int(table.get("seed", 0)),
     )
+    return given if "profile" not in table else given.as_measured(Profile.read(folder / table["profile"]))
 
 
 def run_script(
@@ -66,6 +81,9 @@ def run_script(
     logs: Path | None,
     seed: int = 0,
     threads: int = 1,
+    timeline: bool = False,
+    restarts: int = 0,
+    heartbeat_seconds: float = 20.0,
 ) -> Simulated:
     """Run it; raises what the script raises, in whichever worker."""
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
@@ -81,7 +99,18 @@ def run_script(
 
     sys.path.insert(0, str(script.parent))
     try:
-        return simulate(body, workers, setting.network, setting.compute, seed, threads)
+        return simulate(
+            body,
+            workers,
+            setting.network,
+            setting.compute,
+            seed,
+            threads,
+            timeline,
+            setting.events,
+            restarts,
+            heartbeat_seconds,
+        )
     finally:
         sys.path.remove(str(script.parent))
 

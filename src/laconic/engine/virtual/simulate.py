@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from laconic.engine import connect
-from laconic.engine.virtual.clock import Clock
+from laconic.engine.ledger import Ledger
+from laconic.engine.timeline import Timeline
 from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.fluid import Fluid
 from laconic.engine.virtual.guards import guards
-from laconic.engine.virtual.network import Network
+from laconic.engine.virtual.membership import Event, Life, lives, lives_from
+from laconic.engine.virtual.network import NO_TIME_AT_ALL, Network
+from laconic.engine.virtual.recording import Recording
 from laconic.engine.virtual.states import WorkerStates
 from laconic.engine.virtual.worker import VirtualWorker, World
-from laconic.errors import LaconicError
-
-_NO_TIME_AT_ALL = 1e30  # bits per second
+from laconic.errors import LaconicError, WorkerLost
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Simulated:
     results: list[Any]
     seconds: float
     workers: list[VirtualWorker]
+    timeline: Timeline | None = None
 
 
 def simulate(
@@ -35,30 +39,70 @@ def simulate(
     compute: Compute | None = None,
     seed: int = 0,
     threads: int = 1,
+    timeline: bool = False,
+    events: Sequence[Event] = (),
+    restarts: int = 0,
+    heartbeat_seconds: float = 20.0,
 ) -> Simulated:
     """Run `function` once in each of N virtual workers of this process; inside, laconic behaves as among N processes.
 
     Deterministic for a seed. Random states (torch, numpy, random) and the default dtype are each worker's own. Without
     a network, talking takes no time; without `compute`, computing takes none. `threads` are torch's own inside an
-    operation: one by default, as on real workers, so that sums have the same order.
+    operation: one by default, as on real workers, so that sums have the same order. `timeline` records what each worker
+    did when.
+
+    `events` say who joins, leaves, dies and returns when. A strategy that cannot go on without a lost worker ends with
+    `WorkerLost`, noticed after `heartbeat_seconds` of silence; then all start again, at most `restarts` times, as soon
+    as everybody is back.
     """
     if workers < 1:
         raise LaconicError(f"a simulation needs at least one worker, not {workers}")
-    network = network or Network.flat(workers, _NO_TIME_AT_ALL)
+    network = network or Network.flat(workers, NO_TIME_AT_ALL)
     if network.size != workers:
         raise LaconicError(f"the network is for {network.size} workers, the simulation has {workers}")
+    story = lives(events, workers)
     states = WorkerStates(seed, threads)
-    clock = Clock(Fluid(network.capacities, network.lanes), states.switch_to)
-    world = World(clock, network, compute or Compute())
-    made = [VirtualWorker(world, rank, workers) for rank in range(workers)]
+    recording = Recording(workers) if timeline else None
+    ledgers = [Ledger() for _ in range(workers)]
+    with states.kept(), guards(), _patient_collector(workers):
+        while True:
+            world = World(Fluid(network.capacities, network.lanes), network, compute or Compute(), states.switch_to)
+            world.recording, world.heartbeat_seconds = recording, heartbeat_seconds
+            made: dict[int, VirtualWorker] = {}
 
-    def body(worker: VirtualWorker) -> Callable[[], Any]:
-        def run() -> Any:
-            with connect.acting_as(worker):
-                return function()
+            def body(rank: int, world: World = world, made: dict[int, VirtualWorker] = made) -> Any:
+                worker = made[rank] = VirtualWorker(world, rank, workers, ledgers[rank])
+                states.begin()
+                with connect.acting_as(worker):
+                    return function()
 
-        return run
+            try:
+                results = world.clock.run(body, story)
+                break
+            except WorkerLost:
+                if restarts == 0:
+                    raise
+                restarts -= 1
+                story = _when_all_are_back(story, world.clock.seconds, set(world.lost))
+    out = [made.get(rank) or VirtualWorker(world, rank, workers, ledgers[rank]) for rank in range(workers)]
+    return Simulated(results, world.clock.seconds, out, None if recording is None else recording.timeline)
 
-    with states.kept(), guards():
-        results = clock.run([body(worker) for worker in made])
-    return Simulated(results, clock.seconds, made)
+
+def _when_all_are_back(story: list[list[Life]], now_seconds: float, lost: set[int]) -> list[list[Life]]:
+    """The rest of the story, from the moment at which every lost worker lives again."""
+    rest = lives_from(now_seconds, story)
+    for rank in sorted(lost):
+        if not rest[rank]:
+            raise LaconicError(f"rank {rank} is gone for good, so nobody can start again: let it return with an event")
+    return lives_from(max(now_seconds, *(rest[rank][0].begin_seconds for rank in lost)), story)
+
+
+@contextmanager
+def _patient_collector(workers: int) -> Iterator[None]:
+    """N workers make N times the objects of one: look for garbage as seldom per worker as a process would."""
+    before = gc.get_threshold()
+    gc.set_threshold(before[0] * min(workers, 100), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-Swap = tuple[Callable[[], Any], Callable[[Any], None]]
+Swap = tuple[Callable[[], Any], Callable[[Any], Any]]
 """How to read such a thing, and how to put it back."""
+
+
+_numpy: Any = np.random  # its stubs leave these two functions out
 
 
 def _cuda_state() -> Any:
@@ -24,22 +27,26 @@ def _set_cuda_state(state: Any) -> None:
         torch.cuda.set_rng_state(state)
 
 
-_numpy: Any = np.random  # its stubs leave these two functions out
+def _surroundings() -> tuple[Any, ...]:
+    return sys.argv, sys.stdout, sys.modules["__main__"]
+
+
+def _set_surroundings(values: tuple[Any, ...]) -> None:
+    sys.argv, sys.stdout, sys.modules["__main__"] = values
+
 
 SWAPS: tuple[Swap, ...] = (
-    (torch.get_rng_state, torch.set_rng_state),
-    (_cuda_state, _set_cuda_state),
+    (torch.default_generator.get_state, torch.default_generator.set_state),
     (_numpy.get_bit_generator, _numpy.set_bit_generator),  # the generator itself: copying its state is slow
     (random.getstate, random.setstate),
     (torch.get_default_dtype, torch.set_default_dtype),
-    (lambda: sys.argv, lambda value: setattr(sys, "argv", value)),
-    (lambda: sys.stdout, lambda value: setattr(sys, "stdout", value)),
-    (lambda: sys.modules["__main__"], lambda value: sys.modules.__setitem__("__main__", value)),
+    (_surroundings, _set_surroundings),
+    *(((_cuda_state, _set_cuda_state),) if torch.cuda.is_available() else ()),
 )
 
 
 class WorkerStates:
-    """Each worker begins with the process's own state and fresh seeds."""
+    """Each worker's own, put in place when it is its turn."""
 
     def __init__(self, seed: int, threads: int) -> None:
         self._seed, self._threads = seed, threads
@@ -55,9 +62,13 @@ class WorkerStates:
         self._running = rank
         if rank in self._saved:
             _write(self._saved.pop(rank))
-            return
+
+    def begin(self) -> None:
+        """A life begins in the worker at work: with the process's own states and the seed, whatever was before."""
         _write(self._outside)
-        torch.manual_seed(self._seed)
+        torch.default_generator.manual_seed(self._seed)  # torch.manual_seed would note a traceback per GPU library
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(self._seed)
         _numpy.set_bit_generator(np.random.MT19937())
         np.random.seed(self._seed)
         random.seed(self._seed)
@@ -75,7 +86,7 @@ class WorkerStates:
 
 
 def _read() -> tuple[Any, ...]:
-    return tuple(get() for get, _ in SWAPS)
+    return tuple([get() for get, _ in SWAPS])
 
 
 def _write(values: tuple[Any, ...]) -> None:

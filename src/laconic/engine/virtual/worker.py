@@ -7,29 +7,77 @@ it has ended is the network's matter. Sums are made in rank order, so that a run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from laconic.engine.group import CountedGroup, sum_in_order, tree_children
+from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
-from laconic.engine.virtual.clock import Clock, Operation
+from laconic.engine.virtual import flows
+from laconic.engine.virtual.clock import Clock, Operation, Runner
 from laconic.engine.virtual.compute import Compute, Part
-from laconic.engine.virtual.fluid import Job
+from laconic.engine.virtual.flows import Flow
+from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Network
-from laconic.errors import LaconicError
+from laconic.engine.virtual.recording import Recording
+from laconic.engine.virtual.sharing import Family, Replica
+from laconic.errors import LaconicError, WorkerLost
 
-Transfers = list[tuple[int, int, float]]
-"""(source, destination, bytes), by place in the group."""
+Act = Callable[[list[Any]], tuple[list[Any], Flow]]
+"""Carries an operation out: from all members' tensors to their results, and what that sends."""
 
 
 class World:
     """What all virtual workers of a simulation share."""
 
-    def __init__(self, clock: Clock, network: Network, compute: Compute) -> None:
-        self.clock, self.network, self.compute = clock, network, compute
+    def __init__(self, fluid: Fluid, network: Network, compute: Compute, switched: Callable[[int], None]) -> None:
+        self.clock = Clock(fluid, switched, self._lose)
+        self.network, self.compute = network, compute
+        self.heartbeat_seconds = 20.0
         self.gatherings: dict[tuple[Any, ...], Gathering] = {}
+        self.lost: dict[int, tuple[float, WorkerLost]] = {}  # by rank: when the others notice, and what they say
+        self._flying: set[Gathering] = set()
+        self.families: dict[int, Family] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self.recording: Recording | None = None
+
+    def number(self, ranks: tuple[int, ...]) -> int:
+        """A group's number: a thousand ranks would be slow to look up by."""
+        return self._numbers.setdefault(ranks, len(self._numbers))
+
+    def carry(self, gathering: Gathering, job: Job, seconds: float) -> None:
+        """Everybody has come: the network takes over."""
+        self._flying.add(gathering)
+        self.clock.fluid.add(job, seconds)
+
+    def carried(self, gathering: Gathering, seconds: float) -> None:
+        if gathering in self._flying:
+            self._flying.remove(gathering)
+            self.clock.end(gathering, seconds)
+
+    def _lose(self, runner: Runner) -> None:
+        """A worker's life has ended: whatever it takes part in will never be, as the others notice sooner or later."""
+        how, silence = ("left", 0.0) if runner.life.says_goodbye else ("died", self.heartbeat_seconds)
+        error = WorkerLost(
+            f"rank {runner.rank} {how} at {runner.seconds:g} s of virtual time. Let it return and start again from a "
+            "checkpoint (restarts), or choose a strategy that goes on without it"
+        )
+        self.lost[runner.rank] = (runner.seconds + silence, error)
+        for gathering in [*self.gatherings.values(), *self._flying]:
+            self.break_if_lost(gathering)
+
+    def break_if_lost(self, gathering: Gathering) -> None:
+        """An operation with a lost member fails when that is noticed."""
+        losses = [self.lost[rank] for rank in gathering.group if rank in self.lost]
+        if losses and not gathering.broken:
+            gathering.broken = True
+            self._flying.discard(gathering)
+            noticed, error = min(losses, key=lambda loss: loss[0])
+            noticed = max(noticed, gathering.latest_seconds)
+            self.clock.at(noticed, lambda: self.clock.end(gathering, noticed, error))
 
 
 class Gathering(Operation):
@@ -37,23 +85,26 @@ class Gathering(Operation):
 
     def __init__(self, world: World, group: tuple[int, ...], what: str) -> None:
         super().__init__(what)
-        self._world, self._group = world, group
+        self._world, self.group = world, group
         self.tensors: dict[int, Any] = {}
         self.results: dict[int, Any] = {}
-        self._latest = 0.0
+        self.latest_seconds = 0.0
+        self.broken = False  # a member is lost: it will fail, whoever else comes
 
-    def join(self, place: int, tensor: Any, act: Callable[[list[Any]], tuple[list[Any], Transfers, int]]) -> bool:
+    def join(self, place: int, tensor: Any, act: Act) -> bool:
         """Come with a tensor; the last to come carries the operation out. Says whether everybody has come."""
         self.tensors[place] = tensor
-        self._latest = max(self._latest, self._world.clock.runner(self._group[place]).seconds)
-        if len(self.tensors) < len(self._group):
+        self.latest_seconds = max(self.latest_seconds, self._world.clock.runner(self.group[place]).seconds)
+        if self.broken or len(self.tensors) < len(self.group):
             return False
-        results, transfers, rounds = act([self.tensors[k] for k in range(len(self._group))])
+        results, flow = act([self.tensors[k] for k in range(len(self.group))])
         self.results = dict(enumerate(results))
-        sources, destinations = [self._group[a] for a, _, _ in transfers], [self._group[b] for _, b, _ in transfers]
-        links, load_bytes, latency = self._world.network.load(sources, destinations, [n for _, _, n in transfers])
-        job = Job(links, load_bytes, rounds * latency, lambda t: self._world.clock.end(self, t), lane=self._group)
-        self._world.clock.fluid.add(job, self._latest)
+        load = self._world.network.price(self.what, self.tensors[0], flow, self.group)
+        job = Job(*load, lambda t: self._world.carried(self, t), lane=self._world.number(self.group))
+        job.fastest, job.pace = self._world.network.limits(self.what, self.tensors[0], flow)
+        if self._world.recording is not None:
+            self._world.recording.follow(job, self.what, self.group, self.tensors, self.latest_seconds)
+        self._world.carry(self, job, self.latest_seconds)
         return True
 
 
@@ -77,64 +128,54 @@ class VirtualGroup(CountedGroup):
 
     def __init__(self, worker: VirtualWorker, ranks: tuple[int, ...]) -> None:
         super().__init__(ranks.index(worker.rank) if worker.rank in ranks else -1, ranks, worker.ledger)
-        self._worker = worker
+        self._worker, self._number = worker, worker.number(ranks)
         self._count_of_collectives = 0
         self._messages: dict[tuple[int, int, int], int] = {}
 
     def barrier(self) -> VirtualHandle:
-        n = self.size
-        return self._meet("barrier", None, lambda all_: ([None] * n, ring(n, 1.0), 2 * (n - 1)))
+        return self._meet("barrier", None, lambda all_: ([None] * self.size, flows.barrier(self.size)))
 
     def _all_reduce(self, tensor: Tensor, op: str) -> VirtualHandle:
-        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
+        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             combined = sum_in_order(tensors) if op == "sum" else torch.stack(tensors).amax(0)
             for x in tensors:
                 x.copy_(combined)
-            n = self.size
-            return tensors, ring(n, 2 * (n - 1) / n * combined.nbytes), 2 * (n - 1)
+            return tensors, flows.all_reduce(self.size, combined.nbytes)
 
         return self._meet(f"all_reduce of {tensor.numel()} {op}", tensor, act)
 
     def _all_gather(self, tensor: Tensor) -> VirtualHandle:
-        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
+        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             stacked, n = torch.stack(tensors), self.size
             results = [stacked, *(stacked.clone() for _ in range(n - 1))]
-            return results, ring(n, (n - 1) * tensors[0].nbytes), n - 1
+            return results, flows.all_gather(n, tensors[0].nbytes)
 
         return self._meet(f"all_gather of {tensor.numel()}", tensor, act)
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> VirtualHandle:
-        def act(given: list[tuple[Tensor, list[int]]]) -> tuple[list[Tensor], Transfers, int]:
+        def act(given: list[tuple[Tensor, list[int]]]) -> tuple[list[Tensor], Flow]:
             blocks = [x.split(lengths) for x, lengths in given]
             n = self.size
             results = [torch.cat([blocks[source][place] for source in range(n)]) for place in range(n)]
-            transfers = [(a, b, float(blocks[a][b].nbytes)) for a in range(n) for b in range(n) if a != b]
-            return results, transfers, 1
+            return results, flows.all_to_all([[len(b) * given[0][0].element_size() for b in row] for row in blocks])
 
         return self._meet("all_to_all", (tensor, sends), act)
 
     def _reduce_scatter(self, flat: Tensor) -> VirtualHandle:
-        share = flat.numel() // self.size
+        share, n = flat.numel() // self.size, self.size
 
-        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
-            total, n = sum_in_order(tensors), self.size
-            pairs = [(a, b, float(total.nbytes / n)) for a in range(n) for b in range(n) if a != b]
-            return [part.clone() for part in total.split(share)], pairs, 1
+        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
+            total = sum_in_order(tensors)
+            return [part.clone() for part in total.split(share)], flows.all_to_all(np.full((n, n), total.nbytes / n))
 
         return self._meet("reduce_scatter", flat, act)
 
     def _broadcast(self, tensor: Tensor, root: int) -> VirtualHandle:
-        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
-            n = self.size
+        def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             for k, x in enumerate(tensors):
                 if k != root:
                     x.copy_(tensors[root])
-            edges = [
-                ((a + root) % n, (b + root) % n, float(tensors[root].nbytes))
-                for a in range(n)
-                for b in tree_children(a, n)
-            ]
-            return tensors, edges, (n - 1).bit_length()
+            return tensors, flows.broadcast(self.size, root, tensors[root].nbytes)
 
         return self._meet(f"broadcast from {root}", tensor, act)
 
@@ -149,32 +190,36 @@ class VirtualGroup(CountedGroup):
         count = self._messages[source, to, tag] = self._messages.get((source, to, tag), 0) + 1
         pair = (self.ranks[source], self.ranks[to])
 
-        def act(two: list[Tensor]) -> tuple[list[Tensor], Transfers, int]:
+        def act(two: list[Tensor]) -> tuple[list[Tensor], Flow]:
             two[1].copy_(two[0])
-            return [two[0], two[1]], [(0, 1, float(two[0].nbytes))], 1
+            return two, flows.message(two[0].nbytes)
 
-        key = ("message", self.ranks, pair, tag, count)
+        key = (self._number, *pair, tag, count)
         return self._worker.meet(key, pair, 0 if sending else 1, f"message {source}→{to}", tensor, act)
 
-    def _meet(self, what: str, tensor: Any, act: Callable[[list[Any]], Any]) -> VirtualHandle:
+    def _meet(self, what: str, tensor: Any, act: Act) -> VirtualHandle:
         if self.rank < 0:
             raise LaconicError(f"rank {self._worker.rank} is not a member of the group {self.ranks}")
         self._count_of_collectives += 1
-        key = (self.ranks, self._count_of_collectives)
+        key = (self._number, self._count_of_collectives)
         return self._worker.meet(key, self.ranks, self.rank, what, tensor, act)
 
 
 class VirtualWorker:
     """One virtual participant."""
 
-    def __init__(self, world: World, rank: int, size: int) -> None:
-        self._world, self.rank, self.size = world, rank, size
-        self.ledger = Ledger()
+    def __init__(self, world: World, rank: int, size: int, ledger: Ledger) -> None:
+        self._world, self.rank, self.size, self.ledger = world, rank, size, ledger
+        world.lost.pop(rank, None)
+        self.waited_seconds = 0.0
         self.world = VirtualGroup(self, tuple(range(size)))
         self._groups = {self.world.ranks: self.world}
-        self._step = 0
+        self._step = self._models = 0
         self._factor = world.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
+
+    def number(self, ranks: tuple[int, ...]) -> int:
+        return self._world.number(ranks)
 
     @property
     def machine_size(self) -> int:
@@ -194,10 +239,31 @@ class VirtualWorker:
         """Time passes on this worker, without giving the baton away: this is called inside hooks too."""
         compute = self._world.compute
         runner = self._world.clock.runner(self.rank)
-        runner.seconds += compute.seconds(part, share, name) * self._factor
+        begin = runner.seconds
+        taken = compute.seconds(part, share, name) * self._factor
+        if self._world.network.measured is not None and taken:
+            self._world.clock.fluid.computing(begin, begin + taken, 1 / self.size)
+        try:
+            runner.pass_time(taken, step_ends=part == "step")
+        finally:
+            if self._world.recording is not None:
+                self._world.recording.recorders[self.rank].computed(part, name, begin, runner.seconds)
         if part == "step":
             self._step += 1
             self._factor = compute.factor(self.rank, self._step)
+
+    def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+        for numel in elements if self._world.compute.codecs else ():
+            self.computed(part, numel, words)
+
+    def stepper(
+        self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]
+    ) -> Callable[[], None] | None:
+        """Equal workers share memory and steps: the n-th model of each worker is the same model."""
+        family = self._world.families.setdefault(self._models, Family())
+        self._models += 1
+        shareable = Replica.possible(optimizer, parameters)
+        return Replica(family, optimizer, parameters, equal).step if shareable else None
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         self._finishers.append(finish)
@@ -209,7 +275,14 @@ class VirtualWorker:
             finish()
 
     def wait(self, operation: Operation) -> None:
-        self._world.clock.wait(self._world.clock.runner(self.rank), operation)
+        runner = self._world.clock.runner(self.rank)
+        begin = runner.seconds
+        try:
+            self._world.clock.wait(runner, operation)
+        finally:
+            self.waited_seconds += runner.seconds - begin
+            if self._world.recording is not None:
+                self._world.recording.waited(self.rank, operation.what, begin, runner.seconds)
 
     def meet(
         self,
@@ -218,17 +291,15 @@ class VirtualWorker:
         place: int,
         what: str,
         tensor: Any,
-        act: Callable[[list[Any]], Any],
+        act: Act,
     ) -> VirtualHandle:
         gatherings = self._world.gatherings
         gathering = gatherings.get(key)
         if gathering is None:
             gathering = gatherings[key] = Gathering(self._world, members, what)
+            if self._world.lost:
+                gathering.latest_seconds = self.clock_seconds()
+                self._world.break_if_lost(gathering)
         if gathering.join(place, tensor, act):
             del gatherings[key]
         return VirtualHandle(self, gathering, lambda: gathering.results.pop(place))
-
-
-def ring(size: int, nbytes: float) -> Transfers:
-    """What a ring's edges carry."""
-    return [(k, (k + 1) % size, nbytes) for k in range(size)] if size > 1 else []

@@ -1,0 +1,174 @@
+"""Schedules with honest overlap: eight workers whose computing is emulated by waits, on a network slowed alike.
+
+    python bench/emulated.py                  # about 6 minutes; needs root, 8 GB
+    python bench/emulated.py --dilation 60
+
+The profile is ResNet-50's (tensors and operations from its definition, one GPU's iteration time as published with
+`ddl-benchmarks`, read through LACONIC_DATA). Everything takes `dilation` times as long as on eight machines with one
+such GPU and 10 Gb/s Ethernet; the table divides it out again. Beside it stands the virtual engine's prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from laconic.engine.net import shaped
+from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from step_time import end, listen, tell
+
+WORKERS, BITS_PER_SECOND, LATENCY_SECONDS = 8, 1e10, 50e-6
+FORWARD_SHARE = 1 / 3  # of an iteration; backward takes two operations for each of forward's
+SCHEDULES = ("sequential", "wfbp", "wfbp(4MiB)")
+WARM_UP, STEPS = 2, 4
+
+
+def resnet50() -> list[tuple[str, tuple[int, ...], float]]:
+    """Name, shape and multiplications of each tensor, first layer first."""
+    found: list[tuple[str, tuple[int, ...], float]] = []
+
+    def convolution(name: str, inputs: int, outputs: int, kernel: int, side: int) -> None:
+        shape = (outputs, inputs, kernel, kernel)
+        found.append((f"{name}.weight", shape, inputs * outputs * kernel * kernel * side * side))
+        found.extend((f"{name}.norm.{part}", (outputs,), outputs * side * side) for part in ("weight", "bias"))
+
+    convolution("stem", 3, 64, 7, 112)
+    inputs = 64
+    for stage, (width, blocks, side) in enumerate([(64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)]):
+        for block in range(blocks):
+            name = f"stage{stage}.{block}"
+            convolution(f"{name}.reduce", inputs, width, 1, side)
+            convolution(f"{name}.spatial", width, width, 3, side)
+            convolution(f"{name}.expand", width, 4 * width, 1, side)
+            if block == 0:
+                convolution(f"{name}.shortcut", inputs, 4 * width, 1, side)
+            inputs = 4 * width
+    return [*found, ("head.weight", (1000, 2048), 2048 * 1000.0), ("head.bias", (1000,), 1000.0)]
+
+
+def profile() -> Profile:
+    """Backward divides over tensors by their multiplications."""
+    folder = Path(os.environ.get("LACONIC_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
+    lines = [line for line in (folder / "ddl-benchmarks/inputs.csv").open() if not line.startswith("#")]
+    facts = {row["field"]: float(row["value"]) for row in csv.DictReader(lines) if row["name"] == "ResNet-50"}
+    iteration = facts["single_gpu_iteration"] / 1e3
+    layers = list(reversed(resnet50()))
+    assert len(layers) == facts["tensors"]
+    assert round(sum(math.prod(shape) for _, shape, _ in layers), -4) == facts["parameters"]
+    whole, backward = sum(work for _, _, work in layers), iteration * (1 - FORWARD_SHARE)
+    tensors = tuple(TensorTime(name, shape, "float32", backward * work / whole) for name, shape, work in layers)
+    times = ModelTimes(tensors, Seconds(iteration * FORWARD_SHARE), Seconds(backward), Seconds(0.0))
+    return Profile(times, WORKERS)
+
+
+def train(schedule: str, dilation: float, clock: Any) -> list[float]:
+    """When each step ended."""
+    import torch
+
+    import laconic
+    from laconic.profile.emulate import emulated
+
+    model: Any = emulated(profile(), dilation)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.0)
+    model, optimizer = laconic.distribute(model, optimizer, schedule)
+    ends = []
+    for _ in range(WARM_UP + STEPS):
+        model(1.0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ends.append(clock())
+    return ends
+
+
+def predict(schedule: str) -> float:
+    import laconic
+    from laconic.engine.connect import connect
+    from laconic.engine.virtual.compute import Compute
+    from laconic.engine.virtual.network import Network
+
+    network = Network.flat(WORKERS, BITS_PER_SECOND, LATENCY_SECONDS)
+    out = laconic.simulate(
+        lambda: train(schedule, 0.0, connect().clock_seconds), WORKERS, network, Compute.from_profile(profile())
+    )
+    return (out.results[0][-1] - out.results[0][WARM_UP - 1]) / STEPS
+
+
+def measure(schedule: str, dilation: float) -> list[float]:
+    """Dilated seconds of each step."""
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        net = stack.enter_context(shaped(WORKERS, BITS_PER_SECOND / dilation, 0.0))
+        workers: list[subprocess.Popen[bytes]] = []
+        stack.callback(lambda: end(workers))
+        for rank, place in enumerate(net.places):
+            environment = {
+                **os.environ,
+                "MASTER_ADDR": net.places[0].address,
+                "MASTER_PORT": "29500",
+                "GLOO_SOCKET_IFNAME": place.interface,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(WORKERS),
+                "LOCAL_WORLD_SIZE": str(WORKERS),
+                "OMP_NUM_THREADS": "1",
+            }
+            with (logs / str(rank)).open("wb") as log:
+                workers.append(
+                    subprocess.Popen(
+                        place.command([sys.executable, __file__, "--as-worker", json.dumps([schedule, dilation])]),
+                        env=environment,
+                        stdout=subprocess.PIPE if rank == 0 else log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+        ends: list[float] = next(listen(workers, logs))["ends"]
+        for worker in workers:
+            worker.wait(60)
+        return [b - a for a, b in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Schedules on emulated compute.")
+    parser.add_argument("--dilation", type=float, default=40.0, help="how much slower than on real machines")
+    parser.add_argument("--as-worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.as_worker:
+        schedule, dilation = json.loads(args.as_worker)
+        tell(ends=train(schedule, dilation, time.perf_counter))
+        return
+    compute = profile().model.seconds
+    console = Console()
+    made = Table(title=f"ResNet-50 on {WORKERS} emulated GPUs, 10 Gb/s, dilation {args.dilation:g} divided out")
+    for heading in ("schedule", "step ms [least–most]", "predicted ms", "measured/predicted", "step/compute"):
+        made.add_column(heading, justify="left" if heading == "schedule" else "right")
+    for schedule in SCHEDULES:
+        said, seen = predict(schedule), [seconds / args.dilation for seconds in measure(schedule, args.dilation)]
+        typical = statistics.median(seen)
+        spread = f"\\[{1e3 * min(seen):.1f}–{1e3 * max(seen):.1f}]"
+        made.add_row(
+            schedule,
+            f"{1e3 * typical:.1f} {spread}",
+            f"{1e3 * said:.1f}",
+            f"{typical / said:.3f}",
+            f"{typical / compute:.2f}",
+        )
+    console.print(made)
+    console.print(f"one GPU alone, as published: {1e3 * compute:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

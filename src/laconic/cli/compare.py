@@ -1,0 +1,90 @@
+"""`laconic compare`: several strategies of one script, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the tool."""
+    app.command("compare", context_settings={"allow_interspersed_args": False})(compare)
+
+
+def compare(
+    script: Annotated[str | None, typer.Argument(metavar="SCRIPT", help="The training script.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A row: a strategy or another library's method (`torch:ddp`); repeat it. The first is the baseline. "
+            "Alternatives of a knob in braces, `local(period={4|8|16})`: a row each, or with --protocol one to choose."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Workers of each row.")] = 4,
+    rate: Annotated[
+        str | None, typer.Option(help="Shape the links of a network of our own, as 100Mbit (needs root).")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="Delay of that network one way, as 25ms.")] = None,
+    net: Annotated[str | None, typer.Option(metavar="NAME", help="A network that `laconic net up` made.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="real: processes; virtual: workers of one process in virtual time.")
+    ] = "real",
+    network: Annotated[
+        str | None, typer.Option(help="For virtual workers: a .toml file, or a rate such as 100Mbit (default 1Gbit).")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME=VALUE", help="Table the time and bytes until this metric is reached.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="End each row after so many; default: as the script does.")] = None,
+    blocks: Annotated[int | None, typer.Option(help="Timed blocks to divide --steps into (default 10).")] = None,
+    block_steps: Annotated[int | None, typer.Option(help="Steps of a block (default 10 without --steps).")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Run all rows with each, as 0,1,2; with --protocol: to report.")
+    ] = None,
+    seed_argument: Annotated[str, typer.Option(help="How the script takes its seed.")] = "--seed",
+    quick: Annotated[bool, typer.Option("--quick", help="Few blocks, one seed, no tuning; the table says so.")] = False,
+    protocol: Annotated[
+        bool, typer.Option("--protocol", help="Tune every row alike, add rivals, report other seeds with intervals.")
+    ] = False,
+    lr: Annotated[float | None, typer.Option(help="With --protocol: the script's own learning rate.")] = None,
+    lr_argument: Annotated[str, typer.Option(help="With --protocol: how the script takes it.")] = "--lr",
+    metric: Annotated[str, typer.Option(help="With --protocol: the metric to tune by.")] = "loss",
+    choosing_seeds: Annotated[str, typer.Option(metavar="LIST", help="With --protocol: seeds to tune with.")] = "0,1",
+    no_rivals: Annotated[bool, typer.Option("--no-rivals", help="With --protocol: add no rows of others.")] = False,
+    rows_at_once: Annotated[
+        int | None, typer.Option(help="Rows in memory at a time; each group repeats the baseline.")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Intra-op threads per worker.")] = 1,
+    folder: Annotated[str | None, typer.Option(help="Where it is kept; a --protocol goes on there.")] = None,
+    again: Annotated[str | None, typer.Option(metavar="FOLDER", help="Repeat the comparison kept there.")] = None,
+) -> None:
+    """Compare strategies on one script: time per step, communication, bytes, and time to a target.
+
+    Real rows live side by side and take turns in blocks of steps, so that the machine's mood touches all alike. Exit
+    code 1 when a row failed.
+    """
+    from laconic.engine.compare.compare import compare as carry_out
+    from laconic.engine.compare.folder import read_settings
+    from laconic.engine.compare.request import settings_of
+    from laconic.report.progress import progress
+    from laconic.report.table import write
+
+    if again is not None:
+        from pathlib import Path
+
+        settings = read_settings(Path(again))
+    else:
+        settings = settings_of(
+            script, arguments or (), strategy or (), workers=workers, rate=rate, delay=delay, net=net, engine=engine,
+            network=network, target=target, steps=steps, blocks=blocks, block_steps=block_steps, seeds=seeds,
+            seed_argument=seed_argument, quick=quick, protocol=protocol, lr=lr, lr_argument=lr_argument, metric=metric,
+            choosing_seeds=choosing_seeds, rivals=not no_rivals, rows_at_once=rows_at_once, threads=threads,
+        )  # fmt: skip
+    with progress() as watch:
+        comparison = carry_out(settings, folder, watch)
+    typer.echo(write(comparison), nl=False)
+    raise typer.Exit(1 if comparison.failed else 0)

@@ -1,0 +1,39 @@
+"""`laconic profile`: measure a script's computing, its links and its words' own costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the tool."""
+    app.command("profile", context_settings={"allow_interspersed_args": False})(profile)
+
+
+def profile(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes on this machine, all of which run at once.")] = 4,
+    net: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Place the workers on a network made by `laconic net up`.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps to time, after a few to warm up.")] = 48,
+    threads: Annotated[int, typer.Option(help="Intra-op threads per worker.")] = 1,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write it here too; it is kept in a cache.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever the cache holds.")] = False,
+) -> None:
+    """Measure what `laconic run --engine virtual --profile FILE` and planners start from.
+
+    The script runs on all workers at once without exchanging gradients; collectives and encoders are timed apart. So no
+    step of the training that is predicted later is used to predict it.
+    """
+    from laconic.engine.launcher.launch import leave
+    from laconic.engine.rehearsal.launch import measure
+    from laconic.report.profile import show
+
+    show(measure((script, *(arguments or ())), workers, net, steps, threads, out, fresh))
+    leave(0)

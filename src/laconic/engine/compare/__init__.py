@@ -1,0 +1,1 @@
+"""`laconic compare`: several strategies of one script, side by side."""

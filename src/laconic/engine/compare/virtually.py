@@ -1,0 +1,55 @@
+"""Rows on virtual workers: time is virtual, so they need not take turns; each runs in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from laconic.engine.compare.outcome import Material, Outcome
+from laconic.engine.compare.row import Row, RowProcess
+from laconic.engine.compare.settings import Settings
+from laconic.engine.compare.watch import Watch
+from laconic.engine.config import STEPS
+from laconic.engine.launcher.request import Request
+
+
+def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: Watch) -> list[Outcome]:
+    """Run one after another; a row that fails is named, the others go on."""
+    watch.begin("virtual runs", len(rows))
+    outcomes = []
+    for number, row in enumerate(rows):
+        watch.at(row.name)
+        outcomes.append(_run(row, settings, folder / f"{number}-{row.slug}"))
+        watch.done()
+        if outcomes[-1].error is not None:
+            watch.say(f"`{row.name}` failed: {outcomes[-1].error}")
+    return outcomes
+
+
+def _run(row: Row, settings: Settings, folder: Path) -> Outcome:
+    request = Request(
+        command=(*settings.command, *row.arguments),
+        workers=settings.workers,
+        strategy=row.strategy,
+        threads=settings.threads,
+        folder=str(folder),
+        targets=dict([settings.target]) if settings.target else {},
+        engine="virtual",
+        network=settings.network,
+        record_steps=True,
+        stop_after=settings.steps,
+        alone=row.alone,
+    )
+    run = RowProcess(row, request, folder)
+    try:
+        error = run.failure()
+    finally:
+        run.end()
+    material = Material()
+    for path in sorted((folder / STEPS).glob("rank-*.jsonl")):
+        rank = int(path.stem.removeprefix("rank-"))
+        material.records[rank] = [json.loads(line) for line in path.read_text().splitlines()]
+    if error is None and not material.records:
+        error = "the script never called laconic.distribute(): there is nothing to compare"
+    return material.outcome(settings.steps_per_block, silent=False, error=error)

@@ -1,0 +1,120 @@
+"""Memory that equal workers share and cannot tell: the kernel's copy-on-write.
+
+An *image* holds bytes that never change. An *arena* is a worker's own memory at an address that never changes; adopting
+an image maps it there privately, so that reading costs no memory of its own and writing copies just the page. The
+kernel also knows whether anything was written since, which nobody else could say of memory that users may touch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_PRIVATE, _FIXED, _ANONYMOUS = 0x02, 0x10, 0x20
+_READ_WRITE = 0x3
+_FAILED = ctypes.c_void_p(-1).value
+_ALIGNMENT = 64
+_UNTOUCHED = 0  # of a page's three highest flags (present, swapped, a file's): never read
+_READ = 5  # present, and still the file's
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+@cache
+def _page_flags() -> int:
+    return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@cache
+def available() -> bool:
+    """Linux has what it takes; elsewhere every worker keeps its own memory."""
+    try:
+        return sys.platform == "linux" and _page_flags() >= 0
+    except OSError:
+        return False
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, for two dense tensors of one layout."""
+    if a.layout != torch.strided or b.layout != torch.strided or a.stride() != b.stride() or a.shape != b.shape:
+        return False
+    dense = a.is_contiguous() or (a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last))
+    return dense and a.dtype == b.dtype and _libc().memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0
+
+
+class Arena:
+    """Room for tensors like the given ones, in order."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        offsets, end = [], 0
+        for tensor in tensors:
+            offsets.append(end)
+            end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.nbytes = max(-(-end // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        self._address = self._map(None, _PRIVATE | _ANONYMOUS, -1)
+        self._bytes = (ctypes.c_char * self.nbytes).from_address(self._address)
+        weakref.finalize(self._bytes, _libc().munmap, self._address, self.nbytes)  # tensors keep it alive
+        self.tensors = [self._tensor(like, at) for like, at in zip(tensors, offsets, strict=True)]
+
+    def _map(self, address: int | None, flags: int, file: int) -> int:
+        mapped = _libc().mmap(address, self.nbytes, _READ_WRITE, flags, file, 0)
+        if mapped == _FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(mapped)
+
+    def _tensor(self, like: Tensor, offset: int) -> Tensor:
+        if not like.numel():
+            return like.detach().clone()
+        flat = torch.frombuffer(self._bytes, dtype=like.dtype, count=like.numel(), offset=offset)
+        return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
+
+    def adopt(self, image: Image) -> None:
+        """From now on this memory reads as the image does; every tensor and alias of it stays where it is."""
+        self._map(self._address, _PRIVATE | _FIXED, image.file)
+
+    def written(self) -> bool:
+        """Whether anything has been written since an image was adopted."""
+        pages = self.nbytes // mmap.PAGESIZE
+        raw = os.pread(_page_flags(), 8 * pages, self._address // mmap.PAGESIZE * 8)
+        flags = np.frombuffer(raw, dtype=np.uint64) >> np.uint64(61)
+        return bool(((flags != _UNTOUCHED) & (flags != _READ)).any())
+
+    def image(self) -> Image:
+        return Image(memoryview(self._bytes))
+
+    def reads_as(self, image: Image) -> bool:
+        content = image.content()  # held until the comparison is over
+        return len(content) == self.nbytes and _libc().memcmp(self._address, content.ctypes.data, self.nbytes) == 0
+
+
+class Image:
+    """A copy of some bytes in a file that exists in memory only."""
+
+    def __init__(self, content: memoryview) -> None:
+        self.file = os.memfd_create("laconic", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.file)
+        os.ftruncate(self.file, content.nbytes)
+        done = 0
+        while done < content.nbytes:
+            done += os.pwrite(self.file, content[done:], done)
+
+    def content(self) -> NDArray[np.uint8]:
+        return np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)

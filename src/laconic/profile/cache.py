@@ -1,0 +1,45 @@
+"""Where measured profiles are kept: a file for each script, arguments, workers, machine and network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from laconic._version import __version__
+from laconic.profile.machine import machine
+from laconic.profile.values import VERSION
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is profiled: whatever changes it asks for another measurement."""
+
+    script: Path
+    arguments: tuple[str, ...]
+    workers: int
+    threads: int = 1
+    bits_per_second: tuple[float | None, ...] = ()
+    delay_seconds: float = 0.0
+    steps: int = 0
+
+    @property
+    def path(self) -> Path:
+        """Where its profile is kept. The script counts by its text, not by its name or age."""
+        facts: dict[str, Any] = {
+            **asdict(self),
+            "script": hashlib.sha256(self.script.read_bytes()).hexdigest(),
+            "machine": machine(self.threads),
+            "versions": [__version__, VERSION],
+        }
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        return cache_folder() / f"{self.script.stem}-{key}.json"
+
+
+def cache_folder() -> Path:
+    """The user's cache, by the desktop's convention."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "laconic" / "profiles"

@@ -1,0 +1,156 @@
+"""Measure the links: collectives of many sizes, one after another and several at once, with all workers at it.
+
+Everybody calls this together. Where processes share cores, a small collective costs their scheduling rather than the
+wire's latency, two at once take turns, and none gets far while everybody computes; so each size is timed in all three
+ways, and nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from laconic.profile.fit import operation_times, pace_beside, shared_seconds
+from laconic.profile.values import LinkTimes, OperationTimes, Point
+from laconic.worker import Group, Handle
+
+LANES = 2  # gloo's threads
+_SIZES_BYTES = {  # on the wire, per worker; the whole model comes on top
+    ("all_reduce", torch.float32): (96, 24576, 98304, 393216, 1572864),
+    ("all_reduce", torch.float16): (393216, 1572864),
+    ("all_reduce", torch.bfloat16): (393216, 1572864),
+    ("all_gather", torch.float32): (96, 24576, 393216, 1572864),
+    ("all_to_all", torch.float32): (96, 24576, 393216, 1572864),
+    ("broadcast", torch.float32): (96, 393216),
+}
+"""What words are carried by. Arithmetic on the way depends on the dtype, which small messages do not feel."""
+
+_TRIAL_SECONDS = 0.06  # a trial repeats an operation until it lasts about so long
+_MOST = 16
+_PRODUCTS = 200
+
+
+class Links:
+    """Trials of every operation and size, a round at a time, so that a machine's moods spread over all of them."""
+
+    def __init__(self, group: Group, largest_bytes: float) -> None:
+        self._group = group
+        self._trials = [
+            _Trials(group, name, dtype, numel)
+            for (name, dtype), sizes in _SIZES_BYTES.items()
+            for numel in _numbers(name, dtype, sizes, group.size, largest_bytes)
+        ]
+        self._computing: list[float] = []
+
+    def round(self) -> None:
+        """Collective: one more trial of each."""
+        self._computing += _timed(self._group, [_compute])
+        for trials in self._trials:
+            trials.take()
+
+    def result(self, bits_per_second: float | None, delay_seconds: float) -> LinkTimes:
+        """What all rounds say; the network as it was asked for goes with it."""
+        computing = statistics.median(self._computing)
+        times: list[OperationTimes] = []
+        for name, dtype in dict.fromkeys((t.name, t.dtype) for t in self._trials):
+            points = [t.point(computing) for t in self._trials if (t.name, t.dtype) == (name, dtype)]
+            for plain in times:
+                if plain.operation == name:
+                    points += [p for p in plain.points if p.wire_bytes < min(q.wire_bytes for q in points)]
+            times.append(operation_times(name, str(dtype).removeprefix("torch."), points))
+        return LinkTimes(bits_per_second, delay_seconds, tuple(times))
+
+
+class _Trials:
+    """One operation at one size: one after another, several at once, and several at once beside computing."""
+
+    def __init__(self, group: Group, name: str, dtype: torch.dtype, numel: int) -> None:
+        self.name, self.dtype, self._group = name, dtype, group
+        self._wire_bytes = numel * dtype.itemsize * wire_factor(name, group.size)
+        self._numel, self._count = numel, 0
+        self._seen: list[list[float]] = []
+
+    def take(self) -> None:
+        """After one like it, as in training: connections grow cold, and the first message pays for it."""
+        if not self._count:
+            self._in_turn(self._tensors(1))
+            (once,) = _timed(self._group, [partial(self._in_turn, self._tensors(1))])
+            self._count = max(1, min(_MOST, round(_TRIAL_SECONDS / once)))
+        tensors = self._tensors(max(self._count, LANES))
+        self._in_turn(tensors[:1])
+        alone, together, both = _timed(
+            self._group,
+            [
+                partial(self._in_turn, tensors[: self._count]),
+                partial(self._at_once, tensors),
+                partial(self._at_once, tensors, _compute),
+            ],
+        )
+        self._seen.append([alone / self._count, together, both])
+
+    def point(self, computing_seconds: float) -> Point:
+        alone, together, both = (statistics.median(column) for column in zip(*self._seen, strict=True))
+        shared = shared_seconds(alone, together, max(self._count, LANES), LANES)
+        return Point(self._wire_bytes, alone, shared, pace_beside(together, computing_seconds, both))
+
+    def _tensors(self, count: int) -> list[torch.Tensor]:
+        return [torch.zeros(self._numel, dtype=self.dtype) for _ in range(count)]
+
+    def _in_turn(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._start(tensor).wait()
+
+    def _at_once(self, tensors: Sequence[torch.Tensor], beside: Callable[[], None] | None = None) -> None:
+        handles = [self._start(tensor) for tensor in tensors]
+        if beside is not None:
+            beside()
+        for handle in handles:
+            handle.wait()
+
+    def _start(self, tensor: torch.Tensor) -> Handle:
+        operation: Callable[[torch.Tensor], Handle] = getattr(self._group, self.name)
+        return operation(tensor)
+
+
+def wire_factor(name: str, size: int) -> float:
+    """What the busiest worker sends for each byte it hands over."""
+    return {
+        "all_reduce": 2 * (size - 1) / size,
+        "all_gather": size - 1,
+        "all_to_all": (size - 1) / size,
+        "broadcast": (size - 1).bit_length(),
+    }[name]
+
+
+def _timed(group: Group, acts: Sequence[Callable[[], None]]) -> list[float]:
+    """Each from a common start to the last one's end."""
+    took = []
+    for act in acts:
+        group.barrier().wait()
+        begin = time.perf_counter()
+        act()
+        took.append(time.perf_counter() - begin)
+    longest: list[float] = group.all_reduce(torch.tensor(took, dtype=torch.float64), "max", control=1.0).wait().tolist()
+    return longest
+
+
+def _compute() -> None:
+    """Some milliseconds of what models do: small products of matrices."""
+    a, b = torch.ones(32, 256), torch.ones(256, 768)
+    for _ in range(_PRODUCTS):
+        (a @ b).relu_()
+
+
+def _numbers(name: str, dtype: torch.dtype, sizes: Sequence[float], size: int, largest_bytes: float) -> list[int]:
+    """Elements to hand over, divisible among all: from a few to those of the whole model."""
+    if size < 2:
+        return []
+    whole = largest_bytes / torch.float32.itemsize
+    if name in ("all_gather", "broadcast"):
+        whole /= size  # of an all-reduce made of two halves; nobody broadcasts much in a step
+    numbers = [n / (dtype.itemsize * wire_factor(name, size)) for n in sizes]
+    return sorted({max(1, round(n / size)) * size for n in [*(n for n in numbers if n < whole / 2), whole]})

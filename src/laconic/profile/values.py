@@ -1,0 +1,239 @@
+"""`Profile`: what was measured of a model, a machine and its links, as one value and one JSON file.
+
+A published profile (layer times from a paper, say) is the same file written by hand: parts that nobody measured are
+left out. Only the virtual engine, emulated compute and planners read it; nothing here measures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from laconic.errors import LaconicError
+
+VERSION = 1
+
+
+class ProfileError(LaconicError, ValueError):
+    """A profile that makes no sense, or a file that is none."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A measured duration: the median and where most samples lay."""
+
+    median: float
+    low: float | None = None  # a tenth of the samples was below
+    high: float | None = None  # a tenth was above
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.median < math.inf:
+            raise ProfileError(f"a duration is finite and not negative, not {self.median} s")
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Seconds:
+        """What these samples say."""
+        ordered = sorted(samples)
+        if len(ordered) < 2:
+            return cls(ordered[0], ordered[0], ordered[0])
+        cuts = statistics.quantiles(ordered, n=10, method="inclusive")
+        return cls(statistics.median(ordered), cuts[0], cuts[-1], len(ordered))
+
+
+@dataclass(frozen=True)
+class TensorTime:
+    """One gradient: how long after the one before it, it is ready."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    backward_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.backward_seconds < math.inf or any(n < 0 for n in self.shape):
+            raise ProfileError(f"{self.name!r} has no negative size and takes no negative time: {self}")
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ModelTimes:
+    """One training step of one worker, without talking; `tensors` in the order in which gradients arrive."""
+
+    tensors: tuple[TensorTime, ...]
+    forward: Seconds  # from the end of a step to the end of the forward pass, so data loading is in it
+    backward: Seconds
+    step: Seconds  # from the last gradient to the end of the optimizer's step
+
+    def __post_init__(self) -> None:
+        names = [tensor.name for tensor in self.tensors]
+        if not names or len(set(names)) != len(names):
+            raise ProfileError("a model's profile lists at least one tensor, each once, by name")
+
+    @property
+    def seconds(self) -> float:
+        return self.forward.median + self.backward.median + self.step.median
+
+
+@dataclass(frozen=True)
+class Point:
+    """Collectives of one size: `wire_bytes` is what one worker sends.
+
+    `alone_seconds` is one after another; `shared_seconds` is how much of something that all need (processors, a link)
+    one takes: two at once last for the longer of their times alone and the sum of these. `pace` is how fast it goes on
+    while all workers compute: less than 1 where its threads and the kernel must wait for the same processors.
+    """
+
+    wire_bytes: float
+    alone_seconds: float
+    shared_seconds: float
+    pace: float = 1.0
+
+    def __post_init__(self) -> None:
+        possible = 0 <= self.shared_seconds <= self.alone_seconds < math.inf and 0 < self.pace <= 1
+        if self.wire_bytes < 0 or not possible:
+            raise ProfileError(f"a collective takes finite time, of which some may be shared: {self}")
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """One collective on one network, by size; `alpha_seconds` and `seconds_per_byte` are the line fitted to it."""
+
+    operation: str
+    dtype: str
+    points: tuple[Point, ...]
+    alpha_seconds: float
+    seconds_per_byte: float
+
+    def __post_init__(self) -> None:
+        sizes = [point.wire_bytes for point in self.points]
+        if not sizes or any(b <= a for a, b in pairwise(sizes)):
+            raise ProfileError(f"the points of {self.operation} ({self.dtype}) ascend in bytes, not {sizes}")
+
+    def at(self, wire_bytes: float) -> Point:
+        """Between points straight, below them as the smallest, beyond them at the fitted rate."""
+        first, last = self.points[0], self.points[-1]
+        if wire_bytes <= first.wire_bytes:
+            return first
+        if wire_bytes >= last.wire_bytes:
+            more = (wire_bytes - last.wire_bytes) * self.seconds_per_byte
+            return Point(wire_bytes, last.alone_seconds + more, last.shared_seconds + more, last.pace)
+        a, b = next((a, b) for a, b in pairwise(self.points) if wire_bytes <= b.wire_bytes)
+        share = (wire_bytes - a.wire_bytes) / (b.wire_bytes - a.wire_bytes)
+        alone, shared, pace = (
+            getattr(a, name) + share * (getattr(b, name) - getattr(a, name))
+            for name in ("alone_seconds", "shared_seconds", "pace")
+        )
+        return Point(wire_bytes, alone, min(shared, alone), pace)
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """One network, with all workers running: what it was asked to be, and what collectives took on it."""
+
+    bits_per_second: float | None  # None: as fast as the machine
+    delay_seconds: float  # one way
+    operations: tuple[OperationTimes, ...]
+
+    def find(self, operation: str, dtype: str) -> OperationTimes | None:
+        """The same operation in this dtype, or in float32."""
+        for wanted in (dtype, "float32"):
+            for times in self.operations:
+                if (times.operation, times.dtype) == (operation, wanted):
+                    return times
+        return None
+
+
+@dataclass(frozen=True)
+class CodecTimes:
+    """What a compressor and an architecture do with a message beside the plain way (`none / allreduce`).
+
+    Before the first word leaves (`encode`) and after it (`decode`): seconds per tensor and per element.
+    """
+
+    words: str
+    encode_seconds_per_tensor: float
+    encode_seconds_per_element: float
+    decode_seconds_per_tensor: float
+    decode_seconds_per_element: float
+
+    def seconds(self, part: str, tensors: int, elements: int) -> float:
+        per_tensor: float = getattr(self, f"{part}_seconds_per_tensor")
+        per_element: float = getattr(self, f"{part}_seconds_per_element")
+        return max(0.0, tensors * per_tensor + elements * per_element)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All of it; `workers` were on one machine, described by `machine`, and ran at the same time."""
+
+    model: ModelTimes
+    workers: int = 1
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    links: LinkTimes | None = None
+    codecs: tuple[CodecTimes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ProfileError(f"a profile is of at least one worker, not {self.workers}")
+
+    def codec(self, words: str) -> CodecTimes | None:
+        return next((codec for codec in self.codecs if codec.words == words), None)
+
+    # ------------------------------------------------------------------------------------------ files
+
+    def to_json(self) -> str:
+        return json.dumps({"laconic_profile": VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "this text") -> Profile:
+        try:
+            table = json.loads(text)
+            version = table.pop("laconic_profile", None)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ProfileError(f"{where} is no profile ({error}): `laconic profile` writes them") from error
+        if version != VERSION:
+            raise ProfileError(
+                f"{where} is a profile of version {version}, this laconic reads version {VERSION}: measure again with "
+                "`laconic profile --fresh`"
+            )
+        try:
+            return cls(
+                model=_model(table.pop("model")),
+                links=None if (links := table.pop("links", None)) is None else _links(links),
+                codecs=tuple(CodecTimes(**row) for row in table.pop("codecs", ())),
+                **table,
+            )
+        except (KeyError, TypeError) as error:
+            raise ProfileError(f"{where} does not describe a profile ({error}): see docs/profiles.md") from error
+
+    @classmethod
+    def read(cls, path: str | Path) -> Profile:
+        path = Path(path)
+        if not path.is_file():
+            raise ProfileError(f"there is no profile {path}: `laconic profile --out {path} SCRIPT` writes one")
+        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+
+
+def _seconds(value: float | Mapping[str, Any]) -> Seconds:
+    """Hand-written files may give a plain number."""
+    return Seconds(**value) if isinstance(value, Mapping) else Seconds(float(value))
+
+
+def _model(table: Mapping[str, Any]) -> ModelTimes:
+    tensors = tuple(TensorTime(**{**row, "shape": tuple(row["shape"])}) for row in table["tensors"])
+    return ModelTimes(tensors, *(_seconds(table[part]) for part in ("forward", "backward", "step")))
+
+
+def _links(table: Mapping[str, Any]) -> LinkTimes:
+    operations = [{**row, "points": tuple(Point(**point) for point in row["points"])} for row in table["operations"]]
+    return LinkTimes(**{**table, "operations": tuple(OperationTimes(**row) for row in operations)})

@@ -1,0 +1,233 @@
+"""A comparison as a table: text for people, CSV for programs. Above it stands how it was made and in which regime."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from laconic.engine.compare.compare import Comparison
+from laconic.engine.compare.measure import Line, Quantity
+from laconic.engine.compare.statistics import Spread
+from laconic.engine.launcher.account import shown
+
+_MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and what stands below it."""
+
+    heading: str
+    cell: Callable[[Line], str]
+
+
+def write(comparison: Comparison) -> str:
+    """Write `table.txt` and `table.csv` to the comparison's folder; the text."""
+    text = as_text(comparison)
+    (comparison.folder / "table.txt").write_text(text)
+    (comparison.folder / "table.csv").write_text(as_csv(comparison.lines))
+    return text
+
+
+def as_text(comparison: Comparison) -> str:
+    """The whole page: how it was made, the regime, the table, failures, how to read it."""
+    columns = _columns(comparison)
+    cells = [[column.cell(line) for column in columns] for line in comparison.lines]
+    table = _aligned([column.heading for column in columns], cells)
+    failures = [f"FAILED  {line.name}: {line.error}" for line in comparison.lines if line.error is not None]
+    parts = [*_head(comparison), "", *table, *([""] if failures else []), *failures, "", *_legend(comparison)]
+    return "\n".join(parts) + "\n"
+
+
+def as_csv(lines: Iterable[Line]) -> str:
+    """Every number in SI units, with its spread and its ratio's."""
+    lines = list(lines)
+    metrics = list(dict.fromkeys(name for line in lines for name in line.final))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["strategy", *_csv_headings(metrics), "runs", "runs_at_target", "timed_blocks", "bytes_by", "error"]
+    )
+    for line in lines:
+        numbers = [part for name in _NUMBERS for part in _csv_quantity(getattr(line, name))]
+        finals = [part for metric in metrics for part in _csv_quantity(line.final.get(metric))]
+        rest = [line.runs, line.reached, line.blocks, line.counter or "", line.error or ""]
+        writer.writerow([line.name, *numbers, *finals, *rest])
+    return out.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+def _head(comparison: Comparison) -> list[str]:
+    settings = comparison.settings
+    flag = " (--quick)" if settings.quick else ""
+    if settings.tuning is None:
+        made = f"NOT MADE BY THE PROTOCOL{flag}: {'; '.join(comparison.departures)}."
+    else:
+        own = settings.tuning
+        made = (
+            f"Made by the protocol: tuned on seeds {_listed(own.choosing_seeds)}, reported on seeds "
+            f"{_listed(own.reporting_seeds)}, paired; ratios with 95 % bootstrap intervals."
+        )
+        if comparison.departures:
+            made += f" DEPARTS FROM IT: {'; '.join(comparison.departures)}."
+    regime = comparison.regime
+    return [
+        made,
+        f"{' '.join(settings.command)}: {settings.workers} workers, {_where(comparison)}.",
+        "Regime: r = exposed communication / computation of the baseline = "
+        + ("– (computing takes no time)" if regime is None else f"{regime:.2f}")
+        + f". Baseline: {comparison.lines[0].name}.",
+    ]
+
+
+def _where(comparison: Comparison) -> str:
+    settings = comparison.settings
+    if settings.engine == "virtual":
+        return f"virtual, over {settings.network or '1Gbit'}"
+    if settings.net is not None:
+        return f"real processes on the shaped network {settings.net}"
+    if settings.rate is not None:
+        delay = f" and {settings.delay} one way" if settings.delay else ""
+        return f"real processes, links of {settings.rate}{delay}"
+    return "real processes on the loopback"
+
+
+def _columns(comparison: Comparison) -> list[Column]:
+    columns = [
+        Column("strategy", lambda line: line.name),
+        Column("ms/step [spread]", lambda line: _with_spread(line.step_seconds, 1e-3)),
+        Column("× [spread]", lambda line: _ratio(line.step_seconds, spread=True)),
+        Column("computing", lambda line: _spread(line.computing_seconds, 1e-3)),
+        Column("exposed ms", lambda line: _value(line.exposed_seconds, 1e-3)),
+        Column("×", lambda line: _ratio(line.exposed_seconds)),
+        Column("sent MB/step", lambda line: _value(line.sent_bytes, 1e6)),
+        Column("received", lambda line: _value(line.received_bytes, 1e6)),
+        Column("×", lambda line: _ratio(line.sent_bytes)),
+    ]
+    metrics = [comparison.target[0]] if comparison.target else list(comparison.lines[0].final)[:2]
+    several = comparison.lines[0].runs > 1
+    for metric in metrics:
+        columns += [
+            Column(f"final {metric}", lambda line, metric=metric: _value(line.final.get(metric), 1.0)),  # type: ignore[misc]
+            Column("×", lambda line, metric=metric: _ratio(line.final.get(metric), several)),  # type: ignore[misc]
+        ]
+    if comparison.target is not None:
+        columns += [
+            Column("s to target", lambda line: _to_target(line, line.seconds_to_target, 1.0)),
+            Column("×", lambda line: _ratio(line.seconds_to_target, several)),
+            Column("MB to target", lambda line: _to_target(line, line.bytes_to_target, 1e6)),
+            Column("×", lambda line: _ratio(line.bytes_to_target, several)),
+        ]
+    return columns
+
+
+def _legend(comparison: Comparison) -> list[str]:
+    several = comparison.lines[0].runs > 1
+    virtual = comparison.settings.engine == "virtual"
+    spread = (
+        "mean over seeds [least–largest]; ratio of the means [95 % bootstrap interval], paired by seed"
+        if several
+        else "median over blocks [quartiles]; ratio by round, median [quartiles]; the first block is warm-up"
+    )
+    alone = (
+        "over a network where talking takes no time" if virtual else "in workers that do not talk, in the same rounds"
+    )
+    counters = {line.counter for line in comparison.lines if line.counter is not None}
+    counted = {
+        "interface": "the interfaces' counters (headers and heartbeats included)",
+        "ledger": "the ledger (handed to the transport; other libraries' bytes are not seen)",
+    }
+    notes = [
+        f"time: {spread}. It includes what the script does between steps.",
+        f"computing: a step {alone}; exposed: a step less that, for every row alike.",
+        f"bytes: of one worker, mean over all, by {' and '.join(counted[c] for c in sorted(counters))}."
+        if counters
+        else "bytes: nobody counted them.",
+    ]
+    if comparison.target is not None:
+        name, value = comparison.target
+        reference = f"the {name} at the tuned reference's end, by seed"
+        at = reference if value is None else f"{name}={value:g}"
+        notes.append(
+            f"target: {at}; time from distribute() on, without pauses; bytes of one worker in both directions."
+        )
+    if comparison.settings.rows_at_once is not None:
+        notes.append("rows ran in groups: each ratio is to the baseline that ran beside it.")
+    return [*notes, f"folder: {shown(comparison.folder)}"]
+
+
+def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[k]) for row in (headings, *cells)) for k in range(len(headings))]
+
+    def laid(row: Sequence[str]) -> str:
+        return "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+
+    return [laid(headings), "  ".join("-" * width for width in widths), *(laid(row) for row in cells)]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+
+
+def _value(quantity: Quantity | None, unit: float) -> str:
+    return _MISSING if quantity is None else _number(quantity.value.middle / unit)
+
+
+def _spread(spread: Spread | None, unit: float) -> str:
+    return _MISSING if spread is None else _number(spread.middle / unit)
+
+
+def _with_spread(quantity: Quantity | None, unit: float) -> str:
+    if quantity is None:
+        return _MISSING
+    v = quantity.value / unit
+    return f"{_number(v.middle)} [{_number(v.low)}–{_number(v.high)}]"
+
+
+def _ratio(quantity: Quantity | None, spread: bool = False) -> str:
+    if quantity is None or quantity.ratio is None:
+        return _MISSING
+    r = quantity.ratio
+    return f"{r.middle:.3f} [{r.low:.3f}–{r.high:.3f}]" if spread else f"{r.middle:.3f}"
+
+
+def _to_target(line: Line, quantity: Quantity | None, unit: float) -> str:
+    if quantity is not None:
+        return _value(quantity, unit)
+    if line.reached == line.runs:  # reached, but nobody counts
+        return _MISSING
+    return "not reached" if line.runs == 1 else f"{line.reached} of {line.runs} reach it"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+# ------------------------------------------------------------------------------------------------ CSV
+
+_NUMBERS = (
+    "step_seconds",
+    "computing_seconds",
+    "exposed_seconds",
+    "sent_bytes",
+    "received_bytes",
+    "waited_seconds",
+    "seconds_to_target",
+    "bytes_to_target",
+)
+_UNITS = {"sent_bytes": "sent_bytes_per_step", "received_bytes": "received_bytes_per_step"}
+
+
+def _csv_headings(metrics: Sequence[str]) -> list[str]:
+    names = [*(_UNITS.get(name, name) for name in _NUMBERS), *(f"final_{metric}" for metric in metrics)]
+    return [f"{name}{part}" for name in names for part in ("", "_low", "_high", "_ratio", "_ratio_low", "_ratio_high")]
+
+
+def _csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
+    spread = value.value if isinstance(value, Quantity) else value
+    ratio = value.ratio if isinstance(value, Quantity) else None
+    return [number for s in (spread, ratio) for number in (("", "", "") if s is None else (s.middle, s.low, s.high))]

@@ -1,0 +1,72 @@
+"""Rows are tuned, and their tuning survives an interruption; a run is a formula here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from laconic.engine.compare.choose import choose
+from laconic.engine.compare.folder import Folder
+from laconic.engine.compare.outcome import Logged, Outcome
+from laconic.engine.compare.row import Row
+from laconic.engine.compare.settings import CompareError, Settings, Tuning
+from laconic.engine.compare.watch import Silent
+
+BEST = {"bsp": 0.1, "torch:ddp(bucket_cap_mb=1)": 0.2, "torch:ddp(bucket_cap_mb=5)": 0.2}
+SECONDS = {"bsp": 5.0, "torch:ddp(bucket_cap_mb=1)": 9.0, "torch:ddp(bucket_cap_mb=5)": 8.0}
+
+
+def run(row: Row, seed: int, label: str) -> Outcome:
+    option, rate = row.arguments
+    assert option == "--rate"
+    final = 1 + math.log2(float(rate) / BEST[row.strategy]) ** 2
+    seconds = SECONDS[row.strategy]
+    return Outcome(logged=(Logged(1, seconds / 2, None, {"loss": 30.0}), Logged(9, seconds, None, {"loss": final})))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    rows = ("bsp", "torch:ddp(bucket_cap_mb={1|5})")
+    return Settings(("train.py",), rows, tuning=Tuning(0.05, "--rate", rivals=False))
+
+
+def test_ddp_sets_the_target_wherever_it_stands_and_each_row_gets_its_own_rate(settings: Settings) -> None:
+    chosen = choose(settings, Folder("a", settings), run, Silent())
+    assert chosen.reference == 1
+    assert (chosen.metric, chosen.falls) == ("loss", True)
+    assert chosen.names == ["bsp at 0.1", "torch:ddp(bucket_cap_mb=5) at 0.2"]
+    assert [row.arguments for row in chosen.rows] == [("--rate", "0.1"), ("--rate", "0.2")]
+    assert chosen.departures == ("no rivals (--no-rivals)",)
+
+
+def test_after_an_interruption_only_what_is_missing_runs(settings: Settings) -> None:
+    folder = Folder("a", settings)
+    ran: list[str] = []
+
+    def interrupted(row: Row, seed: int, label: str) -> Outcome:
+        if len(ran) == 30:
+            raise KeyboardInterrupt
+        ran.append(label)
+        return run(row, seed, label)
+
+    with pytest.raises(KeyboardInterrupt):
+        choose(settings, folder, interrupted, Silent())
+    before = len(ran)
+
+    def counted(row: Row, seed: int, label: str) -> Outcome:
+        ran.append(label)
+        return run(row, seed, label)
+
+    again = choose(settings, folder, counted, Silent())
+    assert before == 30
+    assert len(ran) == 3 * 7 * 2, "three strategies, seven rates, two seeds, each once"
+    assert again == choose(settings, Folder("b", settings), run, Silent())
+
+
+def test_a_script_without_the_metric_is_refused(settings: Settings) -> None:
+    with pytest.raises(CompareError, match="logged no 'loss'"):
+        choose(settings, Folder("a", settings), lambda row, seed, label: Outcome(), Silent())

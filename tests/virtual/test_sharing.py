@@ -1,0 +1,151 @@
+"""Equal virtual workers share memory and steps, and nobody can tell: bits are those of workers on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+import laconic
+from laconic.engine.virtual import memory, sharing
+from laconic.engine.virtual.sharing import Family, Replica
+
+pytestmark = pytest.mark.skipif(not memory.available(), reason="sharing needs Linux's /proc/self/pagemap")
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda p: optim.AdamW(p, lr=0.01),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+    "rprop": lambda p: optim.Rprop(p, lr=0.01),
+    "fused": lambda p: optim.Adam(p, lr=0.01, fused=True),
+    "tensor rate": lambda p: optim.Adam(p, lr=torch.tensor(0.01)),
+}
+
+
+def build() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 3))
+
+
+def train(make: Callable[[Any], optim.Optimizer], meddle: Callable[[int, nn.Module, Any], None], steps: int) -> Any:
+    def run() -> list[Tensor]:
+        model = build()
+        model, optimizer = laconic.distribute(model, make(model.parameters()))
+        alias = model[0].weight.data  # sees every step, as it does among processes
+        for step in range(steps):
+            x = torch.randn(4, 40, generator=torch.Generator().manual_seed(100 * step + laconic.rank()))
+            model(x).square().mean().backward()
+            meddle(step, model, optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert torch.equal(alias, model[0].weight)
+        state = [v for p in model.parameters() for v in optimizer.state[p].values() if isinstance(v, Tensor)]
+        return [t.detach().clone() for t in (*model.parameters(), *state)]
+
+    return run
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    yield lambda: monkeypatch.setattr(Replica, "possible", staticmethod(lambda optimizer, parameters: False))
+
+
+def nothing(step: int, model: nn.Module, optimizer: Any) -> None:
+    pass
+
+
+def clipping(step: int, model: nn.Module, optimizer: Any) -> None:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
+def own_gradients(step: int, model: nn.Module, optimizer: Any) -> None:
+    """The script of one rank changes its gradients: it must go its own way from there."""
+    if laconic.rank() == 1 and step == 2:
+        model[0].weight.grad.mul_(2)
+
+
+def own_parameters(step: int, model: nn.Module, optimizer: Any) -> None:
+    if laconic.rank() == 2 and step == 1:
+        model[0].weight.data[0, 0] = 7.0
+
+
+def everyone_clamps(step: int, model: nn.Module, optimizer: Any) -> None:
+    for p in model.parameters():
+        p.data.mul_(0.9)
+
+
+def own_rate(step: int, model: nn.Module, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"] = 0.001 * (1 + (laconic.rank() == 0 and step == 3))
+
+
+def reloading(step: int, model: nn.Module, optimizer: Any) -> None:
+    if step == 2:
+        optimizer.load_state_dict(optimizer.state_dict())
+    if step == 3:
+        model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()})
+
+
+MEDDLERS = [nothing, clipping, own_gradients, own_parameters, everyone_clamps, own_rate, reloading]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_optimizer_gives_the_bits_of_workers_on_their_own(make: Any, alone: Callable[[], None]) -> None:
+    shared = laconic.simulate(train(make, nothing, 5), 3).results
+    alone()
+    own = laconic.simulate(train(make, nothing, 5), 3).results
+    assert all(torch.equal(a, b) for x, y in zip(shared, own, strict=True) for a, b in zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("meddle", MEDDLERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_whatever_a_script_writes_stays_its_own(name: str, meddle: Any, alone: Callable[[], None]) -> None:
+    shared = laconic.simulate(train(OPTIMIZERS[name], meddle, 6), 4).results
+    alone()
+    own = laconic.simulate(train(OPTIMIZERS[name], meddle, 6), 4).results
+    assert all(torch.equal(a, b) for x, y in zip(shared, own, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_one_step_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 5 workers and 4 steps, 4 steps are computed: the rest are adopted."""
+    steps = []
+    original = optim.SGD.step
+    monkeypatch.setattr(optim.SGD, "step", lambda self, *a, **k: steps.append(1) or original(self, *a, **k))
+    laconic.simulate(train(OPTIMIZERS["momentum"], nothing, 4), 5)
+    assert len(steps) == 4
+
+
+def test_memory_is_shared_until_it_is_written() -> None:
+    models = [build() for _ in range(3)]
+    family = Family()
+    replicas = [Replica(family, OPTIMIZERS["sgd"](m.parameters()), list(m.parameters()), lambda: True) for m in models]
+    assert not any(r._arena.written() for r in replicas)
+    models[1][0].weight.data[3] = 5.0
+    assert [r._arena.written() for r in replicas] == [False, True, False]
+    assert not torch.equal(models[0][0].weight, models[1][0].weight)
+    assert torch.equal(models[0][0].weight, models[2][0].weight)
+
+
+def test_a_tensor_outlives_its_arena() -> None:
+    arena = memory.Arena([torch.zeros(1000), torch.zeros(3, dtype=torch.float64)])
+    kept = arena.tensors[0]
+    kept.fill_(4.0)
+    del arena
+    assert kept.sum() == 4000.0
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        lambda: [nn.Parameter(torch.zeros(2, 2, device="meta"))],
+        lambda: list(torch.zeros(10).split(5)),
+        lambda: [torch.zeros(3, 1).expand(3, 3)],
+    ],
+    ids=["another device", "a common storage", "an expanded tensor"],
+)
+def test_what_cannot_be_shared_is_left_alone(parameters: Callable[[], list[Tensor]]) -> None:
+    given = parameters()
+    assert not sharing.Replica.possible(optim.SGD([torch.zeros(1)], lr=0.1), given)
