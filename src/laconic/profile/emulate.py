@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from laconic.profile.skeleton import plant
 from laconic.profile.values import Profile, TensorTime
 
 
@@ -79,14 +80,8 @@ class Emulated(nn.Module):
         return number
 
     def _place(self, tensor: TensorTime) -> nn.Parameter:
-        *path, name = tensor.name.split(".")
-        home: nn.Module = self
-        for part in path:
-            if part not in home._modules:
-                home.add_module(part, nn.Module())
-            home = home.get_submodule(part)
         made = nn.Parameter(torch.ones(tensor.shape, dtype=getattr(torch, tensor.dtype)))
-        home.register_parameter(name, made)
+        plant(self, tensor.name, made)
         return made
 
 

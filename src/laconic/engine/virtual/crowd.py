@@ -28,6 +28,7 @@ from laconic.engine.virtual.flows import Flow
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Network
 from laconic.errors import LaconicError
+from laconic.profile.skeleton import plant
 from laconic.strategy import Strategy
 
 
@@ -54,7 +55,9 @@ def price(
     chosen = Strategy.parse(strategy)
     if level_names(chosen):
         raise LaconicError(f"`{chosen}` has tiers, whose groups differ: price it with laconic.simulate")
-    model = _Tensors(tensors)
+    model = nn.Module()
+    for spec in tensors:
+        plant(model, spec.name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
     crowd = Crowd(network, compute or Compute())
     session = Session(crowd, model, chosen, crowd.world, {}, Options())  # type: ignore[arg-type]
     ends = []
@@ -71,21 +74,6 @@ def price(
     finally:
         session.close()
     return Priced(np.array(ends), crowd.ledger.sent_bytes())
-
-
-class _Tensors(nn.Module):
-    """A model that is nothing but its parameters."""
-
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
-        super().__init__()
-        for spec in specs:
-            home: nn.Module = self
-            *path, name = spec.name.split(".")
-            for part in path:
-                if part not in home._modules:
-                    home.add_module(part, nn.Module())
-                home = home.get_submodule(part)
-            home.register_parameter(name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
 
 
 class Crowd:
@@ -111,7 +99,11 @@ class Crowd:
         raise LaconicError("a crowd has one group, everyone: price this with laconic.simulate")
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
-        self.seconds += self.compute.seconds(part, share, name) * self._factors
+        taken = self.compute.seconds(part, share, name) * self._factors
+        if self.network.measured is not None:  # where computing slows talking down
+            for begin, seconds in zip(self.seconds, taken, strict=True):
+                self.fluid.computing(begin, begin + seconds, 1 / self.size)
+        self.seconds += taken
         if part == "step":
             self._step += 1
             self._factors = self.compute.factors(self.size, self._step)
