@@ -1,6 +1,6 @@
 """The virtual engine's step time over the measured one: every word and named sentence, three networks, four workers.
 
-    python bench/predict.py                                # everything, about 25 minutes; needs root
+    python bench/predict.py                                # everything, about 35 minutes; needs root
     python bench/predict.py --only 1gbit --only cast       # cells whose network or sentence contains these
     python bench/predict.py --output predict.json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_after_an_interruption_only_what_is_missing_runs(settings: Settings) -> 
     assert before == 30
     assert len(ran) == 3 * 7 * 2, "three strategies, seven rates, two seeds, each once"
     assert again == choose(settings, Folder("b", settings), run, Silent())
+
+
+def test_a_metric_whose_direction_nobody_says_is_refused(settings: Settings) -> None:
+    assert settings.tuning is not None
+    odd = replace(settings, tuning=replace(settings.tuning, metric="something"))
+    once = Outcome(logged=(Logged(9, 1.0, None, {"something": 3.0}),))
+    with pytest.raises(CompareError, match="less of 'something' is better"):
+        choose(odd, Folder("a", odd), lambda row, seed, label: once, Silent())
 
 
 def test_a_script_without_the_metric_is_refused(settings: Settings) -> None:

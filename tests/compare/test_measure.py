@@ -71,6 +71,34 @@ def test_a_target_is_reached_from_where_the_metric_began() -> None:
     assert made.final("loss") == 1.0
 
 
+def test_a_target_met_from_the_first_value_on_is_reached_and_one_that_is_left_is_not_reached_by_leaving() -> None:
+    made = outcome(0.5, 100.0, {4: 0.4, 8: 0.3, 12: 9.0})
+    at = made.reach("loss", 0.5)
+    assert at is not None and at.step == 4
+    assert made.reach("loss", 0.2) is None, "a loss that climbs past its target has not reached it"
+    rising = made.reach("loss", 5.0, falls=False)
+    assert rising is not None and rising.step == 12, "the tuning knows better"
+
+
+def test_a_row_that_never_stepped_says_so() -> None:
+    now = {"step": 0, "seconds": 0.1, "sent_bytes": 0, "received_bytes": 0, "values": {"loss": 1.0}}
+    stepping = records(0.5, 0.0)
+    assert Material({0: stepping, 1: stepping}).stillness() is None
+    assert "never called laconic.distribute()" in str(Material().stillness())
+    assert "the script took no optimizer step" in str(Material({0: [now], 1: []}).stillness())
+    assert "rank 1 took no optimizer step" in str(Material({0: stepping, 1: [now]}).stillness())
+
+
+def test_exposed_time_that_is_noise_divides_nothing(settings: Settings, tmp_path: Path) -> None:
+    for base in (outcome(0.1005), outcome(0.09)):
+        own, alone = outcome(0.2), outcome(0.1)
+        line = line_of("local", {-1: Trio(own, base, alone)}, lambda seed: None)
+        assert line.exposed_seconds is not None and line.exposed_seconds.value.middle == pytest.approx(0.1)
+        assert line.exposed_seconds.ratio is None
+        (row,) = csv.DictReader(io.StringIO(as_csv([line])))
+        assert row["exposed_seconds_ratio"] == "" and float(row["step_seconds_ratio"]) > 1
+
+
 def test_outcomes_survive_json() -> None:
     import json
     from dataclasses import asdict
@@ -136,6 +164,10 @@ def test_the_csv_holds_every_number_in_si_units(settings: Settings, tmp_path: Pa
     assert float(rows[1]["step_seconds"]) == pytest.approx(0.2)
     assert float(rows[1]["sent_bytes_per_step_ratio"]) == pytest.approx(0.5)
     assert float(rows[0]["final_loss"]) == pytest.approx(1.0)
+    assert rows[1]["sent_bytes_per_step_ratio_low"] == rows[1]["final_loss_ratio_high"] == "", (
+        "one run spreads over none"
+    )
+    assert float(rows[1]["step_seconds_ratio_low"]) == pytest.approx(2 / 3), "over blocks"
     assert rows[2]["step_seconds"] == "" and rows[2]["error"]
 
 

@@ -76,6 +76,20 @@ def test_a_metric_that_rises_is_tuned_upwards() -> None:
     assert tune("bsp", 0.1, SEEDS, accuracy, falls=False).learning_rate == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("points", [((1.0, 5.0),), ((1.0, 5.0), (2.0, math.nan)), ((1.0, 2.0), (2.0, 2.0))])
+def test_a_curve_that_shows_no_direction_decides_none(points: tuple[tuple[float, float], ...]) -> None:
+    with pytest.raises(CompareError, match="something_loss or something_score"):
+        Curve(points).falls("something")
+
+
+def test_a_loss_logged_once_is_tuned_downwards() -> None:
+    def run(trial: Trial) -> Curve:
+        return Curve(((10.0, 0.2 + abs(math.log2(trial.learning_rate / 0.2))),))
+
+    falls = run(Trial("bsp", 0.1, 0)).falls("loss")
+    assert tune("bsp", 0.1, SEEDS, run, falls).learning_rate == pytest.approx(0.2)
+
+
 def test_runs_that_diverge_are_never_the_best_and_none_but_those_is_an_error() -> None:
     def half(trial: Trial) -> Curve:
         return Curve(((1.0, math.nan),)) if trial.learning_rate > 0.1 else bowl(0.4)(trial)
@@ -110,6 +124,8 @@ def test_trials_that_failed_are_tried_again(tmp_path: Path) -> None:
 
 def test_a_curve_knows_when_it_was_as_good_as_a_value() -> None:
     falling = Curve(((1.0, 5.0), (2.0, 3.0), (3.0, 4.0)))
-    assert falling.falls
+    assert falling.falls("something")
+    assert not falling.falls("accuracy")
+    assert Curve(((1.0, 5.0), (2.0, math.nan))).falls("val_loss"), "one point, or none that is finite, is enough"
     assert falling.seconds_to(3.5, falls=True) == 2.0
     assert falling.seconds_to(1.0, falls=True) == math.inf

@@ -10,6 +10,7 @@ import pytest
 
 from laconic.engine.compare.choose import with_rivals
 from laconic.engine.compare.folder import Folder, read_settings
+from laconic.engine.compare.outcome import Block, Outcome
 from laconic.engine.compare.request import settings_of
 from laconic.engine.compare.settings import CompareError, Settings, Tuning, alternatives, groups
 from laconic.errors import LaconicError
@@ -48,6 +49,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"quick": True, "tuning": Tuning(0.1)}, "give one of them"),
         ({"seeds": (1,), "tuning": Tuning(0.1)}, "leave out --seeds"),
         ({"blocks": 3, "tuning": Tuning(0.1)}, "at least 10 blocks"),
+        ({"target": ("accuracy", 0.9), "tuning": Tuning(0.1)}, "tunes by loss, but --target is of accuracy"),
+        ({"target": ("loss", float("nan"))}, "can never be reached"),
+        ({"seeds": (1, 2, 1)}, "--seeds names seed 1 twice"),
+        ({"engine": "virtual", "network": "missing.toml"}, "no network file missing.toml"),
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_refused_by_name(script: str, wrong: dict[str, Any], says: str) -> None:
@@ -63,7 +68,10 @@ def test_a_comparison_that_makes_no_sense_is_refused_by_name(script: str, wrong:
         ({"protocol": True, "lr": -1.0}, "no learning rate"),
         ({"protocol": True, "lr": 0.1, "seeds": "1,2"}, "seed 1 cannot both choose and report"),
         ({"seeds": "1;2"}, "write, for example, --seeds 0,1,2"),
+        ({"protocol": True, "lr": 0.1, "seeds": "3,3"}, "--seeds names seed 3 twice"),
+        ({"protocol": True, "lr": 0.1, "choosing_seeds": "0,0"}, "--choosing-seeds names seed 0 twice"),
         ({"target": "loss"}, "is not NAME=VALUE"),
+        ({"target": "=1.6"}, "is not NAME=VALUE"),
     ],
 )
 def test_texts_that_are_no_values_are_refused_by_option(script: str, wrong: dict[str, Any], says: str) -> None:
@@ -124,11 +132,59 @@ def test_a_protocol_goes_on_in_its_folder_but_no_other_does(script: str, tmp_pat
         Folder(str(tmp_path / "a"), Settings((script,), ("bsp",), tuning=Tuning(0.2)))
 
 
+@pytest.mark.parametrize(("name", "says"), [("run.json", "it holds a run"), ("notes.txt", "it holds notes.txt")])
+def test_a_folder_in_use_is_left_alone(script: str, tmp_path: Path, name: str, says: str) -> None:
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / name).write_text("mine")
+    for tuning in (None, Tuning(0.1)):
+        with pytest.raises(CompareError, match=says):
+            Folder(str(used), Settings((script,), ("bsp",), tuning=tuning))
+    assert [path.name for path in used.iterdir()] == [name]
+    (used / name).rename(used / "compare.json")
+    with pytest.raises(CompareError, match="is not what `laconic compare` writes"):
+        Folder(str(used), Settings((script,), ("bsp",), tuning=Tuning(0.1)))
+
+
+def test_a_protocol_does_not_go_on_with_another_script_or_other_versions(script: str, tmp_path: Path) -> None:
+    settings = Settings((script,), ("bsp",), tuning=Tuning(0.1))
+    folder = str(tmp_path / "a")
+    Folder(folder, settings).begin(["laconic"])
+    Path(script).write_text("print('another')")
+    with pytest.raises(CompareError, match=r"train\.py has other content now.*another --folder"):
+        Folder(folder, settings)
+    Path(script).write_text("")
+    Folder(folder, settings)
+    record = json.loads((tmp_path / "a" / "compare.json").read_text())
+    record["versions"]["torch"] = "0.4.1"
+    (tmp_path / "a" / "compare.json").write_text(json.dumps(record))
+    with pytest.raises(CompareError, match=r"torch was 0\.4\.1 and is "):
+        Folder(folder, settings)
+
+
+def test_a_session_in_which_a_row_failed_is_run_again(script: str, tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "a"), Settings((script,), ("bsp",), tuning=Tuning(0.1)))
+    block = Block(0, 2, 1.0, None, None, whole=True)
+    folder.remember("seed-2", ["key"], [["bsp", "local"]], [[Outcome((block,)), Outcome((block,), error="lost")]])
+    assert folder.remembered("seed-2", ["key"]) is None
+    whole = [[Outcome((block,)), Outcome((block,))]]
+    folder.remember("seed-2", ["key"], [["bsp", "local"]], whole)
+    folder.remember("seed-3", ["key"], [["bsp", "local"]], whole)
+    assert folder.remembered("seed-2", ["key"]) == whole
+    lines = [json.loads(line) for line in (folder.path / "blocks.jsonl").read_text().splitlines()]
+    assert [(line["session"], line["row"]) for line in lines] == [
+        (session, row) for session in ("seed-2", "seed-3") for row in ("bsp", "local")
+    ]
+
+
 def test_rivals_join_unless_they_are_there_or_cannot_be(script: str) -> None:
     tuning = Tuning(0.1)
-    texts, _ = with_rivals(Settings((script,), ("bsp", "torch:ddp(bucket_cap_mb=5)"), tuning=tuning))
+    texts, departures = with_rivals(Settings((script,), ("bsp", "torch:ddp(bucket_cap_mb=5)"), tuning=tuning))
+    assert "`torch:ddp(bucket_cap_mb=5)` as given, in place of `torch:ddp(bucket_cap_mb={1|5|25})`" in departures
     assert [text for text in texts if text.startswith("torch:ddp(")] == ["torch:ddp(bucket_cap_mb=5)"]
     assert "torch:ddp16" in texts
+    own = ("bsp", "torch:ddp(bucket_cap_mb = {1|5|25})", "torch:ddp16")
+    assert not any("in place of" in text for text in with_rivals(Settings((script,), own, tuning=tuning))[1])
     texts, missing = with_rivals(Settings((script,), ("bsp",), engine="virtual", tuning=tuning))
     assert texts == ["bsp"]
     assert "needs real processes" in missing[0]

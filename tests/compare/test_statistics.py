@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,12 @@ def test_the_interval_is_the_same_each_time_and_missing_without_numbers() -> Non
     assert bootstrap_ratio(ours, {3: 1.0}) is None
     assert bootstrap_ratio({1: float("nan")}, {1: 1.0}) is None
     assert bootstrap_ratio({1: 1.0}, {1: 0.0}) is None
+
+
+def test_one_pair_has_a_ratio_and_no_spread() -> None:
+    for ratio in (ratios({1: 1.0}, {1: 2.0}), bootstrap_ratio({1: 1.0}, {1: 2.0})):
+        assert ratio is not None and ratio.middle == 0.5
+        assert math.isnan(ratio.low) and math.isnan(ratio.high)
 
 
 def test_a_mean_leaves_out_what_is_no_number() -> None:

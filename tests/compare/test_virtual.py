@@ -56,6 +56,14 @@ def test_half_the_bytes_take_half_the_exposed_time(tmp_path: Path) -> None:
     assert json.loads((made.folder / "compare.json").read_text())["settings"]["workers"] == 2
 
 
+def test_a_script_that_never_steps_fails_by_name(tmp_path: Path) -> None:
+    settings = Settings((str(SCRIPT), "--steps", "0"), ("bsp",), workers=2, engine="virtual")
+    made = compare(settings, str(tmp_path / "compared"), Silent())
+    assert made.failed
+    assert "took no optimizer step" in str(made.lines[0].error)
+    assert "FAILED  bsp: the script took no optimizer step" in write(made)
+
+
 def _blocks(folder: Path, name: str) -> list[dict[str, object]]:
     found = [json.loads(line) for line in (folder / "blocks.jsonl").read_text().splitlines()]
     return [block for block in found if block["row"] == name]

@@ -129,6 +129,35 @@ def test_one_who_returns_runs_afresh_beside_the_others() -> None:
 
 
 @pytest.mark.parametrize(
+    "events",
+    [
+        [Event(2.5, 1, "die"), Event(3.0, 1, "return")],  # back before its silence is noticed
+        [Event(2.2, 1, "leave"), Event(2.4, 1, "return")],  # back before it has left
+        [Event(0.0, 1, "die"), Event(1.0, 1, "return")],
+        [*(Event(2.5, k, "die") for k in range(3)), *(Event(8.0, k, "return") for k in range(3))],
+        [Event(2.5, 1, "die"), Event(9.0, 1, "return"), Event(7.0, 2, "die"), Event(7.5, 2, "return")],
+    ],
+)
+def test_whoever_comes_back_whenever_training_ends_as_if_nothing_had_been(events: list[Event], tmp_path: Path) -> None:
+    quiet = laconic.simulate(training(5), 3, NETWORK, COMPUTE)
+    out = laconic.simulate(
+        training(5, tmp_path / "saved"), 3, NETWORK, COMPUTE, events=events, restarts=2, heartbeat_seconds=4.0
+    )
+    assert all(torch.equal(a, b) for k in range(3) for a, b in zip(out.results[k], quiet.results[k], strict=True))
+
+
+def test_if_everybody_dies_that_is_no_success() -> None:
+    with pytest.raises(WorkerLost):
+        laconic.simulate(training(5), 3, NETWORK, COMPUTE, events=[Event(2.5, k, "die") for k in range(3)])
+
+
+def test_one_who_is_gone_for_good_is_named_although_another_died_first() -> None:
+    events = [Event(2.5, 1, "die"), Event(9.0, 1, "return"), Event(8.0, 2, "die")]
+    with pytest.raises(LaconicError, match="rank 2 is gone for good"):
+        laconic.simulate(training(5), 3, NETWORK, COMPUTE, events=events, restarts=1, heartbeat_seconds=4.0)
+
+
+@pytest.mark.parametrize(
     ("events", "words"),
     [
         ([Event(1, 0, "return")], "can only join or leave or die"),

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.compression.base import TensorSpec
 from laconic.engine.connect import connect
 from laconic.engine.virtual.compute import Compute
+from laconic.engine.virtual.crowd import price
 from laconic.engine.virtual.network import Network
 from laconic.engine.virtual.script import Setting
 from laconic.errors import LaconicError
@@ -101,3 +103,14 @@ def test_settings_take_profiles(tmp_path: Path) -> None:
     assert Setting.read("100Mbit", 4, str(tmp_path / "p.json")).network == Network.flat(4, 1e8, 50e-6)
     with pytest.raises(LaconicError, match="among 2 workers, not 4"):
         Setting.read(None, 4, str(tmp_path / "p.json"))
+
+
+@pytest.mark.parametrize("sentence", ["bsp", "wfbp(0)", "bf16 / sequential"])
+def test_a_crowd_costs_the_same_on_a_measured_network(sentence: str) -> None:
+    given = profile(pace=0.1)
+    tensors = [
+        TensorSpec("weight", (3, 4), torch.float32, "matrix"),
+        TensorSpec("bias", (3,), torch.float32, "bias"),
+    ]
+    priced = price(sentence, tensors, Network.from_profile(given), Compute.from_profile(given), steps=3)
+    assert priced.step_seconds[-1] == pytest.approx(seconds(given, sentence))

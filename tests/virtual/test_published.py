@@ -7,7 +7,7 @@ import math
 import pytest
 
 from laconic.engine.virtual import flows
-from laconic.engine.virtual.fluid import Fluid, Job
+from laconic.engine.virtual.fluid import Fluid
 from laconic.engine.virtual.network import Level, Network
 from tests import data
 
@@ -20,8 +20,7 @@ def ring_seconds(gpus: int, nbytes: float) -> float:
     network = Network(gpus, (Level(1, INSIDE_BITS_PER_SECOND), Level(4, 8 * NIC_BYTES_PER_SECOND)))
     ended = []
     fluid = Fluid(network.capacities)
-    load = network.price("all_reduce", None, flows.all_reduce(gpus, nbytes), range(gpus))
-    fluid.add(Job(*load, finished=ended.append), 0.0)
+    fluid.add(network.job("all_reduce", None, flows.all_reduce(gpus, nbytes), range(gpus), ended.append), 0.0)
     while (event := fluid.next_event()) < math.inf:
         fluid.advance(event)
     return float(ended[0])

@@ -131,3 +131,26 @@ def test_options_that_make_no_sense_together_are_refused(tmp_path: Path) -> None
     ]:
         done = run(*arguments, str(TRAIN), folder=tmp_path / "run")
         assert done.returncode == 2 and sentence in done.stderr, done.stderr
+
+
+LINK = '[network]\nlevels = [{bandwidth = "1Gbit"}]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'{LINK}[compute]\nfoward = "3s"', "no 'foward'"),
+        ('[network]\nlevels = [{bandwith = "1Gbit"}]', "no 'bandwith'"),
+        (f"{LINK}[compute]\nslowness = []", "slowness"),
+        (f"{LINK}[compute]\ntrace = [[]]", "trace"),
+        (f"{LINK}lanes = 0", "at least one lane"),
+        ('[network]\nlevels = ["x"]', "does not describe a network"),
+        (f"{LINK}[compute]\nstraggling = {{probability = 0.1, factor = -3}}", "factor"),
+        ("[net]\nlevels = []", "no table"),
+    ],
+)
+def test_network_files_that_make_no_sense_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.toml"
+    path.write_text(text)
+    with pytest.raises(LaconicError, match=words):
+        Setting.read(str(path), 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
     "rprop": lambda p: optim.Rprop(p, lr=0.01),
     "fused": lambda p: optim.Adam(p, lr=0.01, fused=True),
+    "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
     "tensor rate": lambda p: optim.Adam(p, lr=torch.tensor(0.01)),
 }
 
@@ -89,7 +91,40 @@ def reloading(step: int, model: nn.Module, optimizer: Any) -> None:
         model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()})
 
 
-MEDDLERS = [nothing, clipping, own_gradients, own_parameters, everyone_clamps, own_rate, reloading]
+def own_state(step: int, model: nn.Module, optimizer: Any) -> None:
+    """Another memory under the same tensor."""
+    if laconic.rank() == 1 and step == 3:
+        for value in optimizer.state[model[0].weight].values():
+            value.data = torch.zeros_like(value)
+
+
+def wrapped_step(step: int, model: nn.Module, optimizer: Any) -> None:
+    """What hangs on the optimizer's own step is everybody's."""
+    if step == 0:
+        original = optimizer.base.step
+
+        def step_and_nudge() -> None:
+            original()
+            model[2].bias.data.add_(laconic.rank())
+
+        optimizer.base.step = step_and_nudge
+
+
+def late_gradients(step: int, model: nn.Module, optimizer: Any) -> None:
+    """The last layer's gradients, and so its state, come after the third step only; the first layer's state stays."""
+    if step < 3:
+        for p in model[2].parameters():
+            p.grad = None
+    if step == 2:
+        model.held = [next(iter(optimizer.state[model[0].weight].values()))]
+    if step == 5:
+        assert any(value is model.held[0] for value in optimizer.state[model[0].weight].values())
+
+
+MEDDLERS = [
+    nothing, clipping, own_gradients, own_parameters, everyone_clamps, own_rate, reloading, own_state, wrapped_step,
+    late_gradients,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -149,3 +184,47 @@ def test_a_tensor_outlives_its_arena() -> None:
 def test_what_cannot_be_shared_is_left_alone(parameters: Callable[[], list[Tensor]]) -> None:
     given = parameters()
     assert not sharing.Replica.possible(optim.SGD([torch.zeros(1)], lr=0.1), given)
+
+
+def test_an_alias_from_before_sees_every_step() -> None:
+    def run() -> bool:
+        model = build()
+        alias = model[0].weight.data
+        model, optimizer = laconic.distribute(model, OPTIMIZERS["momentum"](model.parameters()))
+        model(torch.ones(2, 40)).sum().backward()
+        optimizer.step()
+        return torch.equal(alias, model[0].weight)
+
+    assert laconic.simulate(run, 3).results == [True] * 3
+
+
+def test_gradients_after_the_step_are_those_of_workers_on_their_own(alone: Callable[[], None]) -> None:
+    """Nesterov's foreach step writes to gradients."""
+
+    def run() -> list[Tensor]:
+        model = build()
+        model, optimizer = laconic.distribute(model, OPTIMIZERS["nesterov"](model.parameters()))
+        seen = []
+        for _ in range(3):
+            model(torch.ones(2, 40)).sum().backward()
+            optimizer.step()
+            seen += [p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+        return seen
+
+    shared = laconic.simulate(run, 3).results
+    alone()
+    own = laconic.simulate(run, 3).results
+    assert all(torch.equal(a, b) for x, y in zip(shared, own, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_a_forked_child_knows_its_own_pages() -> None:
+    arena = memory.Arena([torch.zeros(5000)])
+    arena.adopt(arena.image())
+    assert not arena.written()
+    child = os.fork()
+    if child == 0:
+        arena.tensors[0][7] = 1.0
+        os._exit(0 if arena.written() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not arena.written()

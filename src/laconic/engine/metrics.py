@@ -8,17 +8,21 @@ console and noted there too.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import SupportsFloat, TextIO
+from weakref import WeakKeyDictionary, finalize
 
 from laconic.engine import probe
 from laconic.engine.config import RunConfig
-from laconic.engine.connect import rank
+from laconic.engine.connect import current, rank
+from laconic.engine.direction import as_good, falls_towards
+from laconic.engine.real import RealWorker
 from laconic.errors import ContractError
+from laconic.worker import Worker
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Record:
             path = Path(self.config.folder) / "metrics" / f"rank-{self.worker}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = path.open("a", buffering=1)
+            finalize(self, self.file.close).atexit = False  # scripts may log while they exit
 
     def take(self, values: dict[str, float]) -> None:
         seconds = round(time.monotonic() - self.began, 6)
@@ -47,7 +52,8 @@ class Record:
         self.serial += 1
         self.serials.update(dict.fromkeys(values, self.serial))
         for name, value in values.items():
-            self.first.setdefault(name, value)
+            if math.isfinite(value):
+                self.first.setdefault(name, value)
         self._note({"seconds": seconds, **values})
         for name, target in self.config.targets.items():
             if name in values and name not in self.reached and self._has_reached(name, target):
@@ -57,17 +63,30 @@ class Record:
                     print(f"laconic: target {name}={target:g} reached after {seconds:.1f} s", file=sys.stderr)
 
     def _has_reached(self, name: str, target: float) -> bool:
-        """A metric that began above its target comes down to it, one that began below rises to it."""
-        return self.latest[name] <= target if self.first[name] > target else self.latest[name] >= target
+        began = [self.first[name]] if name in self.first else []
+        return as_good(self.latest[name], target, falls_towards(name, began, target))
 
     def _note(self, line: dict[str, object]) -> None:
         if self.file is not None:
             self.file.write(json.dumps(line) + "\n")
 
 
-@cache
-def _record(worker: int) -> Record:
-    return Record(worker)
+_records: WeakKeyDictionary[Worker, Record] = WeakKeyDictionary()
+_unconnected: dict[int, Record] = {}
+
+
+def _record() -> Record:
+    """This worker's. A worker that comes after another of its rank, as in a second simulation, begins afresh; what a
+    process logged before it connected belongs to the worker that it then becomes."""
+    worker = current()
+    if worker is None:
+        if rank() not in _unconnected:
+            _unconnected[rank()] = Record(rank())
+        return _unconnected[rank()]
+    if worker not in _records:
+        earlier = _unconnected.pop(worker.rank, None) if isinstance(worker, RealWorker) else None
+        _records[worker] = earlier or Record(worker.rank)
+    return _records[worker]
 
 
 def log(**values: SupportsFloat) -> None:
@@ -78,16 +97,16 @@ def log(**values: SupportsFloat) -> None:
             numbers[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
-    _record(rank()).take(numbers)
-    probe.note(rank(), numbers)
+    _record().take(numbers)
+    probe.note(current(), numbers)
 
 
 def serial() -> int:
     """How often this worker has logged so far."""
-    return _record(rank()).serial
+    return _record().serial
 
 
 def latest(name: str, since: int = 0) -> float | None:
     """The last value this worker logged under a name, unless that was before the given serial number."""
-    record = _record(rank())
+    record = _record()
     return record.latest.get(name) if record.serials.get(name, 0) > since else None

@@ -31,7 +31,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
                 "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
             )
-        self.session.check_unfrozen()
+        self.session.check_step()
         for name in SCALING:
             if name in self.__dict__:
                 setattr(self.base, name, self.__dict__[name])

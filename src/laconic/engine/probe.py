@@ -20,7 +20,7 @@ from laconic.engine.config import STEPS, RunConfig
 from laconic.errors import LaconicError
 from laconic.worker import Worker
 
-_probes: dict[int, Probe] = {}
+_probes: dict[Worker, Probe] = {}  # each lives until the process ends, when it hands over its last records
 
 
 class Outlet(Protocol):
@@ -65,7 +65,7 @@ class StepFile:
         self._stop_after = stop_after
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
-        if ended:
+        if ended and not self._path.exists():  # a later life of this rank ends first at exit, and it counts
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text("".join(json.dumps(record) + "\n" for record in records))
         if self._stop_after is None:
@@ -133,18 +133,20 @@ class Probe:
 def observed(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:
     """The same optimizer; its steps are recorded where a comparison asks for it. The first of a worker counts."""
     outlet: Outlet | None = None
-    if config.gate is not None and worker.rank not in _probes:
+    if worker in _probes:
+        return optimizer
+    if config.gate is not None:
         outlet = Gate(config.gate, worker.rank)
-    elif config.record_steps and config.folder is not None and worker.rank not in _probes:
+    elif config.record_steps and config.folder is not None:
         outlet = StepFile(config.folder, worker.rank, config.stop_after)
     if outlet is not None:
-        probe = _probes[worker.rank] = Probe(worker, outlet)
+        probe = _probes[worker] = Probe(worker, outlet)
         atexit.register(probe.end)
         probe.attach(optimizer)
     return optimizer
 
 
-def note(rank: int, values: dict[str, float]) -> None:
-    """A worker has logged these metrics."""
-    if rank in _probes:
-        _probes[rank].log(values)
+def note(worker: Worker | None, values: dict[str, float]) -> None:
+    """A worker has logged these metrics; None: a process that is not connected yet, and so not observed."""
+    if worker is not None and worker in _probes:
+        _probes[worker].log(values)

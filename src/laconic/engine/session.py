@@ -268,8 +268,17 @@ class Session:
         there = torch.tensor([value / self.group.size], dtype=torch.float64, device=self.parameters.device)
         return float(self.group.all_reduce(there, control=1.0).wait())
 
-    def check_unfrozen(self) -> None:
-        """A parameter that was frozen at `distribute` and trains now would silently differ between workers."""
+    def check_step(self) -> None:
+        """Refuse a step on gradients that are not averages.
+
+        A parameter that was frozen at `distribute` and trains now would silently differ between workers; and so would
+        all of them if backward has not ended.
+        """
+        if self._in_backward:
+            raise ContractError(
+                "step() while a backward pass has not ended for laconic: call it after loss.backward(), not in a hook; "
+                "on virtual workers call backward as a method or as torch.autograd.backward, by no name bound before"
+            )
         for name, parameter in self.parameters.frozen:
             if parameter.requires_grad and parameter.grad is not None:
                 raise ContractError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -192,7 +193,7 @@ def _ratio(quantity: Quantity | None, spread: bool = False) -> str:
     if quantity is None or quantity.ratio is None:
         return _MISSING
     r = quantity.ratio
-    return f"{r.middle:.3f} [{r.low:.3f}–{r.high:.3f}]" if spread else f"{r.middle:.3f}"
+    return f"{r.middle:.3f} [{r.low:.3f}–{r.high:.3f}]" if spread and not math.isnan(r.low) else f"{r.middle:.3f}"
 
 
 def _to_target(line: Line, quantity: Quantity | None, unit: float) -> str:
@@ -230,4 +231,5 @@ def _csv_headings(metrics: Sequence[str]) -> list[str]:
 def _csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
     spread = value.value if isinstance(value, Quantity) else value
     ratio = value.ratio if isinstance(value, Quantity) else None
-    return [number for s in (spread, ratio) for number in (("", "", "") if s is None else (s.middle, s.low, s.high))]
+    numbers = [n for s in (spread, ratio) for n in ((math.nan,) * 3 if s is None else (s.middle, s.low, s.high))]
+    return ["" if math.isnan(number) else number for number in numbers]

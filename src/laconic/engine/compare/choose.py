@@ -25,7 +25,7 @@ class Chosen:
     rows: tuple[Row, ...]
     reference: int = 0  # whose end is the target
     metric: str | None = None  # of that target; None: no target of its own
-    falls: bool = True  # less of the metric is better
+    falls: bool | None = None  # less of the metric is better; None: nobody tuned by it
     departures: tuple[str, ...] = ()
 
     @classmethod
@@ -55,7 +55,7 @@ def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Watch
             f"the first trial failed or logged no {tuning.metric!r}: see above why, report it with "
             f"laconic.log({tuning.metric}=…), or name another with --metric."
         )
-    falls = first.falls
+    falls = first.falls(tuning.metric)
     leading = tune(texts[reference], rate, seeds, trials.run, falls)
     targets = dict(leading.finals)
     if settings.target is not None:
@@ -75,15 +75,17 @@ def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Watch
 
 
 def with_rivals(settings: Settings) -> tuple[list[str], list[str]]:
-    """The rows asked for and the rivals that are not among them; and why one is missing."""
+    """The rows asked for and the rivals that are not among them; and where one is missing or another."""
     texts, missing = list(settings.strategies), []
     if settings.tuning is None or not settings.tuning.rivals:
         return texts, ["no rivals (--no-rivals)"]
     if settings.engine == "virtual":
         return texts, ["no rivals, whose code needs real processes"]
-    present = {_method(text) for text in texts}
     for text in RIVALS:
-        if _method(text) in present:
+        present = [own for own in settings.strategies if _method(own) == _method(text)]
+        if present:
+            if not any(_same(own, text) for own in present):
+                missing.append(f"`{', '.join(present)}` as given, in place of `{text}`")
             continue
         try:
             check_strategy(alternatives(text)[0], virtual=False)
@@ -95,6 +97,10 @@ def with_rivals(settings: Settings) -> tuple[list[str], list[str]]:
 
 def _method(text: str) -> str:
     return text.partition("(")[0].strip()
+
+
+def _same(text: str, other: str) -> bool:
+    return "".join(text.split()).removesuffix("()") == "".join(other.split())
 
 
 class _Trials:

@@ -81,7 +81,7 @@ def compare(settings: Settings, wanted_folder: str | None, watch: Watch) -> Comp
         return None if value is None else (chosen.metric, value)
 
     lines = tuple(
-        line_of(name, {seed: session[place] for seed, session in sessions.items()}, aim)
+        line_of(name, {seed: session[place] for seed, session in sessions.items()}, aim, chosen.falls)
         for place, name in enumerate(chosen.names)
     )
     return Comparison(settings, folder.path, lines, target, (*chosen.departures, *_departures(settings, lines)))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from laconic.engine.compare.outcome import Material
 from laconic.engine.compare.row import RowProcess
-from laconic.errors import LaconicError
 
 _LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 16
@@ -75,8 +74,6 @@ class GatedRow:
             for key, _ in self._selector.select(_LOOK_SECONDS):
                 self._attend(key)
             if run.process.poll() is not None and not self._selector.select(0):
-                if run.process.returncode == 0 and not self._visitors:
-                    raise LaconicError("the script never called laconic.distribute(): there is nothing to compare")
                 return False
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ from laconic.engine.compare.settings import Settings
 from laconic.engine.compare.watch import Watch
 from laconic.engine.launcher.request import Request
 from laconic.engine.rivals.text import is_rival
-from laconic.errors import LaconicError
 
 if TYPE_CHECKING:
     from laconic.engine.net import Net
@@ -42,10 +41,7 @@ class _Entrant:
     def settle(self, quiet: bool) -> None:
         self.going = quiet
         if not quiet:
-            self.error = self.run.failure()
-
-    def fail(self, error: LaconicError) -> None:
-        self.going, self.error = False, str(error)
+            self.error = self.run.failure() or self.gate.material.stillness()
 
 
 def run_interleaved(
@@ -91,8 +87,6 @@ def _start(row: Row, number: int, settings: Settings, folder: Path, net: Net | N
     entrant = _Entrant(row, gate, RowProcess(row, request, own))
     try:
         entrant.settle(gate.await_quiet(entrant.run))
-    except LaconicError as error:
-        entrant.fail(error)
     except BaseException:
         entrant.run.end()
         raise

@@ -9,6 +9,9 @@ from statistics import median
 from laconic.engine.compare.outcome import Outcome
 from laconic.engine.compare.statistics import Spread, bootstrap_ratio, mean_and_range, quartiles, ratios
 
+_CLEAR_SHARE = 0.01
+"""Of its step: exposed communication below this is not told from none."""
+
 
 @dataclass(frozen=True)
 class Trio:
@@ -48,12 +51,20 @@ class Line:
     error: str | None = None
 
 
-def line_of(name: str, trios: Mapping[int, Trio], target: Callable[[int], tuple[str, float] | None]) -> Line:
-    """A row from its runs, by seed. With one run, spreads are quartiles over blocks; with several, over seeds."""
+def line_of(
+    name: str,
+    trios: Mapping[int, Trio],
+    target: Callable[[int], tuple[str, float] | None],
+    falls: bool | None = None,
+) -> Line:
+    """A row from its runs, by seed. With one run, spreads are quartiles over blocks; with several, over seeds.
+
+    `falls`: less of the target's metric is better; None: each run itself says it.
+    """
     first = next(iter(trios.values()))
     errors = [trio.own.error for trio in trios.values() if trio.own.error is not None]
-    reached = {seed: _at_target(trio.own, target(seed)) for seed, trio in trios.items()}
-    base = {seed: _at_target(trio.baseline, target(seed)) for seed, trio in trios.items()}
+    reached = {seed: _at_target(trio.own, target(seed), falls) for seed, trio in trios.items()}
+    base = {seed: _at_target(trio.baseline, target(seed), falls) for seed, trio in trios.items()}
     to_target: list[Quantity | None] = []
     for measure in (0, 1):
         ours = {seed: at[measure] for seed, at in reached.items() if at is not None}
@@ -65,7 +76,7 @@ def line_of(name: str, trios: Mapping[int, Trio], target: Callable[[int], tuple[
         name=name,
         step_seconds=_step_seconds(trios),
         computing_seconds=_plain([_median_step(trio.computing) for trio in trios.values()]),
-        exposed_seconds=_over_runs(_each(trios, _exposed), _each(trios, _exposed_of_baseline)),
+        exposed_seconds=_exposed_seconds(trios),
         sent_bytes=_bytes(trios, "sent_bytes"),
         received_bytes=_bytes(trios, "received_bytes"),
         waited_seconds=_plain(waited),
@@ -89,6 +100,15 @@ def _step_seconds(trios: Mapping[int, Trio]) -> Quantity | None:
     return _over_runs(
         _each(trios, lambda trio: _median_step(trio.own)), _each(trios, lambda trio: _median_step(trio.baseline))
     )
+
+
+def _exposed_seconds(trios: Mapping[int, Trio]) -> Quantity | None:
+    """No ratio where the baseline talks about as fast as it computes alone: that would divide by noise."""
+    theirs = _each(trios, _exposed_of_baseline)
+    steps = _each(trios, lambda trio: _median_step(trio.baseline))
+    made = _over_runs(_each(trios, _exposed), theirs)
+    clear = sum(theirs.values()) > _CLEAR_SHARE * sum(steps.values())
+    return made if made is None or clear else Quantity(made.value)
 
 
 def _bytes(trios: Mapping[int, Trio], name: str) -> Quantity | None:
@@ -148,7 +168,7 @@ def _waited(outcome: Outcome) -> float | None:
     return None if outcome.waited_seconds is None or not steps else outcome.waited_seconds / steps
 
 
-def _at_target(outcome: Outcome, target: tuple[str, float] | None) -> tuple[float, float] | None:
+def _at_target(outcome: Outcome, target: tuple[str, float] | None, falls: bool | None) -> tuple[float, float] | None:
     """(seconds, bytes) when the target was reached; bytes are NaN where nobody counts them."""
-    at = None if target is None else outcome.reach(*target)
+    at = None if target is None else outcome.reach(*target, falls)
     return None if at is None else (at.seconds, float("nan") if at.total_bytes is None else at.total_bytes)

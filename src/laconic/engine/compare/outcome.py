@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from laconic.engine.direction import as_good, falls_towards
+from laconic.engine.liveness.beats import name_ranks
+
 Records = Sequence[Mapping[str, Any]]
 """One worker's records, as its probe wrote them."""
 
@@ -66,13 +69,12 @@ class Outcome:
         """Names logged, in the order of their appearance."""
         return list(dict.fromkeys(name for at in self.logged for name in at.values))
 
-    def reach(self, metric: str, value: float) -> Logged | None:
-        """When the metric first was at the target; one that began above it comes down to it, as `--target` has it."""
+    def reach(self, metric: str, value: float, falls: bool | None = None) -> Logged | None:
+        """When the metric first was as good as the target; whether less is better, the tuning may know already."""
         found = [at for at in self.logged if metric in at.values]
-        if not found:
-            return None
-        falls = found[0].values[metric] > value
-        return next((at for at in found if (at.values[metric] <= value if falls else at.values[metric] >= value)), None)
+        if falls is None:
+            falls = falls_towards(metric, (at.values[metric] for at in found), value)
+        return next((at for at in found if as_good(at.values[metric], value, falls)), None)
 
 
 @dataclass
@@ -81,6 +83,16 @@ class Material:
 
     records: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
     wire_bytes: list[tuple[float, float]] = field(default_factory=list)  # (sent, received), mean over workers
+
+    def stillness(self) -> str | None:
+        """A sentence when there is nothing to measure although every process ended well."""
+        still = [rank for rank, of in sorted(self.records.items()) if all("values" in r for r in of)]
+        if self.records and not still:
+            return None
+        if not self.records:
+            return "the script never called laconic.distribute(): there is nothing to compare"
+        who = "the script" if len(still) == len(self.records) else name_ranks(still)
+        return f"{who} took no optimizer step after laconic.distribute(): there is nothing to compare"
 
     def outcome(self, block_steps: int, silent: bool, error: str | None = None) -> Outcome:
         """`silent`: what this row says and waits for does not pass through our hands."""

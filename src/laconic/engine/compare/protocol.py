@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laconic.engine.compare.settings import CompareError, alternatives
+from laconic.engine.direction import as_good, falls_by_course
 
 RATES = 7
 EXTENSIONS = 2
@@ -51,14 +52,20 @@ class Curve:
     def final(self) -> float:
         return self.points[-1][1] if self.points else math.nan
 
-    @property
-    def falls(self) -> bool:
-        """Whether less is better, by the way it went."""
-        return self.final < self.points[0][1]
+    def falls(self, metric: str) -> bool:
+        """Whether less of this metric is better: by its name, or by the way it went."""
+        found = falls_by_course(metric, (value for _, value in self.points))
+        if found is None:
+            raise CompareError(
+                f"whether less of {metric!r} is better, neither its name nor the first trial says, which logged it "
+                f"fewer than two times with different finite values: log it more often, or under a name such as "
+                f"{metric}_loss or {metric}_score."
+            )
+        return found
 
     def seconds_to(self, value: float, falls: bool) -> float:
         """When it was first as good as this; infinity if never."""
-        return next((s for s, v in self.points if (v <= value if falls else v >= value)), math.inf)
+        return next((s for s, v in self.points if as_good(v, value, falls)), math.inf)
 
 
 Run = Callable[[Trial], Curve]

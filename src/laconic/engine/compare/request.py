@@ -58,6 +58,8 @@ def settings_of(
 def _target(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:
+        if not name.strip():
+            raise ValueError
         return name.strip(), float(value)
     except ValueError:
         raise CompareError(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None

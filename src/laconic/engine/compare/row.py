@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ class RowProcess:
 
     def __init__(self, row: Row, request: Request, folder: Path) -> None:
         self.row, self.folder = row, folder
+        shutil.rmtree(folder, ignore_errors=True)  # what an earlier attempt left must not be taken for this one's
         folder.mkdir(parents=True, exist_ok=True)
         environment = {name: v for name, v in os.environ.items() if name not in (VARIABLE, "RANK", "WORLD_SIZE")}
         text = json.dumps(asdict(request))

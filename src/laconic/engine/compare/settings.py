@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,6 +38,8 @@ class Tuning:
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise CompareError(f"--lr {self.learning_rate:g} is no learning rate: give the script's own default.")
+        _check_seeds("--choosing-seeds", self.choosing_seeds)
+        _check_seeds("--seeds", self.reporting_seeds)
         common = sorted(set(self.choosing_seeds) & set(self.reporting_seeds))
         if common:
             raise CompareError(f"seed {common[0]} cannot both choose and report: leave it out of one of them.")
@@ -68,7 +71,15 @@ class Settings:
     tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
-        Request(self.command, workers=self.workers, threads=self.threads, engine=self.engine, network=self.network)
+        targets = {} if self.target is None else dict([self.target])
+        Request(
+            self.command,
+            workers=self.workers,
+            threads=self.threads,
+            engine=self.engine,
+            network=self.network,
+            targets=targets,
+        )
         if not self.strategies:
             raise CompareError("nothing to compare: give --strategy once for every row, the baseline first.")
         for name, value, least in (
@@ -94,13 +105,23 @@ class Settings:
             raise CompareError("--delay belongs to a shaped network: add --rate, such as --rate 1Gbit.")
         if self.rate is not None or self.net is not None:
             require_means()
+        if self.engine == "virtual":
+            from laconic.engine.virtual.script import Setting
+
+            Setting.read(self.network, self.workers)  # refuses with a sentence of its own
 
     def _check_mode(self) -> None:
+        _check_seeds("--seeds", self.seeds)
         if self.tuning is not None:
             if self.quick:
                 raise CompareError("--quick leaves out what --protocol asks for: give one of them.")
             if self.seeds:
                 raise CompareError("--protocol has seeds of its own: leave out --seeds.")
+            if self.target is not None and self.target[0] != self.tuning.metric:
+                raise CompareError(
+                    f"--protocol tunes by {self.tuning.metric}, but --target is of {self.target[0]}: name the same "
+                    "with --metric."
+                )
             if self.blocks < PROTOCOL_BLOCKS:
                 raise CompareError(f"--protocol times at least {PROTOCOL_BLOCKS} blocks, not {self.blocks}.")
 
@@ -120,6 +141,12 @@ class Settings:
         if given["tuning"] is not None:
             given["tuning"] = Tuning(**_as_tuples(given["tuning"]))
         return cls(**given)
+
+
+def _check_seeds(option: str, seeds: Sequence[int]) -> None:
+    twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
+    if twice:
+        raise CompareError(f"{option} names seed {twice[0]} twice, which tells nothing new: give each once.")
 
 
 def _as_tuples(fields: dict[str, Any]) -> dict[str, Any]:

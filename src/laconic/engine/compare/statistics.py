@@ -13,7 +13,10 @@ _DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Spread:
-    """A middle and how far the values lie around it; what `low` and `high` are, the maker says."""
+    """A middle and how far the values lie around it; what `low` and `high` are, the maker says.
+
+    A ratio of a single pair spreads over nothing: its `low` and `high` are NaN.
+    """
 
     middle: float
     low: float
@@ -38,7 +41,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple
 
 def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
     """The median of the paired ratios, with quartiles."""
-    return quartiles([a / b for a, b in paired(ours, theirs) if b])
+    found = [a / b for a, b in paired(ours, theirs) if b]
+    return quartiles(found) if len(found) != 1 else Spread(found[0], math.nan, math.nan)
 
 
 def bootstrap_ratio(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int = 0) -> Spread | None:
@@ -46,6 +50,8 @@ def bootstrap_ratio(ours: Mapping[int, float], theirs: Mapping[int, float], seed
     pairs = np.asarray(paired(ours, theirs), dtype=float)
     if not len(pairs) or not pairs[:, 1].sum() or not np.isfinite(pairs).all():
         return None
+    if len(pairs) == 1:
+        return Spread(float(pairs[0, 0] / pairs[0, 1]), math.nan, math.nan)
     drawn = pairs[np.random.default_rng(seed).integers(0, len(pairs), size=(_DRAWS, len(pairs)))].sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = np.nanquantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))

@@ -50,6 +50,4 @@ def _run(row: Row, settings: Settings, folder: Path) -> Outcome:
     for path in sorted((folder / STEPS).glob("rank-*.jsonl")):
         rank = int(path.stem.removeprefix("rank-"))
         material.records[rank] = [json.loads(line) for line in path.read_text().splitlines()]
-    if error is None and not material.records:
-        error = "the script never called laconic.distribute(): there is nothing to compare"
-    return material.outcome(settings.steps_per_block, silent=False, error=error)
+    return material.outcome(settings.steps_per_block, silent=False, error=error or material.stillness())

@@ -13,6 +13,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from laconic.engine.virtual.fluid import Fluid
@@ -41,8 +42,9 @@ class Stopped(BaseException):
 class Runner:
     """One life of one worker: a thread of control with its own time."""
 
-    def __init__(self, clock: Clock, rank: int, life: Life, body: Callable[[int], Any]) -> None:
-        self.clock, self.rank, self.life, self.seconds = clock, rank, life, life.begin_seconds
+    def __init__(self, clock: Clock, rank: int, lives: Sequence[Life], body: Callable[[int], Any]) -> None:
+        self.clock, self.rank, self.life, self.later = clock, rank, lives[0], lives[1:]
+        self.seconds = self.life.begin_seconds
         self.result: Any = None
         self.error: BaseException | None = None
         self.waits_for: Operation | None = None
@@ -71,6 +73,7 @@ class Runner:
 
     def pass_time(self, seconds: float, step_ends: bool = False) -> None:
         """The worker computes for so long; its life may end on the way, or when it has finished its step."""
+        self.clock.check()
         self.seconds += seconds
         if self.seconds >= self.life.end_seconds and (step_ends or not self.life.says_goodbye):
             if not self.life.says_goodbye:
@@ -89,6 +92,7 @@ class Clock:
     ) -> None:
         self.fluid = fluid
         self._switched, self._gone = switched, gone
+        self._body: Callable[[int], Any] = lambda rank: None
         self._runners: list[Runner] = []
         self._by_rank: dict[int, Runner] = {}
         self._ready: list[tuple[float, int, int, Runner]] = []
@@ -103,22 +107,31 @@ class Clock:
 
         Whoever would come when all others have ended does not come. A result is that of a worker's last life.
         """
+        self._body = body
         for rank, of_one in enumerate(lives):
-            for number, life in enumerate(of_one):
-                runner = Runner(self, rank, life, body)
-                self._runners.append(runner)
-                if number == 0:
-                    self._begin(runner)
-                else:
-                    self.at(life.begin_seconds, lambda runner=runner: self._begin(runner))  # type: ignore[misc]
+            if of_one:
+                self._begin(rank, of_one)
         self._pass_on()
-        self._finished.acquire()
+        try:
+            self._finished.acquire()
+        except BaseException as error:  # Ctrl-C: whoever is at work finds out when it computes or waits next
+            self._failed = self._failed or error
+            self._finished.acquire()
         for runner in self._runners:
-            if runner.thread.ident is not None:
-                runner.thread.join()
+            runner.thread.join()
         if self._failed is not None:
             raise self._failed
         return [self._by_rank[rank].result if rank in self._by_rank else None for rank in range(len(lives))]
+
+    @property
+    def survivors(self) -> list[int]:
+        """Whose body came to its end."""
+        return [rank for rank, runner in self._by_rank.items() if runner.error is None]
+
+    def check(self) -> None:
+        """Somebody has failed, so everybody ends."""
+        if self._failed is not None:
+            raise Stopped
 
     def runner(self, rank: int) -> Runner:
         """The worker's present life."""
@@ -142,8 +155,7 @@ class Clock:
             runner.waits_for = operation
             self._pass_on()
             runner.pause()
-        if self._failed is not None:
-            raise Stopped
+        self.check()
         assert operation.ended_seconds is not None
         runner.pass_time(max(operation.ended_seconds - runner.seconds, 0.0))
         if operation.error is not None:
@@ -161,8 +173,7 @@ class Clock:
 
     def entered(self, runner: Runner) -> None:
         self._switched(runner.rank)
-        if self._failed is not None:
-            raise Stopped
+        self.check()
         if runner.doomed:
             raise Gone
 
@@ -170,14 +181,19 @@ class Clock:
         self._alive -= 1
         if isinstance(runner.error, Gone):
             self._gone(runner)
+            if runner.later:  # not before this life has ended, whatever was planned
+                begin = max(runner.later[0].begin_seconds, runner.seconds)
+                rest = [replace(runner.later[0], begin_seconds=begin), *runner.later[1:]]
+                self.at(begin, lambda: self._begin(runner.rank, rest))
         elif runner.error is not None and not isinstance(runner.error, Stopped) and self._failed is None:
             self._failed = runner.error
         self._pass_on()
 
     # ------------------------------------------------------------------------------------------ births and deaths
 
-    def _begin(self, runner: Runner) -> None:
-        self._by_rank[runner.rank] = runner
+    def _begin(self, rank: int, lives: Sequence[Life]) -> None:
+        runner = self._by_rank[rank] = Runner(self, rank, lives, self._body)
+        self._runners.append(runner)
         self._alive += 1
         runner.thread.start()
         self._make_ready(runner, runner.life.begin_seconds)
@@ -202,7 +218,7 @@ class Clock:
         if self._failed is None:
             self._let_the_world_catch_up()
         if self._failed is not None:  # wake everybody up, one by one, to unwind
-            rest = next((r for r in self._runners if not r.done and r.thread.ident is not None), None)
+            rest = next((r for r in self._runners if not r.done), None)
             if rest is None:
                 self._finished.release()
             else:

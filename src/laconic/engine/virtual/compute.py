@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -23,6 +24,10 @@ class Straggling:
     probability: float
     factor: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1 or not 0 < self.factor < math.inf:
+            raise LaconicError(f"a straggler has a probability of 0 to 1 and a positive factor: {self}")
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -42,8 +47,11 @@ class Compute:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0 or min(self.slowness) <= 0:
+        factors = [*self.slowness, *(factor for row in self.trace for factor in row)]
+        if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0 or min(factors, default=0) <= 0:
             raise LaconicError(f"computing takes no negative time, and slowness is positive: {self}")
+        if not self.slowness or not all(self.trace):
+            raise LaconicError("slowness and each row of a trace hold at least one factor, for a worker")
 
     @classmethod
     def from_profile(cls, profile: Profile) -> Compute:

@@ -25,7 +25,7 @@ from laconic.engine.tiers import level_names
 from laconic.engine.virtual import flows
 from laconic.engine.virtual.compute import Compute, Part
 from laconic.engine.virtual.flows import Flow
-from laconic.engine.virtual.fluid import Fluid, Job
+from laconic.engine.virtual.fluid import Fluid
 from laconic.engine.virtual.network import Network
 from laconic.errors import LaconicError
 from laconic.profile.skeleton import plant
@@ -34,7 +34,7 @@ from laconic.strategy import Strategy
 
 @dataclass(frozen=True)
 class Priced:
-    """When each step was over for the last worker, and what each worker sent in all."""
+    """When each step was over for the last worker, and what rank 0 sent in all."""
 
     ends_seconds: NDArray[np.float64]
     sent_bytes: float
@@ -64,8 +64,7 @@ def price(
     try:
         for _ in range(steps):
             crowd.computed("forward")
-            for i in reversed(range(len(tensors))):
-                parameter = session.parameters.dense[i]
+            for i, parameter in reversed(list(enumerate(session.parameters.dense))):
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 session.gradient_ready(i)
             session.backward_ended()
@@ -125,8 +124,8 @@ class CrowdHandle:
     def __init__(self, crowd: Crowd, flow: Flow, what: str, tensor: Any, result: Any) -> None:
         self._crowd, self._result = crowd, result
         self._ended: float | None = None
-        links, load_bytes, seconds = crowd.network.price(what, tensor, flow, range(crowd.size))
-        crowd.fluid.add(Job(links, load_bytes, seconds, self._end, lane=0), crowd.clock_seconds())
+        job = crowd.network.job(what, tensor, flow, range(crowd.size), self._end, lane=0)
+        crowd.fluid.add(job, crowd.clock_seconds())
 
     def _end(self, seconds: float) -> None:
         self._ended = seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -105,12 +106,15 @@ def _eager(original: Callable[..., Any], told: set[str]) -> Callable[..., Any]:
 
 
 def _in_process(original: Callable[..., None], told: set[str]) -> Callable[..., None]:
-    def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-        if _virtual() is not None and kwargs.get("num_workers"):
+    signature = inspect.signature(original)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        if _virtual() is not None and given.arguments.get("num_workers"):
             _tell_once(told, "DataLoader: virtual workers load in this process (num_workers=0)")
             for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"):
-                kwargs.pop(name, None)
-        original(self, dataset, *args, **kwargs)
+                given.arguments.pop(name, None)
+        original(*given.args, **given.kwargs)
 
     return __init__
 

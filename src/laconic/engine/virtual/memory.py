@@ -43,6 +43,9 @@ def _page_flags() -> int:
     return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
 
 
+os.register_at_fork(after_in_child=_page_flags.cache_clear)  # a child would read its parent's flags
+
+
 @cache
 def available() -> bool:
     """Linux has what it takes; elsewhere every worker keeps its own memory."""
@@ -71,7 +74,8 @@ class Arena:
         self.nbytes = max(-(-end // mmap.PAGESIZE), 1) * mmap.PAGESIZE
         self._address = self._map(None, _PRIVATE | _ANONYMOUS, -1)
         self._bytes = (ctypes.c_char * self.nbytes).from_address(self._address)
-        weakref.finalize(self._bytes, _libc().munmap, self._address, self.nbytes)  # tensors keep it alive
+        unmapping = weakref.finalize(self._bytes, _libc().munmap, self._address, self.nbytes)  # tensors keep it alive
+        unmapping.atexit = False  # they may be looked at until the very end
         self.tensors = [self._tensor(like, at) for like, at in zip(tensors, offsets, strict=True)]
 
     def _map(self, address: int | None, flags: int, file: int) -> int:

@@ -7,7 +7,7 @@ on, whose members share the links of their unit. What crosses a level loads the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from laconic.engine.virtual.flows import Flow
+from laconic.engine.virtual.fluid import Job
 from laconic.errors import LaconicError
 from laconic.profile.values import LinkTimes, OperationTimes, Profile
 from laconic.units import bits_per_second, seconds
@@ -58,6 +59,8 @@ class Network:
         sizes = [level.workers for level in self.levels]
         if not sizes or sizes[0] != 1:
             raise LaconicError("a network begins with the workers' own links: a first level with workers=1")
+        if self.lanes < 1:
+            raise LaconicError(f"a group needs at least one lane for its collectives, not {self.lanes}")
         if any(b % a for a, b in pairwise(sizes)):
             raise LaconicError(f"each level joins whole units of the one inside it, not {sizes}")
 
@@ -110,27 +113,31 @@ class Network:
         counts = [2 * -(-self.size // level.workers) for level in self.levels]
         return [sum(counts[:k]) for k in range(len(counts))]
 
-    def price(
-        self, what: str, example: Any, flow: Flow, group: Sequence[int]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-        """Links, bytes on them and seconds before, for an operation among these ranks; `example`: a member's tensor."""
+    def job(
+        self,
+        what: str,
+        example: Any,
+        flow: Flow,
+        group: Sequence[int],
+        finished: Callable[[float], None],
+        lane: Hashable = None,
+    ) -> Job:
+        """An operation among these ranks, of which `example` is a member's tensor, as work for the fluid.
+
+        Where such operations were measured, it takes as long as it did alone, delays others as it did, and goes on
+        beside computing as it did.
+        """
         ranks = np.asarray(group, dtype=np.int64)
         links, load_bytes, latency = self.load(ranks[flow.sources], ranks[flow.destinations], flow.nbytes)
         times = self._times(what, example) if len(links) else None
         if times is None:
-            return links, load_bytes, flow.rounds * latency
-        shared_bytes = times.at(flow.most_sent_bytes).shared_seconds * self._shared_rate
-        if not shared_bytes:
-            return links, load_bytes, 0.0
-        return np.append(links, len(self.capacities) - 1), np.append(load_bytes, shared_bytes), 0.0
-
-    def limits(self, what: str, example: Any, flow: Flow) -> tuple[float, float]:
-        """An operation's rate with all links to itself (whole operations per second), and its pace beside computing."""
-        times = self._times(what, example)
-        if times is None:
-            return math.inf, 1.0
+            return Job(links, load_bytes, flow.rounds * latency, finished, lane)
         point = times.at(flow.most_sent_bytes)
-        return (1 / point.alone_seconds if point.alone_seconds else math.inf), point.pace
+        shared_bytes = point.shared_seconds * self._shared_rate
+        if shared_bytes:
+            links, load_bytes = np.append(links, len(self.capacities) - 1), np.append(load_bytes, shared_bytes)
+        fastest = 1 / point.alone_seconds if point.alone_seconds else math.inf
+        return Job(links, load_bytes, 0.0, finished, lane, fastest=fastest, pace=point.pace)
 
     def _times(self, what: str, example: Any) -> OperationTimes | None:
         if self.measured is None:

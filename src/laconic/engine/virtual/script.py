@@ -53,10 +53,41 @@ class Setting:
             raise LaconicError(f'there is no network file {text}: give a .toml file, or a rate such as "1gbit"')
         try:
             table = tomllib.loads(path.read_text())
+            _refuse_unknown(table)
             events = read_events(table.get("events", ()))
             return cls(Network.read(workers, table["network"]), _compute(table.get("compute", {}), path.parent), events)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, LaconicError):
+                raise
             raise LaconicError(f"{text} does not describe a network ({error}): see docs/virtual.md") from error
+
+
+_KNOWN = {
+    "network": {"lanes", "levels"},
+    "levels": {"workers", "bandwidth", "latency"},
+    "compute": {"forward", "backward", "step", "slowness", "straggling", "trace", "seed", "profile"},
+    "straggling": {"probability", "factor"},
+    "events": {"at", "worker", "what"},
+}
+
+
+def _refuse_unknown(table: Mapping[str, Any]) -> None:
+    """A misspelt key would be a silent default."""
+    compute, network = table.get("compute", {}), table.get("network", {})
+    places = [
+        ("network", network),
+        *(("levels", row) for row in network.get("levels", ())),
+        ("compute", compute),
+        ("straggling", compute.get("straggling", {})),
+        *(("events", row) for row in table.get("events", ())),
+    ]
+    for name in table.keys() - {"network", "compute", "events"}:
+        raise LaconicError(f"a network file has no table [{name}]: it has [network], [compute] and [[events]]")
+    for where, given in places:
+        for name in given.keys() - _KNOWN[where]:
+            raise LaconicError(
+                f"{where} has no {name!r} in a network file: it takes {', '.join(sorted(_KNOWN[where]))}"
+            )
 
 
 def _compute(table: Mapping[str, Any], folder: Path) -> Compute:

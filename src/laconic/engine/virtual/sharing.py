@@ -2,8 +2,9 @@
 
 A step is a function of parameters, state, gradients and settings. The first worker to take it leaves these and the
 outcome behind; whoever comes with the same bits adopts the outcome instead of computing it again. Whoever comes with
-others (another gradient, a parameter written to by the script) steps alone. So nothing is assumed of the script or the
-strategy, and sharing changes no bit: see `memory.py` for how the kernel keeps private what a worker writes.
+others (another gradient, a parameter written to by the script) steps alone, and so does whoever's optimizer might do
+more than torch's own (a hook, a wrapped `step`, a class of the user's). So sharing changes no bit: see `memory.py` for
+how the kernel keeps private what a worker writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, optim
 from torch.autograd.graph import increment_version
+from torch.optim import optimizer as torch_optimizer
 
 from laconic.engine.virtual.memory import Arena, Image, available, equal
 
@@ -57,6 +59,7 @@ class Replica:
             parameter.data = place
         self._numbers = {id(p): i for i, p in enumerate(self._parameters)}
         self._keys: tuple[Key, ...] = ()
+        self._held: list[Tensor] = []  # the state's tensors, whose memory is the arena
         self._state_arena: Arena | None = None
         self._version: Version | None = None
         self._steps = 0
@@ -66,50 +69,56 @@ class Replica:
     @staticmethod
     def possible(optimizer: optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
         """Plain tensors in the CPU's memory, each with a storage of its own, and an optimizer without secrets."""
-        own = all(
-            p.device.type == "cpu" and p.layout == torch.strided and p.untyped_storage().nbytes() == p.nbytes
-            for p in parameters
-        )
         known = type(optimizer).__module__.startswith("torch.optim.")
-        return available() and own and known and len({p.data_ptr() for p in parameters}) == len(parameters)
+        return available() and known and all(map(_owns_its_memory, parameters))
 
     def step(self) -> None:
         """As `optimizer.step()`: to the bit."""
-        version = self._stand() if self._shareable() else None
+        settings = self._settings() if self._shareable() else None
+        version = None if settings is None else self._stand()
         self._steps += 1
+        gradients = [p.grad for p in self._parameters]
         if version is None:
-            self._version = None
-            self._optimizer.step()
-            return
-        settings, gradients = self._settings(), [p.grad for p in self._parameters]
-        if version.after is None:
+            self._step_alone()
+        elif version.after is None:
             kept = [None if g is None else g.detach().clone() for g in gradients]
-            self._optimizer.step()
-            self._version = self._publish()
+            self._step_alone()
+            if all(map(_alike, gradients, kept)):  # a step that changes gradients would have to be taken by everybody
+                self._version = self._publish()
             if self._version is not None:
                 version.settings, version.gradients, version.after = settings, kept, self._version
         elif settings == version.settings and all(map(_alike, gradients, version.gradients)):
             self._adopt(version.after)
+            increment_version([p for p, g in zip(self._parameters, gradients, strict=True) if g is not None])
         else:
-            self._version = None
-            self._optimizer.step()
+            self._step_alone()
+
+    def _step_alone(self) -> None:
+        self._version = None
+        self._optimizer.step()
 
     def _shareable(self) -> bool:
-        hooks = self._optimizer._optimizer_step_pre_hooks or self._optimizer._optimizer_step_post_hooks
-        scaled = getattr(self._optimizer, "grad_scale", None) is not None
-        return not hooks and not scaled and self._equal() and self._in_place()
+        """Whether a step is nothing but torch's own arithmetic, and lies where it was put."""
+        its = self._optimizer
+        hooks = its._optimizer_step_pre_hooks or its._optimizer_step_post_hooks
+        hooks = hooks or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+        more = hooks or "step" in its.__dict__ or getattr(its, "grad_scale", None) is not None
+        return not more and self._equal() and self._in_place()
 
     def _in_place(self) -> bool:
-        """Whether parameters and state still lie where they were put: `load_state_dict` may have replaced them."""
-        moved = any(p.data_ptr() != t.data_ptr() for p, t in zip(self._parameters, self._arena.tensors, strict=True))
-        state = self._state()
-        places = [] if self._state_arena is None else self._state_arena.tensors
-        if moved or state is None:
+        """Whether parameters and state still lie where they were put: a script may have replaced them."""
+        if not all(map(_lies_at, self._parameters, self._arena.tensors)):
             return False
-        if self._version is None:  # not yet laid out, or left behind: laid out when published
-            return True
-        tensors = list(state.values())
-        return tuple(state) == self._keys and all(a is b for a, b in zip(tensors, places, strict=True))
+        state = self._state()
+        if state is None:
+            return False
+        return self._version is None or self._holds(state)  # None: laid out when published
+
+    def _holds(self, state: dict[Key, Tensor]) -> bool:
+        """Whether the state's tensors are those laid out, where they were laid out."""
+        places = [] if self._state_arena is None else self._state_arena.tensors
+        same = tuple(state) == self._keys and all(a is b for a, b in zip(state.values(), self._held, strict=True))
+        return same and all(map(_lies_at, self._held, places))
 
     def _state(self) -> dict[Key, Tensor] | None:
         """All tensors of the optimizer's state; None if it holds anything else that a step could change."""
@@ -124,11 +133,14 @@ class Replica:
                 found[number, name] = value
         return found
 
-    def _settings(self) -> list[Any]:
-        """The optimizer's groups as plain values: tensors among them (a learning rate) by their value."""
+    def _settings(self) -> list[Any] | None:
+        """The optimizer's groups as plain values; None where they hold a parameter that came later."""
+        groups = self._optimizer.param_groups
+        if any(id(p) not in self._numbers for group in groups for p in group["params"]):
+            return None
         return [
             {k: [self._numbers[id(p)] for p in v] if k == "params" else _plain(v) for k, v in group.items()}
-            for group in self._optimizer.param_groups
+            for group in groups
         ]
 
     # ------------------------------------------------------------------------------------------ versions
@@ -172,27 +184,31 @@ class Replica:
         return version
 
     def _adopt(self, version: Version) -> None:
-        if self._keys != version.keys:
-            places = Arena(version.likes)
-            for (number, name), place in zip(version.keys, places.tensors, strict=True):
-                self._optimizer.state[self._parameters[number]][name] = place
-            self._keys, self._state_arena = version.keys, places
+        if self._keys != version.keys:  # the step made state for more parameters
+            mine = self._state() or {}
+            arena = Arena(version.likes)
+            for (number, name), place in zip(version.keys, arena.tensors, strict=True):
+                tensor = mine.get((number, name))
+                if tensor is None:
+                    self._optimizer.state[self._parameters[number]][name] = place.detach()
+                else:
+                    tensor.data = place
+            self._take(self._state() or {}, arena)
         self._map(version)
-        increment_version(self._parameters)
         self._version = version
 
     def _lay_out(self, state: dict[Key, Tensor]) -> None:
         """Bring the state's tensors into an arena; the tensors themselves stay who they are."""
-        places = [] if self._state_arena is None else self._state_arena.tensors
-        if tuple(state) == self._keys and all(a is b for a, b in zip(state.values(), places, strict=True)):
+        if self._holds(state):
             return
-        self._keys = tuple(state)
-        self._state_arena = Arena(list(state.values())) if state else None
-        for tensor, place in zip(state.values(), self._state_arena.tensors if self._state_arena else (), strict=True):
+        arena = Arena(list(state.values()))
+        for tensor, place in zip(state.values(), arena.tensors, strict=True):
             place.copy_(tensor)
             tensor.data = place
-        if self._state_arena is not None:
-            self._state_arena.tensors = list(state.values())
+        self._take(state, arena if state else None)
+
+    def _take(self, state: dict[Key, Tensor], arena: Arena | None) -> None:
+        self._keys, self._held, self._state_arena = tuple(state), list(state.values()), arena
 
     def _map(self, version: Version) -> None:
         self._arena.adopt(version.parameters)
@@ -200,9 +216,25 @@ class Replica:
             self._state_arena.adopt(version.state)
 
 
+def _owns_its_memory(tensor: Tensor) -> bool:
+    """All of it, in the CPU's memory, and nobody else looks at it: an alias would be left behind in the old place."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return False
+    storage = tensor.untyped_storage()
+    return storage.nbytes() == tensor.nbytes and torch._C._storage_Use_Count(storage._cdata) <= _OWN_USES
+
+
+_OWN_USES = 2  # the tensor's, and that of the object we ask
+
+
+def _lies_at(tensor: Tensor, place: Tensor) -> bool:
+    there = tensor.data_ptr() == place.data_ptr() and tensor.dtype == place.dtype
+    return there and tensor.shape == place.shape and tensor.stride() == place.stride()
+
+
 def _alike(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b if a is None or b is None else equal(a.detach(), b)
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
+    return value.tolist() if isinstance(value, Tensor) else value

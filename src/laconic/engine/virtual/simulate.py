@@ -78,12 +78,14 @@ def simulate(
 
             try:
                 results = world.clock.run(body, story)
+                if world.lost and not world.clock.survivors:
+                    raise max(world.lost.values(), key=lambda loss: loss[0])[1]
                 break
             except WorkerLost:
                 if restarts == 0:
                     raise
                 restarts -= 1
-                story = _when_all_are_back(story, world.clock.seconds, set(world.lost))
+                story = _when_all_are_back(story, world.clock.seconds, world.ever_lost)
     out = [made.get(rank) or VirtualWorker(world, rank, workers, ledgers[rank]) for rank in range(workers)]
     return Simulated(results, world.clock.seconds, out, None if recording is None else recording.timeline)
 
@@ -91,10 +93,12 @@ def simulate(
 def _when_all_are_back(story: list[list[Life]], now_seconds: float, lost: set[int]) -> list[list[Life]]:
     """The rest of the story, from the moment at which every lost worker lives again."""
     rest = lives_from(now_seconds, story)
-    for rank in sorted(lost):
-        if not rest[rank]:
-            raise LaconicError(f"rank {rank} is gone for good, so nobody can start again: let it return with an event")
-    return lives_from(max(now_seconds, *(rest[rank][0].begin_seconds for rank in lost)), story)
+    begins = [rest[rank][0].begin_seconds for rank in lost if rest[rank]]
+    rest = lives_from(max([now_seconds, *begins]), story)
+    gone = [rank for rank, of_one in enumerate(rest) if not of_one]
+    if gone:
+        raise LaconicError(f"rank {gone[0]} is gone for good, so nobody can start again: let it return with an event")
+    return rest
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class World:
         self.heartbeat_seconds = 20.0
         self.gatherings: dict[tuple[Any, ...], Gathering] = {}
         self.lost: dict[int, tuple[float, WorkerLost]] = {}  # by rank: when the others notice, and what they say
+        self.ever_lost: set[int] = set()
         self._flying: set[Gathering] = set()
         self.families: dict[int, Family] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -65,6 +66,7 @@ class World:
             f"rank {runner.rank} {how} at {runner.seconds:g} s of virtual time. Let it return and start again from a "
             "checkpoint (restarts), or choose a strategy that goes on without it"
         )
+        self.ever_lost.add(runner.rank)
         self.lost[runner.rank] = (runner.seconds + silence, error)
         for gathering in [*self.gatherings.values(), *self._flying]:
             self.break_if_lost(gathering)
@@ -99,9 +101,10 @@ class Gathering(Operation):
             return False
         results, flow = act([self.tensors[k] for k in range(len(self.group))])
         self.results = dict(enumerate(results))
-        load = self._world.network.price(self.what, self.tensors[0], flow, self.group)
-        job = Job(*load, lambda t: self._world.carried(self, t), lane=self._world.number(self.group))
-        job.fastest, job.pace = self._world.network.limits(self.what, self.tensors[0], flow)
+        lane = self._world.number(self.group)
+        job = self._world.network.job(
+            self.what, self.tensors[0], flow, self.group, lambda t: self._world.carried(self, t), lane
+        )
         if self._world.recording is not None:
             self._world.recording.follow(job, self.what, self.group, self.tensors, self.latest_seconds)
         self._world.carry(self, job, self.latest_seconds)
