@@ -36,6 +36,7 @@ def guards() -> Iterator[None]:
     """Everything a simulation changes in torch, put back afterwards."""
     told: set[str] = set()
     with ExitStack() as stack:
+        stack.enter_context(_replaced(dist, "is_initialized", _not_for_virtual_workers))
         for name in _REFUSED:
             stack.enter_context(_replaced(dist, name, partial(_refusing, name)))
         stack.enter_context(_replaced(torch.autograd, "backward", _telling_when_it_ends))
@@ -57,6 +58,11 @@ def _replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[Non
 def _virtual() -> VirtualWorker | None:
     worker = connect.current()
     return worker if isinstance(worker, VirtualWorker) else None
+
+
+def _not_for_virtual_workers(original: Callable[[], bool]) -> Callable[[], bool]:
+    """torch's own helpers (a DataLoader, say) ask first, and would then talk to this process's group."""
+    return lambda: _virtual() is None and original()
 
 
 def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,6 +27,11 @@ def _set_cuda_state(state: Any) -> None:
         torch.cuda.set_rng_state(state)
 
 
+def _set_default_dtype(dtype: torch.dtype) -> None:
+    if dtype != torch.get_default_dtype():  # setting it is slow, and it is nearly always the same
+        torch.set_default_dtype(dtype)
+
+
 def _surroundings() -> tuple[Any, ...]:
     return sys.argv, sys.stdout, sys.modules["__main__"]
 
@@ -39,7 +44,7 @@ SWAPS: tuple[Swap, ...] = (
     (torch.default_generator.get_state, torch.default_generator.set_state),
     (_numpy.get_bit_generator, _numpy.set_bit_generator),  # the generator itself: copying its state is slow
     (random.getstate, random.setstate),
-    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_dtype, _set_default_dtype),
     (_surroundings, _set_surroundings),
     *(((_cuda_state, _set_cuda_state),) if torch.cuda.is_available() else ()),
 )
