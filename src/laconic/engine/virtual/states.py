@@ -71,9 +71,7 @@ class WorkerStates:
     def begin(self) -> None:
         """A life begins in the worker at work: with the process's own states and the seed, whatever was before."""
         _write(self._outside)
-        torch.set_num_threads(
-            self._threads
-        )  # OpenMP asks every thread anew: by default it would start helpers for each
+        torch.set_num_threads(self._threads)  # OpenMP asks each thread anew: it would start others beside every worker
         torch.default_generator.manual_seed(self._seed)  # torch.manual_seed would note a traceback per GPU library
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(self._seed)
