@@ -17,7 +17,6 @@ import math
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from rich.table import Table
 
 from laconic.engine.net import shaped
 from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
-from step_time import end, listen, tell
+from workers import STORE_PORT, end, listen, start, tell
 
 WORKERS, BITS_PER_SECOND, LATENCY_SECONDS = 8, 1e10, 50e-6
 FORWARD_SHARE = 1 / 3  # of an iteration; backward takes two operations for each of forward's
@@ -114,27 +113,9 @@ def measure(schedule: str, dilation: float) -> list[float]:
         net = stack.enter_context(shaped(WORKERS, BITS_PER_SECOND / dilation, 0.0))
         workers: list[subprocess.Popen[bytes]] = []
         stack.callback(lambda: end(workers))
+        store = (net.places[0].address, STORE_PORT)
         for rank, place in enumerate(net.places):
-            environment = {
-                **os.environ,
-                "MASTER_ADDR": net.places[0].address,
-                "MASTER_PORT": "29500",
-                "GLOO_SOCKET_IFNAME": place.interface,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(WORKERS),
-                "LOCAL_WORLD_SIZE": str(WORKERS),
-                "OMP_NUM_THREADS": "1",
-            }
-            with (logs / str(rank)).open("wb") as log:
-                workers.append(
-                    subprocess.Popen(
-                        place.command([sys.executable, __file__, "--as-worker", json.dumps([schedule, dilation])]),
-                        env=environment,
-                        stdout=subprocess.PIPE if rank == 0 else log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
+            workers.append(start(__file__, [schedule, dilation], rank, WORKERS, store, place, logs))
         ends: list[float] = next(listen(workers, logs))["ends"]
         for worker in workers:
             worker.wait(60)

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from laconic.engine.net import interface_bytes, shaped
+from workers import STORE_PORT, environment
 
 WORKERS = 4
 ELEMENTS = 4_000_000
@@ -78,18 +79,11 @@ def main() -> None:
         return
     with shaped(WORKERS, bits_per_second=None) as net:
         workers = []
+        store = (net.places[0].address, STORE_PORT)
         for rank, place in enumerate(net.places):
-            environment = {
-                **os.environ,
-                "MASTER_ADDR": net.places[0].address,
-                "MASTER_PORT": "29500",
-                "GLOO_SOCKET_IFNAME": place.interface,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(WORKERS),
-                "OMP_NUM_THREADS": "1",
-            }
             command = place.command([sys.executable, __file__, "--as-worker"])
-            workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+            its = environment(rank, WORKERS, store, place)
+            workers.append(subprocess.Popen(command, env=its, stdout=subprocess.PIPE))
         outputs = [worker.communicate(timeout=180)[0] for worker in workers]
     rows: dict[str, list[list[float]]] = json.loads(outputs[0].splitlines()[-1])
     table = Table("operation", "sent by ranks 0–3, MB (ledger)", "wire / ledger, all ranks", "worst rank")

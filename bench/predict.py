@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -30,7 +29,8 @@ from rich.table import Table
 
 from laconic.engine.config import RunConfig
 from laconic.engine.net import Net, shaped
-from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, end, listen, machine, tell
+from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, machine
+from workers import STORE_PORT, end, listen, start, tell
 
 WORKERS = 4
 NETWORKS = {  # bits per second, one-way delay in seconds
@@ -38,7 +38,7 @@ NETWORKS = {  # bits per second, one-way delay in seconds
     "1gbit": (1e9, 0.0),
     "1gbit+50ms": (1e9, 0.025),
 }
-BLOCKS, WARM_UP, PORT = 11, 3, 29500
+BLOCKS, WARM_UP = 11, 3
 
 
 @dataclass(frozen=True)
@@ -149,31 +149,12 @@ def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
 # ------------------------------------------------------------------------------------------------ the parent
 
 
-def start(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
-    started = []
-    for rank, place in enumerate(net.places):
-        environment = {
-            **os.environ,
-            **config.to_env(),
-            "MASTER_ADDR": net.places[0].address,
-            "MASTER_PORT": str(PORT),
-            "GLOO_SOCKET_IFNAME": place.interface,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(WORKERS),
-            "LOCAL_WORLD_SIZE": str(WORKERS),
-            "OMP_NUM_THREADS": "1",
-        }
-        with (logs / str(rank)).open("wb") as log:
-            started.append(
-                subprocess.Popen(
-                    place.command([sys.executable, __file__, "--as-worker", json.dumps(asdict(todo))]),
-                    env=environment,
-                    stdout=subprocess.PIPE if rank == 0 else log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
-    return started
+def start_all(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
+    store = (net.places[0].address, STORE_PORT)
+    return [
+        start(__file__, asdict(todo), rank, WORKERS, store, place, logs, config.to_env())
+        for rank, place in enumerate(net.places)
+    ]
 
 
 def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> list[dict[str, Any]]:
@@ -189,7 +170,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         rehearsal = RunConfig(
             profile_to=str(path), net_bits_per_second=rate, net_delay_seconds=delay, heartbeat_seconds=60
         )
-        workers += start(net, Work(("bsp",), 0, 0, 0), logs, rehearsal)
+        workers += start_all(net, Work(("bsp",), 0, 0, 0), logs, rehearsal)
         for worker in workers:
             worker.wait(600)
         if not path.exists():
@@ -200,7 +181,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         steps = 1 if rate < 5e8 or delay else 3
         before = 3 if delay else 1
         console.print(f"{network}: measuring {blocks} blocks of {steps} steps")
-        workers += start(net, Work(tuple(chosen), blocks, before, steps), logs, RunConfig(heartbeat_seconds=60))
+        workers += start_all(net, Work(tuple(chosen), blocks, before, steps), logs, RunConfig(heartbeat_seconds=60))
         facts = listen(workers, logs)
         measured = [next(facts)["seconds"] for _ in range(blocks)]
         for worker in workers:

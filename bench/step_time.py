@@ -17,13 +17,12 @@ import json
 import os
 import platform
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +32,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from laconic.engine.net import Place, interface_bytes, shaped
+from laconic.engine.net import interface_bytes, shaped
+from workers import STORE_PORT, end, free_port, listen, start, tell
 
 WORKERS = 4
 MODELS = {"2m": (4, 192), "25m": (8, 512)}  # layers, width
@@ -144,11 +144,6 @@ def wire_bytes() -> int:
     return 0 if name == "lo" else interface_bytes(name)[0]
 
 
-def tell(**facts: Any) -> None:
-    if os.environ["RANK"] == "0":
-        print(json.dumps(facts), flush=True)
-
-
 # ------------------------------------------------------------------------------------------------ the parent
 
 
@@ -159,11 +154,11 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = None if rate is None else stack.enter_context(shaped(WORKERS, bits_per_second=None))
         homes = [None] * WORKERS if net is None else net.places
-        store = ("127.0.0.1", free_port()) if net is None else (net.places[0].address, 29500)
+        store = ("127.0.0.1", free_port()) if net is None else (net.places[0].address, STORE_PORT)
         workers: list[subprocess.Popen[bytes]] = []
         stack.callback(end, workers)
         for rank, home in enumerate(homes):
-            workers.append(start(cell, rank, store, home, logs))
+            workers.append(start(__file__, asdict(cell), rank, WORKERS, store, home, logs))
         facts = listen(workers, logs)
         result: dict[str, Any] = {"cell": asdict(cell), **next(facts), "blocks": []}
         if net is not None and rate is not None:
@@ -177,54 +172,6 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
         for worker in workers:
             worker.wait(60)
         return result
-
-
-def start(cell: Cell, rank: int, store: tuple[str, int], home: Place | None, logs: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, "--as-worker", json.dumps(asdict(cell))]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": store[0],
-        "MASTER_PORT": str(store[1]),
-        "GLOO_SOCKET_IFNAME": "lo" if home is None else home.interface,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(WORKERS),
-        "OMP_NUM_THREADS": "1",
-    }
-    with (logs / str(rank)).open("wb") as log:
-        return subprocess.Popen(
-            command if home is None else home.command(command),
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if rank == 0 else log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the workers
-        )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listen(workers: Sequence[subprocess.Popen[bytes]], logs: Path) -> Iterator[dict[str, Any]]:
-    for line in workers[0].stdout or ():
-        if line.startswith(b"{"):
-            yield json.loads(line)
-    tails = {log.name: log.read_text(errors="replace").splitlines()[-8:] for log in sorted(logs.iterdir())}
-    said = "\n".join(f"rank {rank}: {line}" for rank, lines in tails.items() for line in lines)
-    raise SystemExit(f"a worker ended before the measurement did; their last words:\n{said}")
-
-
-def end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        try:
-            worker.wait(5)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

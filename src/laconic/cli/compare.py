@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from laconic.cli import options
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tool."""
@@ -13,10 +15,8 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    script: Annotated[str | None, typer.Argument(metavar="SCRIPT", help="The training script.")] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
-    ] = None,
+    script: Annotated[str | None, options.SCRIPT] = None,
+    arguments: options.Arguments = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,12 +30,8 @@ def compare(
     ] = None,
     delay: Annotated[str | None, typer.Option(help="Delay of that network one way, as 25ms.")] = None,
     net: Annotated[str | None, typer.Option(metavar="NAME", help="A network that `laconic net up` made.")] = None,
-    engine: Annotated[
-        str, typer.Option(help="real: processes; virtual: workers of one process in virtual time.")
-    ] = "real",
-    network: Annotated[
-        str | None, typer.Option(help="For virtual workers: a .toml file, or a rate such as 100Mbit (default 1Gbit).")
-    ] = None,
+    engine: options.Engine = "real",
+    network: options.Network = None,
     target: Annotated[
         str | None, typer.Option(metavar="NAME=VALUE", help="Table the time and bytes until this metric is reached.")
     ] = None,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from laconic.cli import options
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tool."""
@@ -13,14 +15,10 @@ def register(app: typer.Typer) -> None:
 
 
 def profile(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
-    ] = None,
+    script: options.Script,
+    arguments: options.Arguments = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine, all of which run at once.")] = 4,
-    net: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Place the workers on a network made by `laconic net up`.")
-    ] = None,
+    net: options.Net = None,
     steps: Annotated[int, typer.Option(help="Steps to time, after a few to warm up.")] = 48,
     threads: Annotated[int, typer.Option(help="Intra-op threads per worker.")] = 1,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write it here too; it is kept in a cache.")] = None,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from laconic.cli import options
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tool."""
@@ -13,10 +15,8 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The training script.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
-    ] = None,
+    script: options.Script,
+    arguments: options.Arguments = None,
     workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     strategy: Annotated[
         str | None, typer.Option(help="The sentence to train with; the script's own when left out.")
@@ -42,21 +42,15 @@ def run(
     target: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A metric to reach, as `loss=1.6`; repeatable.")
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="real: processes; virtual: workers of one process in virtual time.")
-    ] = "real",
-    network: Annotated[
-        str | None, typer.Option(help="For virtual workers: a .toml file, or a rate such as 100Mbit (default 1Gbit).")
-    ] = None,
+    engine: options.Engine = "real",
+    network: options.Network = None,
     profile: Annotated[
         str | None, typer.Option(metavar="FILE", help="For virtual workers: how fast they compute (laconic profile).")
     ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Write trace.json, a timeline for ui.perfetto.dev, to the run folder.")
     ] = False,
-    net: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Place the workers on a network made by `laconic net up`.")
-    ] = None,
+    net: options.Net = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
     ] = False,
@@ -67,7 +61,7 @@ def run(
     seconds and say which.
     """
     from laconic.engine.launcher.launch import launch, leave
-    from laconic.engine.launcher.request import Request
+    from laconic.engine.launcher.request import Request, read_target
 
     request = Request(
         command=(script, *(arguments or ())),
@@ -81,7 +75,7 @@ def run(
         heartbeat_seconds=heartbeat,
         threads=threads,
         folder=folder,
-        targets=dict(_target(text) for text in target or ()),
+        targets=dict(map(read_target, target or ())),
         dry_run=dry_run,
         engine=engine,
         network=network,
@@ -93,13 +87,3 @@ def run(
     if request.engine == "real":
         leave(code)
     raise typer.Exit(code)
-
-
-def _target(text: str) -> tuple[str, float]:
-    from laconic.engine.launcher.request import LaunchError
-
-    name, _, value = text.partition("=")
-    try:
-        return name.strip(), float(value)
-    except ValueError:
-        raise LaunchError(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None

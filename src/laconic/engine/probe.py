@@ -84,7 +84,7 @@ class Probe:
         self._before_seconds = self._last_seconds = 0.0
         self._opened_seconds = worker.clock_seconds()
         self._sent_before, self._received_before = worker.ledger.sent_bytes(), worker.ledger.received_bytes()
-        self._waited_before: float = getattr(worker, "waited_seconds", 0.0)
+        self._waited_before = worker.waited_seconds
 
     def attach(self, optimizer: optim.Optimizer) -> None:
         """Follow this optimizer's steps; wait for the gate before the first."""
@@ -120,14 +120,13 @@ class Probe:
 
     def _now(self) -> dict[str, Any]:
         ledger = self._worker.ledger
-        now: dict[str, Any] = {
+        return {
             "step": self._steps,
             "seconds": self._seconds(),
             "sent_bytes": ledger.sent_bytes() - self._sent_before,
             "received_bytes": ledger.received_bytes() - self._received_before,
+            "waited_seconds": self._worker.waited_seconds - self._waited_before,
         }
-        waited: float | None = getattr(self._worker, "waited_seconds", None)
-        return now if waited is None else {**now, "waited_seconds": waited - self._waited_before}
 
 
 def observed(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:

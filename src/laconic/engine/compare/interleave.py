@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from laconic.engine.compare.gate import GatedRow
 from laconic.engine.compare.outcome import Outcome
-from laconic.engine.compare.row import Row, RowProcess
+from laconic.engine.compare.row import Row, RowProcess, request_for
 from laconic.engine.compare.settings import Settings
 from laconic.engine.compare.watch import Watch
-from laconic.engine.launcher.request import Request
 from laconic.engine.rivals.text import is_rival
 
 if TYPE_CHECKING:
@@ -72,18 +71,8 @@ def _start(row: Row, number: int, settings: Settings, folder: Path, net: Net | N
     path = sockets / str(number)
     gate = GatedRow(path, settings.workers)
     own = folder / f"{number}-{row.slug}"
-    request = Request(
-        command=(*settings.command, *row.arguments),
-        workers=settings.workers,
-        strategy=row.strategy,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        threads=settings.threads,
-        folder=str(own),
-        targets=dict([settings.target]) if settings.target else {},
-        net=None if net is None else net.name,
-        gate=str(path),
-        alone=row.alone,
-    )
+    where = None if net is None else net.name
+    request = request_for(row, settings, own, heartbeat_seconds=HEARTBEAT_SECONDS, net=where, gate=str(path))
     entrant = _Entrant(row, gate, RowProcess(row, request, own))
     try:
         entrant.settle(gate.await_quiet(entrant.run))

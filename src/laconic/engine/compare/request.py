@@ -13,6 +13,7 @@ from laconic.engine.compare.settings import (
     Settings,
     Tuning,
 )
+from laconic.engine.launcher.request import read_target
 
 
 def settings_of(
@@ -46,23 +47,13 @@ def settings_of(
     return Settings(
         command=(script, *arguments),
         strategies=tuple(strategies),
-        target=None if target is None else _target(target),
+        target=None if target is None else read_target(target, CompareError),
         blocks=blocks if blocks is not None else QUICK_BLOCKS if quick else PROTOCOL_BLOCKS,
         seeds=() if protocol else given,
         quick=quick,
         tuning=tuning,
         **plain,
     )
-
-
-def _target(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        if not name.strip():
-            raise ValueError
-        return name.strip(), float(value)
-    except ValueError:
-        raise CompareError(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None
 
 
 def _seeds(option: str, text: str) -> list[int]:

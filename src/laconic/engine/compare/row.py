@@ -13,7 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
+from laconic.engine.compare.settings import Settings
 from laconic.engine.config import VARIABLE
 from laconic.engine.launcher.request import Request
 
@@ -36,6 +38,20 @@ class Row:
     @property
     def slug(self) -> str:
         return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-")[:60]
+
+
+def request_for(row: Row, settings: Settings, folder: Path, **more: Any) -> Request:
+    """The run of a row; `more` is what its engine needs beside."""
+    return Request(
+        command=(*settings.command, *row.arguments),
+        workers=settings.workers,
+        strategy=row.strategy,
+        threads=settings.threads,
+        folder=str(folder),
+        targets=dict([settings.target]) if settings.target else {},
+        alone=row.alone,
+        **more,
+    )
 
 
 class RowProcess:

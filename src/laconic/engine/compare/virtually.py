@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laconic.engine.compare.outcome import Material, Outcome
-from laconic.engine.compare.row import Row, RowProcess
+from laconic.engine.compare.row import Row, RowProcess, request_for
 from laconic.engine.compare.settings import Settings
 from laconic.engine.compare.watch import Watch
 from laconic.engine.config import STEPS
-from laconic.engine.launcher.request import Request
 
 
 def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: Watch) -> list[Outcome]:
@@ -28,19 +27,8 @@ def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: 
 
 
 def _run(row: Row, settings: Settings, folder: Path) -> Outcome:
-    request = Request(
-        command=(*settings.command, *row.arguments),
-        workers=settings.workers,
-        strategy=row.strategy,
-        threads=settings.threads,
-        folder=str(folder),
-        targets=dict([settings.target]) if settings.target else {},
-        engine="virtual",
-        network=settings.network,
-        record_steps=True,
-        stop_after=settings.steps,
-        alone=row.alone,
-    )
+    here = {"engine": "virtual", "network": settings.network}
+    request = request_for(row, settings, folder, **here, record_steps=True, stop_after=settings.steps)
     run = RowProcess(row, request, folder)
     try:
         error = run.failure()

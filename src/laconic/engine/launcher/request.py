@@ -169,6 +169,17 @@ class Request:
         return ["-u", *(["-m"] if self.module else []), *self.command]
 
 
+def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[str, float]:
+    """A metric's name and the value to reach, from NAME=VALUE; whoever asks refuses in his own name."""
+    name, _, value = text.partition("=")
+    try:
+        if not name.strip():
+            raise ValueError
+        return name.strip(), float(value)
+    except ValueError:
+        raise refusal(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None
+
+
 def _at_least(option: str, value: float, least: float) -> None:
     if not value >= least:  # NaN is refused too
         raise LaunchError(f"{option} {value:g} makes no sense: give at least {least:g}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from laconic.engine.launcher.launch import launch
@@ -50,16 +51,7 @@ def _rehearse(request: Request, steps: int, path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
         left = Path(folder) / "profile.json"
         code = launch(
-            Request(
-                request.command,
-                workers=request.workers,
-                net=request.net,
-                threads=request.threads,
-                folder=folder,
-                heartbeat_seconds=60.0,
-                profile_to=str(left),
-                profile_steps=steps,
-            )
+            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(left), profile_steps=steps)
         )
         if code:
             raise LaconicError(f"the rehearsal ended with exit code {code}: the script's own words are above")

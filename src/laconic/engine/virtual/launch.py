@@ -11,13 +11,12 @@ from pathlib import Path
 
 from laconic.engine.launcher.folder import Record, choose_folder
 from laconic.engine.launcher.request import Request
-from laconic.engine.virtual.script import Setting, run_script
+from laconic.engine.virtual.script import DEFAULT_NETWORK, Setting, run_script
 from laconic.errors import LaconicError
 
 
 def launch_virtually(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
-    network = request.network or (request.profile if request.profile is not None else "1Gbit")
     setting = Setting.read(request.network, request.workers, request.profile)
     if request.alone:
         setting = replace(setting, network=setting.network.free())
@@ -30,7 +29,7 @@ def launch_virtually(request: Request) -> int:
         strategy=request.strategy,
         workers=request.workers,
         nodes=1,
-        network=network,
+        network=request.network or request.profile or DEFAULT_NETWORK,
         targets=dict(request.targets),
     )
     record.begin(0)

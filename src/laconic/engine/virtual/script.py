@@ -24,6 +24,8 @@ from laconic.errors import LaconicError
 from laconic.profile.values import Profile
 from laconic.units import bits_per_second, seconds
 
+DEFAULT_NETWORK = "1Gbit"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -41,11 +43,11 @@ class Setting:
         """
         profile = None if profile_path is None else Profile.read(profile_path)
         if profile is not None:
-            given = cls.read(text or "1Gbit", workers)
+            given = cls.read(text, workers)
             measured = profile.links is not None and text is None
             network = Network.from_profile(profile, workers) if measured else given.network
             return cls(network, given.compute.as_measured(profile), given.events)
-        text = text or "1Gbit"
+        text = text or DEFAULT_NETWORK
         if not text.endswith(".toml"):
             return cls(Network.flat(workers, bits_per_second(text), 50e-6), Compute())
         path = Path(text)
@@ -56,9 +58,9 @@ class Setting:
             _refuse_unknown(table)
             events = read_events(table.get("events", ()))
             return cls(Network.read(workers, table["network"]), _compute(table.get("compute", {}), path.parent), events)
+        except LaconicError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, LaconicError):
-                raise
             raise LaconicError(f"{text} does not describe a network ({error}): see docs/virtual.md") from error
 
 
