@@ -257,9 +257,11 @@ REFUSALS = [
     ("topk+ef+ef", "write topk+error_feedback"),
     ("ef", "error feedback needs a compressor to wrap; write bf16+ef, or none"),
     ("none+topk+ef", "none stands alone, it compresses nothing; write topk"),
-    ("ssp", "ssp needs the architecture ps, and this sentence has allreduce; write ssp / none / parameter_server"),
+    (
+        "ssp / allreduce",
+        "ssp needs the architecture ps, and this sentence has allreduce; write ssp / none / parameter_server",
+    ),
     ("ssp(4) / topk+ef / gossip / ring", "write ssp(4) / topk+error_feedback / parameter_server / ring"),
-    ("gossip", "gossip needs the topology ring, and this sentence names none; write bsp / none / gossip / ring"),
     ("asp", "asp cannot go with allreduce; write asp / none / parameter_server"),
     ("asp / ps / ring", "asp cannot go with ring; write asp / none / parameter_server"),
     (
@@ -311,6 +313,11 @@ REFUSALS = [
 def test_refusals_say_what_to_write_instead(text: str, message: str) -> None:
     with pytest.raises(StrategyError, match=re.escape(message)):
         parse(text)
+
+
+def test_words_left_out_are_what_the_others_need() -> None:
+    assert str(Strategy.parse("ssp")) == "ssp / none / parameter_server"
+    assert str(Strategy.parse("gossip")) == "bsp / none / gossip / ring"
 
 
 def test_what_refusals_advise_is_accepted() -> None:

@@ -39,6 +39,13 @@ __all__ = [
 DEFAULTS = {"sync": "bsp", "compression": "none", "architecture": "allreduce", "schedule": "wfbp"}
 ALWAYS_PRINTED = ("sync", "compression", "architecture")
 ERROR_FEEDBACK = "error_feedback"
+_ASKED = {
+    "average": "means over everyone",
+    "mix": "neighbours to mix with",
+    "server": "a server",
+    "shared": "memory that all workers share",
+}
+"""What a sync rule may ask of the architecture, in words."""
 DEEPEST = 32
 
 
@@ -108,8 +115,9 @@ class Sentence(Strategy):
 
     @classmethod
     def of(cls, *words: Word | tuple[Word, ...]) -> Sentence:
-        """The sentence of these words, in any order; a tuple is a chain of compression; the rest takes its default."""
-        return cls(**_by_axis(words))
+        """The sentence of these words, in any order; a tuple is a chain of compression; the rest takes its default,
+        or what these words need in its place."""
+        return cls(**_completed(_by_axis(words)))
 
     def but(self, *words: Word | tuple[Word, ...]) -> Sentence:
         """The same sentence with these words in place of its own."""
@@ -152,13 +160,20 @@ class _Clash:
 
 
 def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
+    (sync,), (architecture,) = words["sync"], words["architecture"]
+    if sync.technique.talks not in architecture.technique.offers:
+        needed = _offering(sync)
+        reason = f"{sync} needs {_ASKED[sync.technique.talks]}, which {architecture} does not offer"
+        return _Clash(reason, "architecture", [(Word(name),) for name in needed])
     for word in (word for axis in AXES for word in words[axis]):
         for axis, needed in word.technique.needs.items():
             others = [other for other in words[axis] if other != word]
-            if not words[axis] or not all(_is_one_of(other, needed) for other in others):
+            if not words[axis] or not all(not needed or _is_one_of(other, needed) for other in others):
                 has = f"has {'+'.join(map(str, words[axis]))}" if words[axis] else "names none"
-                reason = f"{word} needs the {axis} {' or '.join(needed)}, and this sentence {has}"
-                return _Clash(reason, axis, [(w,) for w in _bare_words(axis) if _is_one_of(w, needed)])
+                wanted = f"the {axis} {' or '.join(needed)}" if needed else f"a {axis}"
+                reason = f"{word} needs {wanted}, and this sentence {has}"
+                fitting = [(w,) for w in _bare_words(axis) if not needed or _is_one_of(w, needed)]
+                return _Clash(reason, axis, fitting)
         for axis, refused in word.technique.refuses.items():
             for other in words[axis]:
                 if other != word and _is_one_of(other, refused):
@@ -198,6 +213,30 @@ def _by_axis(words: Iterable[Word | tuple[Word, ...]]) -> dict[str, Any]:
             raise StrategyError(f"{first} and {second} are both {axis}, and a sentence has one word of it; {advice}")
         placed[axis] = chain
     return {axis: chain if axis == "compression" else chain[0] for axis, chain in placed.items()}
+
+
+def _completed(placed: dict[str, Any]) -> dict[str, Any]:
+    """With what the words given need on axes that were left out: `ssp` alone brings its server."""
+    given: dict[str, tuple[Word, ...]] = {
+        axis: words if axis == "compression" else (words,) for axis, words in placed.items()
+    }
+    for axis in AXES:  # what stands earlier in the sentence asks first
+        if axis in placed or axis == "compression":
+            continue
+        words = [word for chain in given.values() for word in chain]
+        needed = [names for word in words if (names := word.technique.needs.get(axis)) is not None]
+        if axis == "architecture" and "sync" in given:
+            needed += [_offering(given["sync"][0])]
+        fitting = (w for w in _bare_words(axis) if all(not names or _is_one_of(w, names) for names in needed))
+        if needed and (word := next(fitting, None)) is not None:
+            given[axis] = (word,)
+            placed = {**placed, axis: word}
+    return placed
+
+
+def _offering(sync: Word) -> tuple[str, ...]:
+    """The architectures that offer what a rule asks."""
+    return tuple(w.name for w in _bare_words("architecture") if sync.technique.talks in w.technique.offers)
 
 
 def _check_chain(chain: tuple[Word, ...]) -> None:

@@ -16,6 +16,8 @@ class Architecture(Technique):
     """Whom workers tell. Steps that depend on each other are successive yields of handles."""
 
     axis: ClassVar[str] = "architecture"
+    offers: ClassVar[tuple[str, ...]] = ("average",)
+    """What sync rules may ask of it: see `Sync.talks`."""
 
     @abstractmethod
     def carry(self, request: Request, group: Group) -> Carrying:

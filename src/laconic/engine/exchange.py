@@ -39,6 +39,12 @@ class Departed:
         assert self._handles is not None
         self._resume([handle.wait() for handle in self._handles])
 
+    def rest(self) -> Journey:
+        """The rest of it as a journey of its own, to be driven by whoever waits for it now."""
+        while self._handles is not None:
+            self._resume((yield self._handles))
+        return self.result
+
     def _resume(self, results: list[Any] | None) -> None:
         try:
             self._handles = self._journey.send(results)  # type: ignore[arg-type]  # None starts it

@@ -21,6 +21,7 @@ class DistributedOptimizer(OptimizerWrapper):
         self.session = session
         self._warned = False
         super().__init__(base)
+        session.optimizer = base
         parameters = list(session.model.parameters())
         self._shared_step = session.worker.stepper(base, parameters, lambda: not session.replicas_differ)
 
@@ -35,16 +36,20 @@ class DistributedOptimizer(OptimizerWrapper):
         for name in SCALING:
             if name in self.__dict__:
                 setattr(self.base, name, self.__dict__[name])
-        try:
+        losses: list[Any] = []
+
+        def apply() -> None:
             if closure is not None:
-                loss: Any = self.base.step(self._agreeing(closure))
+                losses.append(self.base.step(self._agreeing(closure)))
             else:
-                loss = (self._shared_step or self.base.step)()
+                losses.append((self._shared_step or self.base.step)())
+
+        try:
+            self.session.step(apply)
         finally:
             for name in SCALING:
                 self.base.__dict__.pop(name, None)
-        self.session.after_step()
-        return loss
+        return losses[-1] if losses else None
 
     def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure with the mean loss of all workers: a line search decides by it, and all must decide alike."""

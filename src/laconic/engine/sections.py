@@ -6,8 +6,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from laconic.engine.exchange import Departed, Journey
 from laconic.engine.tiers import Stack, Tier
 from laconic.errors import StrategyError
 from laconic.schedule.plan import Message
@@ -71,6 +74,41 @@ class SectionView:
     @property
     def step(self) -> int:
         return self.section.session.steps
+
+    @property
+    def seconds(self) -> float:
+        return self.section.session.worker.clock_seconds()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self.parameters]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return [b for b in self.section.session.buffers() if b.is_floating_point()]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        optimizer = self.section.session.optimizer
+        assert optimizer is not None
+        return optimizer
+
+    @property
+    def rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def apply(self) -> None:
+        self.section.session.apply()
+
+    def start(self, name: str, talk: Journey) -> None:
+        assert name not in self.tier.flights, f"{name} is under way already"
+        self.tier.flights[name] = Departed(talk)
+
+    def under_way(self, name: str) -> bool:
+        return name in self.tier.flights
+
+    def arrive(self, name: str) -> Generator[list[Handle], Any, Any]:
+        return self.tier.flights.pop(name).rest()
 
     def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
         specs = [self.section.session.parameters.specs[i] for i in self.section.members]

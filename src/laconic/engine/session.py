@@ -6,15 +6,16 @@ lets the sync rules speak after the optimizer has stepped. It knows no technique
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from laconic.engine import metrics
-from laconic.engine.exchange import Departed, drive
+from laconic.engine.exchange import Departed, Journey, drive
 from laconic.engine.hooks import BackwardHooks
 from laconic.engine.parameters import Parameters
 from laconic.engine.reducer import Reducer
@@ -52,6 +53,8 @@ class Session:
         self.worker, self.model, self.strategy, self.group = worker, model, strategy, group
         self.steps = 0
         self.syncing = True
+        self.optimizer: Optimizer | None = None  # the user's own, once it is known
+        self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
         self._in_backward = False
         self._averaged = False
@@ -96,6 +99,11 @@ class Session:
                 f"`{self.strategy}` averages parameters, and {self.parameters.sparse_names[0]!r} has sparse gradients "
                 "that travel apart: pass sparse='dense' to distribute()"
             )
+        if self.replaces_step and len(self._tiers) > 1:
+            raise ContractError(
+                f"`{self.strategy}` has a rule that takes the place of optimizer.step(), which it can only do for the "
+                "whole model: write it as one sentence, without a map or tiers around it"
+            )
         merged = in_order([section.messages(self._arrival) for section in self.sections], self._arrival)
         messages = [(message, self.sections[which].tiers) for which, message in merged]
         self.reducer = Reducer(self.parameters.dense, self.parameters.specs, messages, Turns.of(self.worker))
@@ -122,6 +130,10 @@ class Session:
     @property
     def replicas_differ(self) -> bool:
         return any(tier.sync.replicas_differ for tier in self._tiers)
+
+    @property
+    def replaces_step(self) -> bool:
+        return any(tier.sync.replaces_step for tier in self._tiers)
 
     @property
     def plainly_synchronous(self) -> bool:
@@ -161,7 +173,7 @@ class Session:
             journeys = self.reducer.finish()
             extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if journeys else []
             if journeys:
-                extras.append(Departed(broadcast_tensors(self._buffers(), [t.group for t in self._gradient_tiers()])))
+                extras.append(Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()])))
             if self._options.refuse_nonfinite:
                 extras.append(verdict := Departed(self._agree_on_nonfinite()))
             drive([*leftovers, *journeys, *extras])
@@ -206,7 +218,7 @@ class Session:
         stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.sections]
         return next((stack for stack in stacks if stack), [])
 
-    def _buffers(self) -> list[Tensor]:
+    def buffers(self) -> list[Tensor]:
         found = (home._buffers[name] for home, name in self._buffer_homes)
         return [buffer for buffer in found if buffer is not None]
 
@@ -226,12 +238,18 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ step
 
-    def after_step(self) -> None:
-        """The optimizer has stepped: sync rules speak, then the next phase may begin."""
+    def step(self, apply: Callable[[], Any]) -> None:
+        """The optimizer steps (`apply`) unless a rule does so in its own way; then the rules speak, and the next phase
+        may begin."""
+        self.apply = apply
+        replacing = self.replaces_step
+        if not replacing:
+            apply()
         self.worker.computed("step")
         for section in self.sections:
             for tier in section.tiers:
-                speaking = Departed(tier.sync.after_step(section.seen_by(tier), tier.sync_state))
+                rule = tier.sync.stepping if replacing else tier.sync.after_step
+                speaking = Departed(rule(section.seen_by(tier), tier.sync_state))
                 drive([speaking])
                 tier.sync_state = speaking.result
         self.steps += 1
@@ -292,7 +310,11 @@ class Session:
     # ------------------------------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """This worker's own memory: what a checkpoint must hold beside model and optimizer."""
+        """This worker's own memory: what a checkpoint must hold beside model and optimizer.
+
+        What is under way arrives first, on every worker alike, and is kept as what it brought.
+        """
+        drive([flight for tier in self._tiers for flight in tier.flights.values()])
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
@@ -300,7 +322,14 @@ class Session:
             "arrival": self._arrival,
             "observed": self._observed_arrival,
             "sections": {
-                section.key: [{"memory": tier.memory, "sync": tier.sync_state} for tier in section.tiers]
+                section.key: [
+                    {
+                        "memory": tier.memory,
+                        "sync": tier.sync_state,
+                        "flights": {name: flight.result for name, flight in tier.flights.items()},
+                    }
+                    for tier in section.tiers
+                ]
                 for section in self.sections
             },
         }
@@ -313,6 +342,7 @@ class Session:
         for section in self.sections:
             for tier, saved in zip(section.tiers, state["sections"][section.key], strict=True):
                 tier.memory, tier.sync_state = saved["memory"], saved["sync"]
+                tier.flights = {name: Departed(_brought(result)) for name, result in saved["flights"].items()}
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""
@@ -328,3 +358,9 @@ class Session:
                 for key in memory.keys() & set(tier.compressor.conserved):
                     old = (states[r]["sections"][section.key][0]["memory"][name][key] for r in mine)
                     memory[key] = sum(old, start=torch.zeros_like(memory[key]))
+
+
+def _brought(result: Any) -> Journey:
+    """A journey that has arrived already."""
+    return result
+    yield

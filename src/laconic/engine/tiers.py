@@ -12,7 +12,7 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.compression.base import Compressor, Exchange, State, TensorSpec
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
-from laconic.engine.exchange import confer
+from laconic.engine.exchange import Departed, confer
 from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
@@ -36,6 +36,7 @@ class Tier:
     worker: Worker | None = None  # whose clock is told what encoding and decoding cost
     memory: dict[str, State] = field(default_factory=dict)
     sync_state: State = field(default_factory=dict)
+    flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()

@@ -164,13 +164,17 @@ def unwritable(word: type) -> list[str]:
 class Technique:
     """Base of every word class: a wrong value cannot exist, because construction checks each knob.
 
-    `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same sentence.
+    `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same
+    sentence; no names at all mean any. How a sync rule `talks` must be among what its
+    architecture `offers`.
     """
 
     axis: ClassVar[str]
     name: ClassVar[str] = ""
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     refuses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    talks: ClassVar[str] = "average"
+    offers: ClassVar[tuple[str, ...]] = ("average",)
 
     def __post_init__(self) -> None:
         for spec in knobs(type(self)):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from laconic.registry import Technique
 from laconic.worker import Group, Handle
 
+if TYPE_CHECKING:
+    from laconic.architecture.client import Server
+
 State = dict[str, Tensor]
+Talk = Generator[list[Handle], Any, Any]
+"""Waits by yielding handles; what it returns is its result."""
 
 
 class Section(Protocol):
@@ -19,32 +25,82 @@ class Section(Protocol):
     @property
     def parameters(self) -> list[Tensor]: ...
     @property
+    def gradients(self) -> list[Tensor]:
+        """This worker's gradients, one per parameter; zeros where backward left none."""
+        ...
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The model's floating-point buffers (running means and the like)."""
+        ...
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The user's own, for rules that reset, keep or average what it remembers."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """The learning rate now, of the first parameter group."""
+        ...
+
+    @property
     def group(self) -> Group: ...
     @property
     def step(self) -> int:
         """How many optimizer steps this worker has made."""
         ...
 
-    def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
+    @property
+    def seconds(self) -> float:
+        """The time by this worker's clock."""
+        ...
+
+    @property
+    def server(self) -> Server:
+        """The parameter server, where the architecture has one."""
+        ...
+
+    def apply(self) -> None:
+        """Let the user's optimizer step on this worker, for rules that replace the step."""
+        ...
+
+    def average(self, tensors: list[Tensor], exact: bool = False) -> Talk:
         """Mean over the group of one tensor per parameter, through the sentence's architecture and (unless it must be
         exact) compression."""
+        ...
+
+    def start(self, name: str, talk: Talk) -> None:
+        """Begin a talk without waiting; `arrive` ends it, in a later step perhaps."""
+        ...
+
+    def under_way(self, name: str) -> bool:
+        """Whether a talk of this name was started and has not been asked for."""
+        ...
+
+    def arrive(self, name: str) -> Talk:
+        """Wait for what was started under this name, and return its result."""
         ...
 
 
 class Sync(Technique):
     """When workers talk.
 
-    Two moments are offered. *During backward*, gradients can be averaged before the optimizer sees them; *after the
-    optimizer's step*, anything can be exchanged by a generator that waits by yielding.
+    Three moments are offered. *During backward*, gradients can be averaged before the optimizer sees them; *after the
+    optimizer's step*, anything can be exchanged by a generator that waits by yielding; a rule that `replaces_step`
+    does what `optimizer.step()` does itself, as where a server holds the optimizer.
     """
 
     axis: ClassVar[str] = "sync"
+    talks: ClassVar[str] = "average"
+    """What it asks of the architecture: "average" over everyone, "mix" with neighbours, a "server", "shared" memory."""
     late: ClassVar[bool] = False
     """True when `p.grad` after backward is not yet the average: such rules refuse `GradScaler`, and clipping goes
     through `laconic.clip_grad_norm_`."""
     has_memory: ClassVar[bool] = False
     replicas_differ: ClassVar[bool] = False
     """True when workers hold different parameters between exchanges, so that a checkpoint must keep all of them."""
+    replaces_step: ClassVar[bool] = False
 
     def init(self, section: Section) -> State:
         return {}
@@ -57,6 +113,11 @@ class Sync(Technique):
         """What happens when the optimizer has stepped."""
         return state
         yield
+
+    def stepping(self, section: Section, state: State) -> Generator[list[Handle], Any, State]:
+        """The whole of `optimizer.step()`, for a rule that replaces it."""
+        section.apply()
+        return (yield from self.after_step(section, state))
 
     def leave(self, section: Section, state: State) -> Generator[list[Handle], Any, None]:
         """The phase ends, and another rule takes over: workers that have drifted apart meet in the mean.
