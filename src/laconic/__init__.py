@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 from laconic._version import __version__
 
 if TYPE_CHECKING:
+    from laconic import optim
+    from laconic.engine.batches import batch_size
     from laconic.engine.checkpoint import checkpoint, resume
     from laconic.engine.clip import clip_grad_norm_
     from laconic.engine.connect import rank, size
     from laconic.engine.ddp_hook import ddp_hook
     from laconic.engine.distribute import distribute, undistribute
+    from laconic.engine.finish import finish
     from laconic.engine.metrics import log
     from laconic.engine.shard import ShardSampler, shard
     from laconic.engine.virtual.simulate import simulate
@@ -40,10 +43,12 @@ _HOMES = {
     "Strategy": "strategy",
     "StrategyError": "errors",
     "WorkerLost": "errors",
+    "batch_size": "engine.batches",
     "checkpoint": "engine.checkpoint",
     "clip_grad_norm_": "engine.clip",
     "ddp_hook": "engine.ddp_hook",
     "distribute": "engine.distribute",
+    "finish": "engine.finish",
     "log": "engine.metrics",
     "rank": "engine.connect",
     "resume": "engine.checkpoint",
@@ -63,11 +68,14 @@ __all__ = [
     "StrategyError",
     "WorkerLost",
     "__version__",
+    "batch_size",
     "checkpoint",
     "clip_grad_norm_",
     "ddp_hook",
     "distribute",
+    "finish",
     "log",
+    "optim",
     "rank",
     "resume",
     "shard",
@@ -78,6 +86,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "optim":
+        return importlib.import_module("laconic.optim")
     if name not in _HOMES:
         raise AttributeError(f"laconic has no {name!r}")
     value = getattr(importlib.import_module(f"laconic.{_HOMES[name]}"), name)

@@ -207,8 +207,8 @@ def entries(axis: str | None = None) -> tuple[Entry, ...]:
 
 @cache
 def load() -> None:
-    """Import, once, every module of the six rooms and of the entry points `laconic.techniques`."""
-    for axis in AXES:
+    """Import, once, every module of the six rooms, of `theory`, and of the entry points `laconic.techniques`."""
+    for axis in (*AXES, "theory"):
         if find_spec(room := f"laconic.{axis}"):
             for module in walk_packages(import_module(room).__path__, f"{room}."):
                 import_module(module.name)

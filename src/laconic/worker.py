@@ -9,12 +9,15 @@ Two layers of conversation, both data:
   dependent rounds are several yields.
 - An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
   an autograd hook.
+
+Beside groups there are *letters*: anybody may write to a `Machine` (a parameter server's shard, a neighbour's mailbox)
+that somebody hosts, and wait for its answer, without anybody else taking part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -82,6 +85,56 @@ class Meet(Protocol):
     def draw(self, *, shared: bool) -> torch.Generator:
         """A generator that depends on (seed, step, tensor) alone, and on the rank too unless shared."""
         ...
+
+
+# ---------------------------------------------------------------------------------------------- letters
+
+Field = int | float | str | bool | None | list[int] | list[float] | list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """What a worker says to a server, or a server answers: a kind, small typed fields, tensors as they travel.
+
+    `payload_bytes` of the tensors are what a compressor promised; what is beside them is control.
+    """
+
+    kind: str
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+class Machine(Protocol):
+    """What answers letters, wherever it runs: it reacts, and neither waits nor looks at a clock.
+
+    A *write* is received exactly once, in its sender's order, and answered at once. A *read* changes nothing and is
+    asked again after every write until it has an answer: that is how workers wait.
+    """
+
+    def write(self, sender: int, letter: Letter) -> Letter: ...
+    def read(self, sender: int, letter: Letter) -> Letter | None: ...
+    def lose(self, sender: int) -> None:
+        """This worker is gone, as far as anybody knows; it may come back under the same number."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as nested dicts and lists of numbers, text and tensors; `restore` takes it back."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a machine lives: on the n-th server, which is the n-th worker where there are no servers; or on a worker
+    whatever there is."""
+
+    number: int
+    on: Literal["server", "worker"] = "server"
 
 
 # ---------------------------------------------------------------------------------------------- transport
@@ -166,6 +219,14 @@ class Worker(Protocol):
 
     def clock_seconds(self) -> float: ...
     def group(self, ranks: Sequence[int]) -> Group: ...
+
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        """See to it that a machine answers at this address; every worker says so, whoever it lives with builds it."""
+        ...
+
+    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
+        """Say something to a machine; the handle's result is the letter that answers."""
+        ...
 
     def computed(
         self, part: Literal["forward", "backward", "step"], share: float = 1.0, name: str | None = None

@@ -42,7 +42,7 @@ def draw(crew: Crew, shape: tuple[int, ...], rank: int | None = None) -> torch.T
 
 
 def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float]:
-    """One exchange by a compressor, and the payload bytes a worker handed over for it (a gather's are its own)."""
+    """One exchange by a compressor, and the payload bytes a worker handed over for it."""
     group, ledger = group_of(crew), connect().ledger
     compressor = chain([Word(name).make()])
     spec = TensorSpec("x", shape, torch.float32)
@@ -53,7 +53,7 @@ def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, f
     journey = Departed(confer([exchange], lambda request: architecture.carry(request, group)))
     drive([journey])
     sent = ledger.sent_bytes(Kind.PAYLOAD) - before
-    factor = 2 * (crew.size - 1) / crew.size
+    factor = architecture.sent_bytes(1, crew.size, compressor.meets)
     return journey.result[0], round(sent / factor, 6) if factor else 0.0
 
 

@@ -58,8 +58,11 @@ class Compressor(Technique):
     """From tensor to payload and back, meeting the others' payloads on the way."""
 
     axis: ClassVar[str] = "compression"
-    meets: ClassVar[Literal["reduce", "gather"]] = "reduce"
-    """Whether payloads are summed on the way or everybody gets everybody's: for the price on the wire."""
+
+    @property
+    def meets(self) -> Literal["reduce", "gather"]:
+        """Whether payloads are summed on the way or everybody gets everybody's: for the price on the wire."""
+        return "reduce"
 
     @property
     def conserved(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +42,10 @@ class Remembering(Compressor):
     """
 
     inner: Compressor
+
+    @property
+    def meets(self) -> Literal["reduce", "gather"]:
+        return self.inner.meets
 
     @property
     def conserved(self) -> tuple[str, ...]:

@@ -71,7 +71,8 @@ class DistributedOptimizer(OptimizerWrapper):
         return bool(getattr(self.base, "_step_supports_amp_scaling", False))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self.base.zero_grad(set_to_none)
+        if not self.session.summing:  # a rule that sums gradients over steps keeps them
+            self.base.zero_grad(set_to_none)
         self.session.gradients_dropped()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

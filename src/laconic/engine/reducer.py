@@ -88,15 +88,16 @@ class Reducer:
         self._next = 0
         self._step = 0
 
-    def begin(self, step: int) -> None:
-        """A backward pass whose gradients will travel is about to bring its first."""
+    def begin(self, step: int, share_of_sum: float = 1.0) -> None:
+        """A backward pass whose gradients will travel is about to bring its first; where they are the sum of several
+        passes, a share of it travels."""
         self._step = step
         self._active = [b for b in self.buffers if any(t.sync.averages_gradients(step) for t in b.tiers)]
         for buffer in self._active:
             innermost = buffer.tiers[0]
             share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
-            self._scales.update(dict.fromkeys(buffer.compressed, 1.0))
-            self._scales.update(dict.fromkeys(buffer.dense, share))
+            self._scales.update(dict.fromkeys(buffer.compressed, share_of_sum))
+            self._scales.update(dict.fromkeys(buffer.dense, share_of_sum * share))
         self._next = 0
         self._turns.enter(self, self._send_complete)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.compression.base import TensorSpec
 from laconic.engine.exchange import Departed, Journey
 from laconic.engine.tiers import Stack, Tier
 from laconic.errors import StrategyError
@@ -68,6 +69,10 @@ class SectionView:
         return [self.section.session.parameters.dense[i] for i in self.section.members]
 
     @property
+    def names(self) -> list[str]:
+        return [self.section.session.parameters.specs[i].name for i in self.section.members]
+
+    @property
     def group(self) -> Group:
         return self.tier.group
 
@@ -97,6 +102,16 @@ class SectionView:
     def rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
+    @property
+    def waited_seconds(self) -> float:
+        return self.section.session.worker.waited_seconds
+
+    def logged(self, metric: str) -> float | None:
+        return self.section.session.logged(metric)
+
+    def steer(self, batch: int | None, rate: float) -> None:
+        self.section.session.steer(batch, rate)
+
     def apply(self) -> None:
         self.section.session.apply()
 
@@ -110,9 +125,16 @@ class SectionView:
     def arrive(self, name: str) -> Generator[list[Handle], Any, Any]:
         return self.tier.flights.pop(name).rest()
 
-    def average(self, tensors: list[Tensor], exact: bool = False) -> Generator[list[Handle], Any, list[Tensor]]:
-        specs = [self.section.session.parameters.specs[i] for i in self.section.members]
+    def average(
+        self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        members = self.section.members if only is None else [self.section.members[k] for k in only]
+        specs = [self.section.session.parameters.specs[i] for i in members]
         return self.tier.converse(specs, tensors, self.step, exact)
+
+    def mean(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
+        specs = [TensorSpec("", tuple(x.shape), x.dtype) for x in tensors]
+        return self.tier.converse(specs, tensors, self.step, exact=True)
 
 
 def in_order(plans: Sequence[Sequence[Message]], arrival: Sequence[int]) -> list[tuple[int, Message]]:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from laconic.engine import metrics
+from laconic.engine import batches, metrics
 from laconic.engine.exchange import Departed, Journey, drive
 from laconic.engine.hooks import BackwardHooks
 from laconic.engine.parameters import Parameters
 from laconic.engine.reducer import Reducer
+from laconic.engine.rates import scaled
 from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.sections import Section, in_order
 from laconic.engine.sparse import average_sparse
@@ -58,6 +59,9 @@ class Session:
         self._levels, self._options = levels, options
         self._in_backward = False
         self._averaged = False
+        self._summed = 0  # steps whose gradients wait in p.grad for a later one's
+        self._rate_factor = 1.0
+        self._batch: int | None = None
         self._observed_arrival = False
         self._nonfinite: Tensor | None = None
         self._leftovers: list[Departed] = []
@@ -99,11 +103,13 @@ class Session:
                 f"`{self.strategy}` averages parameters, and {self.parameters.sparse_names[0]!r} has sparse gradients "
                 "that travel apart: pass sparse='dense' to distribute()"
             )
-        if self.replaces_step and len(self._tiers) > 1:
+        if len(self._tiers) > 1 and any(tier.sync.replaces_step or tier.sync.steers for tier in self._tiers):
+            does = "takes the place of optimizer.step()" if self.replaces_step else "sets batch or learning rate"
             raise ContractError(
-                f"`{self.strategy}` has a rule that takes the place of optimizer.step(), which it can only do for the "
-                "whole model: write it as one sentence, without a map or tiers around it"
+                f"`{self.strategy}` has a rule that {does}, which it can only do for the whole model: write it as one "
+                "sentence, without a map or tiers around it"
             )
+        self._micro_batches = max(tier.sync.micro_batches for tier in self._tiers)
         merged = in_order([section.messages(self._arrival) for section in self.sections], self._arrival)
         messages = [(message, self.sections[which].tiers) for which, message in merged]
         self.reducer = Reducer(self.parameters.dense, self.parameters.specs, messages, Turns.of(self.worker))
@@ -139,14 +145,23 @@ class Session:
     def plainly_synchronous(self) -> bool:
         """Every gradient is averaged as it is in every step: what a closure assumes."""
         compresses = any(t.compressor.accepts(spec) for t in self._tiers for spec in self.parameters.specs)
-        return not self.late and not self.has_memory and not compresses
+        return not self.late and not self.has_memory and not compresses and not self.replaces_step
+
+    @property
+    def summing(self) -> bool:
+        """Whether gradients are now being added up, step by step, for a later one's exchange."""
+        return self._summed > 0
+
+    def _only_adds(self) -> bool:
+        """Whether the backward of this step adds to the sum without exchanging it."""
+        return (self.steps + 1) % self._micro_batches != 0
 
     # ------------------------------------------------------------------------------------------ backward
 
     def gradient_ready(self, i: int) -> None:
         self.worker.computed("backward", *self.parameters.share(i))
         dense = i < len(self.parameters.dense)
-        if not self.syncing:
+        if not self.syncing or self._only_adds():
             if dense:
                 self.reducer.touch(i)
             return
@@ -158,7 +173,7 @@ class Session:
                 )
             self._in_backward = True
             self._nonfinite = None
-            self.reducer.begin(self.steps)
+            self.reducer.begin(self.steps, 1 / (self._summed + 1))
         if self._options.refuse_nonfinite:
             self._look_at(self.parameters.trainable[i])
         if dense:
@@ -225,6 +240,8 @@ class Session:
     def _average_sparse(self, parameter: nn.Parameter) -> Generator[Any, Any, None]:
         for tier in self._gradient_tiers():
             parameter.grad = yield from average_sparse(parameter, tier.architecture, tier.group)
+        if self._summed and parameter.grad is not None:
+            parameter.grad = parameter.grad / (self._summed + 1)
 
     def _observe(self, arrival: list[int]) -> None:
         """After the first backward, plan again from the order in which rank 0's gradients really came."""
@@ -241,10 +258,10 @@ class Session:
     def step(self, apply: Callable[[], Any]) -> None:
         """The optimizer steps (`apply`) unless a rule does so in its own way; then the rules speak, and the next phase
         may begin."""
-        self.apply = apply
+        self.apply = scaled(apply, self.optimizer, self._rate_factor)
         replacing = self.replaces_step
         if not replacing:
-            apply()
+            self.apply()
         self.worker.computed("step")
         for section in self.sections:
             for tier in section.tiers:
@@ -252,9 +269,27 @@ class Session:
                 speaking = Departed(rule(section.seen_by(tier), tier.sync_state))
                 drive([speaking])
                 tier.sync_state = speaking.result
+        self._summed = self._summed + 1 if self._only_adds() else 0
         self.steps += 1
         self.gradients_dropped()
         self._turn_phases()
+
+    def settle(self) -> None:
+        """What is under way arrives, and workers that have drifted apart meet."""
+        for section in self.sections:
+            for tier in section.tiers:
+                settling = Departed(tier.sync.settle(section.seen_by(tier), tier.sync_state))
+                drive([settling])
+                tier.sync_state = settling.result
+
+    def steer(self, batch: int | None, rate: float) -> None:
+        """A rule has decided on the samples per worker and on what multiplies the learning rate."""
+        self._batch, self._rate_factor = batch, rate
+        batches.decided(self.worker, batch)
+
+    def logged(self, metric: str) -> float | None:
+        """What this worker last logged under a name, since this session began."""
+        return metrics.latest(metric, since=self._logged_before)
 
     def gradients_dropped(self) -> None:
         """The gradients were applied or zeroed: the next backward begins anew."""
@@ -265,6 +300,7 @@ class Session:
         if not passed:
             return
         self._passed.update(passed)
+        self._summed = 0  # a sum that is not complete goes with its phase
         staying = self._governed().keys()
         for section in self.sections:
             if section.stack not in staying:
@@ -276,7 +312,7 @@ class Session:
         """Whether a phase is over; a metric is averaged over all workers so that they turn together."""
         if isinstance(condition, StepCondition):
             return self.steps >= condition.step
-        value = metrics.latest(condition.metric, since=self._logged_before)
+        value = self.logged(condition.metric)
         vote = torch.tensor([0.0, 0.0] if value is None else [value, 1.0], dtype=torch.float64)
         total, voters = self.group.all_reduce(vote.to(self.parameters.device), control=1.0).wait().tolist()
         return voters > 0 and condition.holds(total / voters)
@@ -321,6 +357,7 @@ class Session:
             "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
             "arrival": self._arrival,
             "observed": self._observed_arrival,
+            "steered": (self._batch, self._rate_factor),
             "sections": {
                 section.key: [
                     {
@@ -343,6 +380,7 @@ class Session:
             for tier, saved in zip(section.tiers, state["sections"][section.key], strict=True):
                 tier.memory, tier.sync_state = saved["memory"], saved["sync"]
                 tier.flights = {name: Departed(_brought(result)) for name, result in saved["flights"].items()}
+        self.steer(*state["steered"])
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""

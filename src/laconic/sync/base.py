@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor
@@ -24,6 +24,11 @@ class Section(Protocol):
 
     @property
     def parameters(self) -> list[Tensor]: ...
+    @property
+    def names(self) -> list[str]:
+        """What the model calls each of them."""
+        ...
+
     @property
     def gradients(self) -> list[Tensor]:
         """This worker's gradients, one per parameter; zeros where backward left none."""
@@ -57,6 +62,20 @@ class Section(Protocol):
         ...
 
     @property
+    def waited_seconds(self) -> float:
+        """How much of that time this worker has spent waiting for others and the network."""
+        ...
+
+    def logged(self, metric: str) -> float | None:
+        """What this worker's script last gave to `laconic.log` under this name; None: nothing yet."""
+        ...
+
+    def steer(self, batch: int | None, rate: float) -> None:
+        """From now on: samples per worker that `laconic.batch_size` answers (None: the script's own number), and the
+        factor by which steps multiply the learning rate. For rules that `steers`."""
+        ...
+
+    @property
     def server(self) -> Server:
         """The parameter server, where the architecture has one."""
         ...
@@ -65,9 +84,13 @@ class Section(Protocol):
         """Let the user's optimizer step on this worker, for rules that replace the step."""
         ...
 
-    def average(self, tensors: list[Tensor], exact: bool = False) -> Talk:
-        """Mean over the group of one tensor per parameter, through the sentence's architecture and (unless it must be
-        exact) compression."""
+    def average(self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None) -> Talk:
+        """Mean over the group of one tensor per parameter (`only`: of these, by index), through the sentence's
+        architecture and (unless it must be exact) compression."""
+        ...
+
+    def mean(self, tensors: list[Tensor]) -> Talk:
+        """Exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...
 
     def start(self, name: str, talk: Talk) -> None:
@@ -101,6 +124,13 @@ class Sync(Technique):
     replicas_differ: ClassVar[bool] = False
     """True when workers hold different parameters between exchanges, so that a checkpoint must keep all of them."""
     replaces_step: ClassVar[bool] = False
+    steers: ClassVar[bool] = False
+    """True when it sets the batch or the learning rate, as only a rule for the whole model can."""
+
+    @property
+    def micro_batches(self) -> int:
+        """How many steps' gradients add up before they are exchanged, as their mean, in the last one's backward."""
+        return 1
 
     def init(self, section: Section) -> State:
         return {}
@@ -128,3 +158,16 @@ class Sync(Technique):
             means = yield from section.average([p.detach().clone() for p in section.parameters], exact=True)
             for parameter, mean in zip(section.parameters, means, strict=True):
                 parameter.data.copy_(mean)
+            yield from average_buffers(section)
+
+    def settle(self, section: Section, state: State) -> Generator[list[Handle], Any, State]:
+        """`laconic.finish` was called: what is under way arrives, and workers meet; training may go on from there."""
+        yield from self.leave(section, state)
+        return state
+
+
+def average_buffers(section: Section) -> Talk:
+    """Running means and the like follow the parameters, so that an averaged model can be evaluated."""
+    means = yield from section.mean([buffer.detach().clone() for buffer in section.buffers])
+    for buffer, mean in zip(section.buffers, means, strict=True):
+        buffer.data.copy_(mean)

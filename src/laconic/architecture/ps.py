@@ -1,0 +1,79 @@
+"""The parameter server: some hold the model, the others ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import optim
+
+from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.server.client import Server
+from laconic.architecture.server.sharding import Range, even, hashed, whole
+from laconic.claims import EveryRankEndsWithTheSum, WireFactor
+from laconic.compression.base import TensorSpec
+from laconic.registry import knob, technique
+from laconic.worker import Gather, Reduce, Request
+
+_PLACEMENTS = {"even": even, "whole": whole, "hashed": hashed}
+_ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop")
+
+
+@technique(
+    "parameter_server",
+    aliases=["ps"],
+    paper="Li, Andersen, Smola, Yu, NIPS 2014; Li et al., OSDI 2014",
+    claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 1.0)],
+)
+@dataclass(frozen=True)
+class ParameterServer(Architecture):
+    """Servers hold the model in shards; workers push what they have computed and pull what they need.
+
+    For rules that average among all workers the servers add up, in rank order, and everybody collects the sum: a
+    payload up and a payload down, however many workers there are. For asynchronous rules they hold the values and step
+    the user's optimizer. Shards are cut evenly by bytes where the optimizer treats every element alone, and by whole
+    tensors where it may look at a tensor as a whole; `hashed` puts blocks on a hash ring, so that one server more moves
+    only its own share.
+    """
+
+    shards: int = knob(1, low=1, doc="servers among which the model is divided")
+    placement: str = knob("auto", choices=("auto", "even", "whole", "hashed"), doc="how tensors are divided")
+    offers: ClassVar[tuple[str, ...]] = ("average", "server")
+    collective: ClassVar[bool] = False
+
+    def carry(self, request: Request, line: Any) -> Carrying:
+        server: Server = line
+        if isinstance(request, Reduce):
+            return self._reduce(request, server)
+        return self._gather(request, server)
+
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+        return payload_bytes
+
+    def divide(self, specs: Sequence[TensorSpec], optimizer: optim.Optimizer) -> list[Range]:
+        """Which shard holds which ranges of these tensors."""
+        placement = self.placement
+        if placement == "auto":
+            alone = type(optimizer).__module__.startswith("torch.optim") and type(optimizer).__name__ in _ELEMENTWISE
+            placement = "even" if alone else "whole"
+        return _PLACEMENTS[placement](specs, self.shards)
+
+    def _reduce(self, request: Reduce, server: Server) -> Carrying:
+        x = request.tensor
+        parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
+        letters = yield from server.aggregate(parts, "max" if request.op == "max" else "sum")
+        result = torch.cat([letter.tensors[0] for letter in letters]).view(x.shape)
+        members = min(int(letter.fields["members"]) for letter in letters)
+        if request.op == "mean":
+            result.mul_(1 / members)
+        elif request.op == "sum" and members < server.worker.size:  # the mean of those who are left
+            result.mul_(server.worker.size / members)
+        return x.copy_(result)
+
+    def _gather(self, request: Request, server: Server) -> Carrying:
+        """Payloads that cannot be summed go to one shard as they are, each round to the next."""
+        payload = (request.tensor.detach().clone(),)
+        (letter,) = yield from server.aggregate([payload], "gather", only=server.round % self.shards)
+        return torch.stack(letter.tensors) if isinstance(request, Gather) else list(letter.tensors)

@@ -1,0 +1,252 @@
+"""What one server answers: the letters every rule shares, and the rule's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.speech import listen, spoken_by
+from laconic.architecture.server.store import Store
+from laconic.compression.base import Compressor
+from laconic.errors import ContractError, Disagreement
+from laconic.worker import Field, Letter, Meet
+
+Meetings = Callable[[int, str, int], Meet]
+"""The meeting of a worker, for a tensor's name, in a step: what a compressor's draws depend on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Push:
+    """One worker's message to one shard, decoded: a tensor per range.
+
+    `version` is what the worker had read when it computed this; `clock` counts its pushes, this one included.
+    """
+
+    worker: int
+    clock: int
+    version: int
+    tensors: list[Tensor]
+    fields: Mapping[str, Field]
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """A worker's wish to read one shard, at its clock."""
+
+    worker: int
+    clock: int
+    fields: Mapping[str, Field]
+
+
+class Rule:
+    """The server's half of a sync rule; these are the answers of a plain asynchronous server."""
+
+    def open(self, store: Store) -> None:
+        """Before anything is received: what the rule remembers on the server."""
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        """Take an update in; what is returned the worker finds in its receipt."""
+        raise NotImplementedError(f"{type(self).__name__} does not push")
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        """Whether this read has an answer now."""
+        return True
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        """What a read brings beside the version: fields, and tensors other than the values where there are any."""
+        return {}, None
+
+    def lost(self, store: Store, worker: int) -> None:
+        """A worker is gone."""
+
+
+class Shard:
+    """One server as a machine: joins, first values, aggregation among all, and the rule's pushes and pulls.
+
+    Reads of one version share one copy of the values. A worker that was lost and speaks again is a member again.
+    """
+
+    def __init__(self, store: Store, rule: Rule, compressor: Compressor, meetings: Meetings, digest: str) -> None:
+        self.store, self.rule = store, rule
+        self._compressor, self._meetings, self._digest = compressor, meetings, digest
+        self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
+        self._results: dict[int, tuple[list[Tensor], int]] = {}  # what came out, of how many
+        self._collected: dict[int, int] = {}  # by member: it has the results of all rounds before this one
+        self._published: tuple[int, list[Tensor]] | None = None
+        self.rule.open(store)
+
+    # ------------------------------------------------------------------------------------------ writes
+
+    def write(self, sender: int, letter: Letter) -> Letter:
+        self.store.clocks.setdefault(sender, self.store.slowest)  # who comes later has no past to wait for
+        answer: dict[str, Callable[[int, Letter], Letter]] = {
+            "join": self._join,
+            "plant": self._plant,
+            "push": self._push,
+            "contribute": self._contribute,
+            "leave": self._leave,
+        }
+        if letter.kind not in answer:
+            raise ContractError(f"a parameter server knows no letter of the kind {letter.kind!r}")
+        return answer[letter.kind](sender, letter)
+
+    def _join(self, sender: int, letter: Letter) -> Letter:
+        if letter.fields.get("digest") != self._digest:
+            raise Disagreement(
+                f"worker {sender} does not run what this server runs: another model, optimizer, strategy or version. "
+                "Start workers and servers with the same script and arguments"
+            )
+        next_round = 1 + max([*self._results, *self._rounds], default=-1)
+        return Letter("welcome", {"clock": self.store.clocks[sender], "round": next_round})
+
+    def _plant(self, sender: int, letter: Letter) -> Letter:
+        if not self.store.planted:
+            self.store.set(self._views(letter))
+            self.store.planted = True
+            self._published = None
+        return Letter("planted")
+
+    def _push(self, sender: int, letter: Letter) -> Letter:
+        store, fields = self.store, letter.fields
+        store.scalars.setdefault(sender, {}).update(_scalars(fields))
+        store.clocks[sender] += 1
+        clock, version = store.clocks[sender], int(fields.get("version", 0))  # type: ignore[arg-type]
+        push = Push(sender, clock, version, self._decoded(sender, letter), fields)
+        before = store.version
+        receipt = {"clock": clock, "version": before, **self.rule.receive(store, push)}
+        if store.version != before:
+            self._published = None
+        return Letter("receipt", receipt)
+
+    def _decoded(self, sender: int, letter: Letter) -> list[Tensor]:
+        """Tensors that were compressed travel as so many words each; all others, of one dtype, as one."""
+        counts = letter.fields.get("words")
+        if counts is None:
+            return self._views(letter) if letter.tensors else []
+        if not isinstance(counts, list) or len(counts) != len(self.store.specs) or sum(counts) != len(letter.tensors):
+            raise ContractError(f"worker {sender} sent {len(letter.tensors)} words that are not those of this shard")
+        step = int(letter.fields.get("step", 0))  # type: ignore[arg-type]
+        rest, decoded = list(letter.tensors), []
+        for spec, count in zip(self.store.specs, counts, strict=True):
+            words, rest = rest[: int(count)], rest[int(count) :]
+            decoded.append(listen(spoken_by(self._compressor, spec), spec, words, self._meetings(sender, spec.name, step)))
+        return decoded
+
+    def _views(self, letter: Letter) -> list[Tensor]:
+        """A letter's tensors as this shard's ranges, if that is what they are."""
+        flats = self.store.flats.items()
+        given = [(tensor.dtype, tensor.numel()) for tensor in letter.tensors]
+        if given != [(dtype, flat.numel()) for dtype, flat in flats]:
+            raise ContractError(f"a {letter.kind} of {given} does not fit this shard")
+        return self.store.views(letter.tensors)
+
+    def _contribute(self, sender: int, letter: Letter) -> Letter:
+        turn, op = int(letter.fields["round"]), str(letter.fields["op"])  # type: ignore[arg-type]
+        if op not in _COMBINE:
+            raise ContractError(f"a server sums, takes maxima or gathers, not {op!r}")
+        if turn not in self._results:
+            self._rounds.setdefault(turn, (op, {}))[1][sender] = list(letter.tensors)
+        self._collected[sender] = int(letter.fields["collected"])  # type: ignore[arg-type]
+        self.store.clocks[sender] += 1
+        self._complete()
+        return Letter("receipt")
+
+    def _leave(self, sender: int, letter: Letter) -> Letter:
+        self.lose(sender)
+        return Letter("goodbye")
+
+    def lose(self, sender: int) -> None:
+        self.store.clocks.pop(sender, None)
+        self._collected.pop(sender, None)
+        self.rule.lost(self.store, sender)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Combine the rounds to which all members have brought something, in the order of their ranks; forget those
+        that all members have collected."""
+        for turn, (op, brought) in sorted(self._rounds.items()):
+            if all(member in brought for member in self.store.clocks):
+                del self._rounds[turn]
+                self._results[turn] = (_COMBINE[op]([brought[w] for w in sorted(brought)]), len(brought))
+        everywhere = min((self._collected.get(member, 0) for member in self.store.clocks), default=0)
+        self._results = {turn: result for turn, result in self._results.items() if turn >= everywhere}
+
+    # ------------------------------------------------------------------------------------------ reads
+
+    def read(self, sender: int, letter: Letter) -> Letter | None:
+        if not self.store.planted:
+            return None
+        if letter.kind == "collect":
+            return self._collect(letter)
+        clock = self.store.clocks.get(sender, self.store.slowest)
+        pull = Pull(sender, clock, letter.fields)
+        fields: Mapping[str, Field] = {}
+        tensors: Sequence[Tensor] | None = None
+        if letter.kind != "peek":
+            if not self.rule.readable(self.store, pull):
+                return None
+            fields, tensors = self.rule.view(self.store, pull)
+        found = {"version": self.store.version, "clock": clock, "slowest": self.store.slowest, **fields}
+        if tensors is None:
+            return Letter("values", found, tuple(self._values()))
+        return Letter("values", found, tuple(tensors))
+
+    def _values(self) -> list[Tensor]:
+        if self._published is None or self._published[0] != self.store.version:
+            self._published = (self.store.version, self.store.flat_copy())
+        return self._published[1]
+
+    def _collect(self, letter: Letter) -> Letter | None:
+        found = self._results.get(int(letter.fields["round"]))  # type: ignore[arg-type]
+        return None if found is None else Letter("sum", {"members": found[1]}, tuple(found[0]))
+
+    # ------------------------------------------------------------------------------------------ saving
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "store": self.store.state(),
+            "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
+            "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
+            "collected": {str(w): turn for w, turn in self._collected.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.store.restore(state["store"])
+        self._published = None
+        self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
+        self._results = {int(t): (list(x), members) for t, (x, members) in state["results"].items()}
+        self._collected = {int(w): turn for w, turn in state["collected"].items()}
+
+
+def _summed(contributions: list[list[Tensor]]) -> list[Tensor]:
+    first, *others = contributions
+    totals = [x.clone() for x in first]
+    for other in others:
+        for total, x in zip(totals, other, strict=True):
+            total += x
+    return totals
+
+
+def _greatest(contributions: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.stack(parts).amax(0) for parts in zip(*contributions, strict=True)]
+
+
+def _gathered(contributions: list[list[Tensor]]) -> list[Tensor]:
+    """All of them, one member's after another's."""
+    return [x for contribution in contributions for x in contribution]
+
+
+_COMBINE: dict[str, Callable[[list[list[Tensor]]], list[Tensor]]] = {
+    "sum": _summed,
+    "max": _greatest,
+    "gather": _gathered,
+}
+
+
+def _scalars(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Settings of the worker's optimizer that have changed, which travel as `set.GROUP.NAME`."""
+    return {name.removeprefix("set."): value for name, value in fields.items() if name.startswith("set.")}

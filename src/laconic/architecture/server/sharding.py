@@ -1,0 +1,76 @@
+"""Which server holds what: a model's tensors cut into ranges, balanced by bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laconic.compression.base import TensorSpec
+
+BLOCK = 4096
+"""Elements of a hashed range: small enough to spread evenly, large enough to be worth a name."""
+
+_POINTS = 256  # places of one server on the ring
+
+
+@dataclass(frozen=True)
+class Range:
+    """Elements `start` to `stop` of one tensor, held by one shard."""
+
+    tensor: int
+    start: int
+    stop: int
+    shard: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def spec(self, specs: Sequence[TensorSpec]) -> TensorSpec:
+        """As a tensor of its own: the tensor itself where the range is all of it."""
+        whole = specs[self.tensor]
+        if len(self) == whole.numel:
+            return whole
+        return TensorSpec(f"{whole.name}[{self.start}:{self.stop}]", (len(self),), whole.dtype, whole.role)
+
+
+def even(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
+    """Each shard gets the same bytes, to an element: tensors are cut where a shard is full."""
+    total = sum(spec.nbytes for spec in specs)
+    found: list[Range] = []
+    passed = 0
+    for i, spec in enumerate(specs):
+        cuts = [(k * total // shards - passed) // spec.dtype.itemsize for k in range(1, shards)]
+        places = [0, *sorted({min(max(cut, 0), spec.numel) for cut in cuts} - {0, spec.numel}), spec.numel]
+        for start, stop in zip(places, places[1:], strict=False):
+            middle = passed + (start + stop) * spec.dtype.itemsize // 2
+            found.append(Range(i, start, stop, min(middle * shards // max(total, 1), shards - 1)))
+        passed += spec.nbytes
+    return found
+
+
+def whole(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
+    """Uncut tensors, the largest first to whoever has least: for optimizers that look at a tensor as a whole."""
+    loads = [0] * shards
+    placed: dict[int, int] = {}
+    for i in sorted(range(len(specs)), key=lambda i: -specs[i].nbytes):
+        placed[i] = loads.index(min(loads))
+        loads[placed[i]] += specs[i].nbytes
+    return [Range(i, 0, spec.numel, placed[i]) for i, spec in enumerate(specs)]
+
+
+def hashed(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
+    """Blocks on a hash ring: one server more takes over its share of them, and no other block moves."""
+    ring = sorted((_hash(f"server {shard}/{point}"), shard) for shard in range(shards) for point in range(_POINTS))
+    places = [place for place, _ in ring]
+    found: list[Range] = []
+    for i, spec in enumerate(specs):
+        for start in range(0, spec.numel, BLOCK):
+            at = bisect_right(places, _hash(f"{spec.name}/{start}")) % len(ring)
+            found.append(Range(i, start, min(start + BLOCK, spec.numel), ring[at][1]))
+    return found
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

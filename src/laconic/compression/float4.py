@@ -1,0 +1,72 @@
+"""Four-bit floats: a sign and three bits of exponent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from laconic.claims import Payload
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.registry import technique
+from laconic.worker import Meet
+
+_SCALE_BYTES = 4
+_LEVELS = torch.tensor([0.0, *(2.0**k for k in range(-6, 1))])
+"""Of the largest value: nothing, and seven halvings up to it."""
+_BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2
+
+
+@technique(
+    "e3m0",
+    aliases=["float4", "fp4"],
+    paper="Douillard et al., arXiv 2501.18512 (on the wire of Streaming DiLoCo)",
+    claims=[Payload(lambda spec, c: -(-spec.numel // 2) + _SCALE_BYTES)],
+)
+@dataclass(frozen=True)
+class E3M0(Compressor):
+    """Sign and power of two, in 4 bits a value: everybody's are gathered, decoded, and averaged in float32.
+
+    Biased: the nearest of 15 values, which are zero and ± the tensor's largest magnitude, halved up to six times. The
+    paper describes no scale and no zero; here a tensor's largest magnitude travels with it, and the lowest exponent
+    means zero, so that what has not moved says so. Where a value is not finite, none of its tensor is.
+    """
+
+    @property
+    def meets(self) -> Literal["reduce", "gather"]:
+        return "gather"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        payload = encode(x)
+        rows = yield meet.gather(payload)
+        mean = torch.zeros(x.shape, device=x.device)
+        for row in rows:
+            mean += decode(row, x.shape)
+        return Outcome((mean / meet.size).to(x.dtype), state, sent=decode(payload, x.shape).to(x.dtype))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return -(-spec.numel // 2) + _SCALE_BYTES
+
+
+def encode(x: Tensor) -> Tensor:
+    """Two values in a byte, the first in its lower half; the scale's four bytes come last."""
+    flat = x.detach().reshape(-1).float()
+    scale = flat.abs().max().reshape(1)
+    codes = torch.bucketize(flat.abs() / scale.where(scale > 0, 1), _BETWEEN.to(x.device), right=True).to(torch.uint8)
+    codes += 8 * flat.signbit().to(torch.uint8)
+    codes = torch.nn.functional.pad(codes, (0, len(codes) % 2))
+    return torch.cat([codes[::2] + 16 * codes[1::2], scale.view(torch.uint8)])
+
+
+def decode(payload: Tensor, shape: torch.Size) -> Tensor:
+    """What `encode` was given, as far as 4 bits say it, in float32."""
+    pairs, scale = payload.split([len(payload) - _SCALE_BYTES, _SCALE_BYTES])
+    codes = torch.stack([pairs & 15, pairs >> 4], dim=1).view(-1)[: shape.numel()].int()
+    signed = torch.cat([_LEVELS, -_LEVELS]).to(payload.device)
+    values: Tensor = signed[codes] * scale.clone().view(torch.float32)
+    return values.view(shape)

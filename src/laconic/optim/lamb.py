@@ -1,0 +1,68 @@
+"""LAMB: Adam's direction, with LARS's rate for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from laconic.optim.checks import not_negative
+
+
+class LAMB(Optimizer):
+    """w = w − lr·ratio·u with u = Adam's bias-corrected direction + decay·w and ratio = phi(‖w‖)/‖u‖ in each layer.
+
+    phi is the identity, or clips to `norm_bounds`; the ratio is 1 where a norm is 0. A "layer" is a parameter tensor. A
+    group with `adapt=False` takes ratio = 1, which is AdamW with these betas and eps (and weight decay as the group
+    says). The paper scales the rate with the square root of the batch and warms up; that is the schedule's matter.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        norm_bounds: tuple[float, float] | None = None,
+        adapt: bool = True,
+    ) -> None:
+        not_negative(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, "norm_bounds": norm_bounds, "adapt": adapt})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None:
+                    self._step(w, w.grad, group)
+        return loss
+
+    def _step(self, w: Tensor, g: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[w]
+        if not state:
+            state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(w), exp_avg_sq=torch.zeros_like(w))
+        beta1, beta2 = group["betas"]
+        state["step"] += 1
+        t = float(state["step"])
+        m = state["exp_avg"].lerp_(g, 1 - beta1)
+        v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        u = (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["eps"])
+        if group["weight_decay"]:
+            u.add_(w, alpha=group["weight_decay"])
+        w.sub_(u * (group["lr"] * _ratio(w, u, group["norm_bounds"]) if group["adapt"] else group["lr"]))
+
+
+def _ratio(w: Tensor, u: Tensor, bounds: tuple[float, float] | None) -> Tensor:
+    size, length = w.norm(), u.norm()
+    phi = size if bounds is None else size.clamp(*bounds)
+    return torch.where((size > 0) & (length > 0), phi / length, torch.ones_like(size))

@@ -1,0 +1,60 @@
+"""LARS: a rate for each layer, by the ratio of its weights to its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from laconic.optim.checks import not_negative
+
+
+class LARS(Optimizer):
+    """SGD with momentum whose step, in each layer, is a fixed share of the weights' norm.
+
+    lambda = trust·‖w‖ / (‖g‖ + decay·‖w‖), v = momentum·v + lr·lambda·(g + decay·w), w = w − v. The learning rate is
+    inside v, as in the paper. A "layer" is a parameter tensor. Norms are of the gradient as it is at `step()`, which is
+    the average under `bsp`, so nothing more is sent. A group with `adapt=False` (biases, normalisation) takes
+    lambda = 1 and no weight decay. Sharded parameters would need the norm of the whole: they are not known here.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+        super().__init__(params, settings)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None:
+                    self._step(w, w.grad, group)
+        return loss
+
+    def _step(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        rate: Any = group["lr"]
+        if group["adapt"]:
+            decay = group["weight_decay"]
+            size, slope = w.norm(), g.norm()
+            local = group["trust"] * size / (slope + decay * size)
+            rate = rate * torch.where((size > 0) & (slope > 0), local, torch.ones_like(local))
+            g = g.add(w, alpha=decay) if decay else g
+        state = self.state[w]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(w)
+        w.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(g * rate))

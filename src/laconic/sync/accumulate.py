@@ -1,0 +1,43 @@
+"""Gradient accumulation: the honest rival of local steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State, Sync
+
+
+@technique(
+    "grad_accumulation",
+    aliases=["accumulate", "gradient_accumulation"],
+    paper="Ott et al., WMT 2018; Lin, Stich, Patel, Jaggi, ICLR 2020",
+)
+@dataclass(frozen=True)
+class GradAccumulation(Sync):
+    """Every `steps`-th call of `step()` is one, on the mean gradient of all workers' micro-batches since the last.
+
+    The same messages and samples as local SGD with that period, and no drift: all gradients of a sum are taken at the
+    same parameters. They add up in `p.grad`, which the optimizer's `zero_grad()` keeps in between (`model.zero_grad()`
+    would drop it); the exchange is part of the last micro-batch's backward, after which `p.grad` is the mean over
+    micro-batches and workers. A scheduler stepped in every iteration advances in every micro-step.
+    """
+
+    steps: int = knob(4, low=1, doc="micro-batches in a step")
+    late: ClassVar[bool] = True
+    replaces_step: ClassVar[bool] = True
+
+    @property
+    def micro_batches(self) -> int:
+        return self.steps
+
+    def averages_gradients(self, step: int) -> bool:
+        return (step + 1) % self.steps == 0
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        if self.averages_gradients(section.step):
+            section.apply()
+        return state
+        yield

@@ -1,0 +1,77 @@
+"""AdaComm: talk seldom at first, when any progress is good, and more often as the loss falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.controller import Controlled, Decision, Observed
+from laconic.sync.local import Averaging
+from laconic.sync.momentum import treat_momentum
+from laconic.sync.outer import keep, kept
+
+
+@technique("adacomm", paper="Wang and Joshi, MLSys 2019")
+@dataclass(frozen=True)
+class AdaComm(Controlled, Averaging):
+    """Local SGD whose period follows the training loss F: ceil(sqrt(eta_0/eta · F/F_0) · tau_0), anew every interval.
+
+    A period that the formula would not lower is halved, and none is below 1. F is what the script gives to
+    `laconic.log(loss=…)`, averaged over workers; an interval is measured by the slowest worker's clock and ends at an
+    averaging. `tau_0 = 1` is `bsp`. With `block_momentum` the averaged change of a round has a momentum of its own and
+    the workers' is reset, as long as the period is above 1; at 1 theirs is kept, since resetting it in every step
+    would switch it off. To postpone a decay of the learning rate until then, as the paper does, is the script's matter.
+    """
+
+    period: int = knob(16, low=1, doc="tau_0: local steps between averagings in the first interval")
+    interval_seconds: float = knob(60.0, above=0, doc="how long a period holds")
+    shrink: float = knob(0.5, above=0, below=1, doc="gamma: what a period is multiplied by where the formula stalls")
+    block_momentum: float = knob(0.0, low=0, below=1, doc="of the averaged change of a round")
+    watches: ClassVar[tuple[str, ...]] = ("loss", "seconds")
+
+    def init(self, section: Section) -> State:
+        now = {"period": torch.tensor(self.period), "decided": torch.tensor(0.0, dtype=torch.float64)}
+        block = [torch.zeros_like(p) for p in section.parameters] if self.block_momentum else []
+        return super().init(section) | self.begin(section) | now | keep("block", block)
+
+    def averages_gradients(self, step: int) -> bool:
+        return self.period == 1
+
+    def decide(self, observed: Observed, state: State) -> Decision:
+        period = int(state.get("period", self.period))
+        if observed.seconds - float(state.get("decided", 0.0)) < self.interval_seconds:
+            return Decision(period)
+        state["decided"] = torch.tensor(observed.seconds, dtype=torch.float64)
+        loss, first_loss = observed.losses(self.name)
+        fallen = max(0.0, loss / first_loss) if first_loss > 0 else 1.0
+        slower = observed.first_rate / observed.rate if observed.rate > 0 else 1.0
+        wanted = math.ceil(math.sqrt(slower * fallen) * self.period)
+        return Decision(max(1, wanted if wanted < period else int(self.shrink * period)))
+
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        self.notice(section, state)
+        now = section.step + 1
+        if self.period > 1 and now - int(state["met"]) >= int(state["period"]):
+            yield from self.meet(section, state)
+            decision = yield from self.consult(section, state)
+            state |= {"met": torch.tensor(now), "period": torch.tensor(decision.period)}
+        return state
+
+    def _has_block_momentum(self, state: State) -> bool:
+        return self.block_momentum > 0 and int(state["period"]) > 1
+
+    def move(self, state: State, points: list[Tensor], means: list[Tensor]) -> None:
+        if self._has_block_momentum(state):
+            block = kept(state, "block", range(len(points)))
+            means = [u.mul_(self.block_momentum).add_(mean) for u, mean in zip(block, means, strict=True)]
+        super().move(state, points, means)
+
+    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from treat_momentum(section, "reset" if self._has_block_momentum(state) else "keep")

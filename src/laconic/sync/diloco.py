@@ -1,0 +1,27 @@
+"""DiLoCo: many local steps of any optimizer, few steps of Nesterov's on what they bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section
+from laconic.sync.outer import Outer, nesterov
+
+
+@technique("diloco", paper="Douillard et al., arXiv 2311.08105, 2023")
+@dataclass(frozen=True)
+class DiLoCo(Outer):
+    """Local steps, then one Nesterov step on the mean displacement; the inner optimizer's memory stays on its worker.
+
+    The inner optimizer is the user's (AdamW in the paper, Muon works as well), and its schedule runs over all steps.
+    `lr=1, momentum=0` is averaging of parameters.
+    """
+
+    lr: float = knob(0.7, above=0, doc="rate of the outer step")
+    momentum: float = knob(0.9, low=0, below=1, doc="of the outer step, Nesterov's")
+
+    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+        nesterov(point, momentum, gradient, self.lr, self.momentum)

@@ -1,0 +1,98 @@
+"""Fewer, larger synchronous steps: the learning rate that a large batch needs, batches that grow, and the optimizers
+that keep very large ones stable."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from laconic.optim import LAMB, LARS
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.controller import Controlled, Decision, Observed
+
+
+class Steered(Controlled):
+    """As `bsp`, with a batch and a learning rate that are functions of the step."""
+
+    steers: ClassVar[bool] = True
+
+    def init(self, section: Section) -> State:
+        return self.begin(section)
+
+    def averages_gradients(self, step: int) -> bool:
+        return True
+
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        yield from self.consult(section, state)
+        return state
+
+    @abstractmethod
+    def decide(self, observed: Observed, state: State) -> Decision: ...
+
+
+@technique("large_batch_sgd", aliases=["large_batch"], paper="Goyal et al., arXiv 1706.02677, 2017")
+@dataclass(frozen=True)
+class LargeBatchSGD(Steered):
+    """`bsp` with the linear scaling rule: the script's learning rate, tuned for a batch of `base`, is multiplied by
+    batch/base, gradually over the first `warmup` steps.
+
+    Give the script the rate of the small batch, and let it draw `laconic.batch_size(…)` samples per worker, which is
+    `batch` divided by their number. A scheduler's decay goes on as before: its rate is what is multiplied. Goyal's
+    momentum correction is for implementations that keep the rate inside the momentum; torch.optim.SGD keeps it outside,
+    where a changing rate needs none. The survey names no single system: Goyal et al. is the recipe taken.
+    """
+
+    batch: int = knob(8192, low=1, doc="samples in a step, of all workers together")
+    base: int = knob(256, low=1, doc="the batch for which the script's learning rate is right")
+    warmup: int = knob(780, low=0, doc="steps from the script's rate to the scaled one")
+
+    def decide(self, observed: Observed, state: State) -> Decision:
+        way = min(1.0, observed.step / self.warmup) if self.warmup else 1.0
+        share = max(1, round(self.batch / observed.workers))
+        return Decision(batch=share, rate=1 + way * (self.batch / self.base - 1))
+
+
+@technique("cr_psgd", aliases=["growing_batch"], paper="Yu and Jin, ICML 2019")
+@dataclass(frozen=True)
+class CRPSGD(Steered):
+    """`bsp` with a fixed rate and a batch that grows geometrically: B = floor(growth · B) after every step.
+
+    Steps then number the logarithm of the samples. The script draws `laconic.batch_size(…)` samples per worker; what
+    the growth may be is in the theory's table, `theory_yu_jin_2019`.
+    """
+
+    batch: int = knob(32, low=1, doc="samples per worker in the first step")
+    growth: float = knob(1.1, above=1, doc="from step to step")
+    most: int | None = knob(None, low=1, doc="samples per worker that fit in memory")
+
+    def decide(self, observed: Observed, state: State) -> Decision:
+        batch = int(self.growth * int(state["batch"])) if "batch" in state else self.batch
+        if self.most is not None:
+            batch = min(batch, self.most)
+        state["batch"] = torch.tensor(batch)
+        return Decision(batch=batch)
+
+
+@technique("lars", axis="sync", paper="You, Gitman, Ginsburg, arXiv 1708.03888, 2017")
+def lars(parameters: Any, **settings: Any) -> LARS:
+    """SGD with momentum and a rate for each layer: the optimizer `laconic.optim.LARS`, to distribute by any sentence.
+
+    It stands where the script makes its optimizer, not in the sentence: laconic.distribute(model,
+    laconic.optim.LARS(model.parameters(), lr=…), "bsp").
+    """
+    return LARS(parameters, **settings)
+
+
+@technique("lamb", axis="sync", paper="You et al., ICLR 2020")
+def lamb(parameters: Any, **settings: Any) -> LAMB:
+    """Adam with a rate for each layer: the optimizer `laconic.optim.LAMB`, to distribute by any sentence.
+
+    It stands where the script makes its optimizer, not in the sentence: laconic.distribute(model,
+    laconic.optim.LAMB(model.parameters(), lr=…), "bsp"). The survey names LARS alone; large batches of Adam need this.
+    """
+    return LAMB(parameters, **settings)

@@ -1,0 +1,128 @@
+"""Local steps: workers train on their own, and their parameters meet in the mean from time to time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, named_sentence, technique
+from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.momentum import POLICIES, treat_momentum
+from laconic.sync.outer import keep, kept
+
+
+class Averaging(Sync):
+    """What rules with local steps share: the point where workers last met, and how they meet again.
+
+    What travels is how far each has come since, not the parameters: the mean is the same, a compressor has something
+    small to say, and low precision loses less of it. Buffers are averaged too, so that the mean can be evaluated.
+    """
+
+    late: ClassVar[bool] = True
+    replicas_differ: ClassVar[bool] = True
+
+    def init(self, section: Section) -> State:
+        counts = {"met": torch.tensor(section.step), "rounds": torch.tensor(0)}
+        return keep("point", [p.detach().clone() for p in section.parameters]) | counts
+
+    @torch.no_grad()
+    def meet(self, section: Section, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+        """Everybody goes on from the mean."""
+        points = kept(state, "point", range(len(section.parameters)))
+        come = [p.detach() - point for p, point in zip(section.parameters, points, strict=True)]
+        means = yield from section.average(come, exact)
+        self.move(state, points, means)
+        for parameter, point in zip(section.parameters, points, strict=True):
+            parameter.copy_(point)
+        yield from average_buffers(section)
+        yield from self.after_meeting(section, state)
+
+    def move(self, state: State, points: list[Tensor], means: list[Tensor]) -> None:
+        """From the last meeting point to the new one."""
+        for point, mean in zip(points, means, strict=True):
+            point.add_(mean)
+
+    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """What a rule does with the optimizers' memory, and the like."""
+        yield from ()
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        if int(state["met"]) < section.step:
+            yield from self.meet(section, state, exact=True)
+            state["met"] = torch.tensor(section.step)
+
+
+@technique("local_sgd", aliases=["local", "periodic_averaging"], paper="Stich, ICLR 2019")
+@dataclass(frozen=True)
+class LocalSGD(Averaging):
+    """`period` steps on each worker alone, then everybody goes on from the mean of all.
+
+    The number of averagings, and so of bytes, is that of `bsp` divided by the period. A period of 1 averages gradients
+    in place of parameters: for plain SGD the two are the same in exact arithmetic and equal to rounding in floats, and
+    so it *is* `bsp`, to the bit and with any optimizer. `growing` lengthens the gaps to period, 2·period, 3·period …
+    (Spiridonoff et al., NeurIPS 2021: talk often early, rarely late). Steps are counted from where the rule begins to
+    govern, so that a phase's first gap is a whole one. `laconic.finish` averages what is left over at the end.
+    """
+
+    period: int = knob(8, low=1, doc="local steps between averagings")
+    momentum: str = knob("keep", choices=POLICIES, doc="the optimizer's memory at an averaging: average pays its bytes")
+    growing: bool = knob(False, doc="the i-th gap is i times the period")
+
+    @property
+    def _is_bsp(self) -> bool:
+        return self.period == 1 and not self.growing and self.momentum == "keep"
+
+    def averages_gradients(self, step: int) -> bool:
+        return self._is_bsp
+
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        now = section.step + 1
+        gap = self.period * (int(state["rounds"]) + 1) if self.growing else self.period
+        if now - int(state["met"]) >= gap:
+            if not self._is_bsp:
+                yield from self.meet(section, state)
+            state |= {"met": torch.tensor(now), "rounds": state["rounds"] + 1}
+        return state
+
+    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from treat_momentum(section, self.momentum)
+
+
+@technique("one_shot_averaging", aliases=["one_shot"], paper="Zinkevich et al., NIPS 2010; Zhang et al., JMLR 2013")
+@dataclass(frozen=True)
+class OneShotAveraging(Averaging):
+    """Workers never talk until `laconic.finish(model, optimizer)`, which averages them once.
+
+    Bytes do not depend on the number of steps. For quadratics with a common Hessian nothing is lost; elsewhere a bias
+    stays that more workers do not remove. The papers' variants (a tail average of each worker's iterates, correction of
+    the bias from a subsample) are not here.
+    """
+
+
+named_sentence(
+    "post_local_sgd",
+    "bsp until step 500, then local_sgd(16)",
+    axis="sync",
+    paper="Lin, Stich, Patel, Jaggi, ICLR 2020",
+    doc="""Mini-batch SGD first, local SGD after the switch, to generalise better than the large batch does.
+
+    Other numbers are written out: `bsp until step 2000, then local_sgd(8)`. The paper switches at the first decay of
+    the learning rate, which a script that logs it can name: `bsp until lr<0.05, then local_sgd(16)`.
+    """,
+)
+
+named_sentence(
+    "hierarchical_local_sgd",
+    "[local_sgd(2)]@node > [local_sgd(16)]@site",
+    axis="sync",
+    paper="Lin, Stich, Patel, Jaggi, ICLR 2020",
+    doc="""Average within a machine every H steps, over all machines every H·H_b steps; here H = 2 and H_b = 8.
+
+    Other numbers and more levels are written out as tiers, each with its whole period: `[local_sgd(4)]@node >
+    [local_sgd(16)]@rack > [local_sgd(64)]@site`. What crosses a level is divided by that level's period.
+    """,
+)

@@ -1,0 +1,53 @@
+"""Overlap-Local-SGD: local SGD whose averaging travels during the next round."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.outer import Outer, kept
+
+_MEAN = "mean"
+
+
+@technique("overlap_local_sgd", paper="Wang, Liang, Joshi, ICASSP 2020, arXiv 2002.09539")
+@dataclass(frozen=True)
+class OverlapLocalSGD(Outer):
+    """Pull every worker towards an anchor that is one round old, and average the pulled-back models meanwhile.
+
+    At a round's end: hear the mean that was started a round ago, move the anchor z there (with momentum: v = beta·v +
+    mean − z, z = z + v), pull x back to x − alpha·(x − z), and start the next mean. The first pull is towards where all
+    began, as in the paper's matrix form. `alpha=0` never meets; with `alpha=1` all restart from z.
+    """
+
+    period: int = knob(12, low=1, doc="local steps in a round")
+    alpha: float = knob(0.6, low=0, high=1, doc="how far a worker is pulled towards the anchor")
+    beta: float = knob(0.7, low=0, below=1, doc="the anchor's momentum")
+
+    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+        momentum.mul_(self.beta).sub_(gradient)
+        point.add_(momentum)
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        if self.ends_round(section):
+            everything = range(len(section.parameters))
+            if section.under_way(_MEAN):
+                moved = yield from section.arrive(_MEAN)
+                self.move(section, state, everything, moved)
+            for parameter, anchor in zip(section.parameters, kept(state, "point", everything), strict=True):
+                parameter.lerp_(anchor, self.alpha)
+            section.start(_MEAN, self.displacement(section, state, everything))
+        return state
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """What is still under way is heard, so that nobody is left waiting; the mean of all replaces it."""
+        if section.under_way(_MEAN):
+            yield from section.arrive(_MEAN)
+        yield from super().leave(section, state)

@@ -1,0 +1,54 @@
+"""Stale synchronous parallel: nobody is more than so many clocks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.server import ServerSync, copies, copy_into, take_over
+from laconic.worker import Field
+
+
+@technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013")
+@dataclass(frozen=True)
+class SSP(ServerSync):
+    """Additive updates on a server; a worker at clock c sees all updates up to clock c - s - 1, and all of its own.
+
+    Every worker steps its own optimizer and sends the change, of which 1/N counts, so that s = 0 is `bsp` for linear
+    optimizers (SGD with momentum among them). What it reads it may use for s clocks before it must ask again; then the
+    server answers when the slowest worker is close enough.
+    """
+
+    staleness: int = knob(3, low=0, doc="clocks by which the fastest worker may be ahead of the slowest")
+    blocks: ClassVar[bool] = True
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        store.add(push.tensors, 1 / store.size)
+        return {}
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return store.slowest >= pull.clock - self.staleness
+
+    def init(self, section: Section) -> State:
+        return {"stamp": torch.zeros((), dtype=torch.int64)}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        before = copies(section.parameters)
+        section.apply()
+        changes = [after.detach() - x for after, x in zip(section.parameters, before, strict=True)]
+        pushed = section.server.push(changes, section.step)
+        clock = section.step + 1
+        if int(state["stamp"]) >= clock - self.staleness:  # what was read is fresh enough: only one's own is added
+            copy_into(section.parameters, [x + u / section.group.size for x, u in zip(before, changes, strict=True)])
+            yield [pushed]
+            return state
+        (_, pulled) = yield [pushed, section.server.pull()]
+        take_over(section, pulled)
+        return {"stamp": torch.tensor(pulled.lowest("slowest"))}

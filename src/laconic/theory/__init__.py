@@ -1,0 +1,1 @@
+"""What convergence theory promises, as calculators, and small simulations to hold the promises against."""

@@ -1,0 +1,34 @@
+"""Picky SGD: gradients from too far away are thrown away."""
+
+from __future__ import annotations
+
+from laconic.registry import technique
+from laconic.theory.delayed.orders import CONSTANTS
+from laconic.theory.values import Bound, Problem, counts, require
+
+
+@technique("theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021")
+def bound(problem: Problem, *, epsilon: float, tau_avg: float) -> Bound:
+    """Iterations of picky SGD until the gradient's norm (not its square) is epsilon: the average delay counts.
+
+    Smooth non-convex; delays need not be known. Thrown-away gradients count as iterations.
+    """
+    counts(epsilon=epsilon)
+    require(tau_avg >= 0, f"tau_avg={tau_avg:g} cannot be negative")
+    scale = problem.L * problem.known("F0")
+    terms = {"noise": scale * problem.sigma2 / epsilon**4, "delay": scale * (1 + tau_avg) / epsilon**2}
+    chosen = rate(problem, epsilon)
+    return Bound("iterations", terms, rate=chosen, unknown=(*CONSTANTS, "c of the rate"))
+
+
+def radius(problem: Problem, epsilon: float) -> float:
+    """A gradient is applied if its point is within epsilon / (2 beta) of the present one."""
+    counts(epsilon=epsilon)
+    return epsilon / (2 * problem.L)
+
+
+def rate(problem: Problem, epsilon: float, c: float = 1.0) -> float:
+    """min(1 / (4 beta), epsilon^2 / (c beta sigma2)); c is not established."""
+    counts(epsilon=epsilon, c=c)
+    high = 1 / (4 * problem.L)
+    return min(high, epsilon**2 / (c * problem.L * problem.sigma2)) if problem.sigma2 else high

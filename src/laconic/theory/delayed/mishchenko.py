@@ -1,0 +1,38 @@
+"""Asynchronous SGD in time: it beats minibatch SGD whatever the delays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from laconic.registry import technique
+from laconic.theory import speeds as paces
+from laconic.theory.delayed.orders import CONSTANTS, Curvature, iterations
+from laconic.theory.values import Bound, Problem, counts
+
+
+@technique("theory_mishchenko_2022", axis="theory", paper="Mishchenko, Bach, Even, Woodworth, NeurIPS 2022")
+def bound(
+    problem: Problem, *, epsilon: float, workers: int, curvature: Curvature | Literal["Lipschitz convex"] = "non-convex"
+) -> Bound:
+    """Iterations of asynchronous SGD by the number of workers alone: m points are under way, however late.
+
+    Smooth objectives need late gradients damped (`rates.mishchenko`); for Lipschitz convex ones a constant rate is
+    enough. The strongly convex form is only indicated in the paper's summary; constants are 1.
+    """
+    counts(epsilon=epsilon, workers=workers)
+    if curvature == "Lipschitz convex":
+        terms = {"delay": problem.known("R0") ** 2 * problem.known("G2") * workers / epsilon**2}
+        return Bound("iterations", terms, unknown=CONSTANTS, conditions=("E|g|^2 <= G^2 (given)",))
+    return iterations(problem, epsilon, workers, curvature, rate=1 / (4 * problem.L * workers))
+
+
+def seconds(
+    problem: Problem, *, epsilon: float, speeds: Sequence[float], curvature: Curvature = "non-convex"
+) -> tuple[float, float]:
+    """Time to epsilon, asynchronous and minibatch, for workers of so many gradients per second.
+
+    In gradients both need the same (m per step of minibatch SGD), so the ratio is m min(s) / sum(s), at most 1.
+    """
+    gradients = bound(problem, epsilon=epsilon, workers=len(speeds), curvature=curvature).total
+    return gradients / paces.asynchronous(speeds), gradients / paces.minibatch(speeds)

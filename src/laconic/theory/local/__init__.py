@@ -1,0 +1,1 @@
+"""Bounds of methods that average now and then: local SGD and its kin."""

@@ -1,0 +1,129 @@
+"""Objectives whose constants are known, to hold bounds against. Minimum 0; arrays are (…, dimension).
+
+Noise is Gaussian, independent of the point: E|noise|^2 = sigma^2 over all coordinates together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.theory.values import Problem
+
+Array = NDArray[np.float64]
+
+
+class Objective(Protocol):
+    """What a simulation asks of an objective."""
+
+    @property
+    def sigma(self) -> float: ...
+
+    def value(self, x: Array) -> Array: ...
+
+    def gradient(self, x: Array) -> Array: ...
+
+
+def noisy_gradient(
+    objective: Objective, x: Array, shape: tuple[int, ...], generator: np.random.Generator, batch: float = 1
+) -> Array:
+    """A stochastic gradient at each row of x, the mean of `batch` samples; axes beyond `shape` share the noise."""
+    exact = objective.gradient(x)
+    if objective.sigma == 0:
+        return exact
+    exact += generator.standard_normal(shape) * (objective.sigma / np.sqrt(batch * shape[-1]))
+    return exact
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """Half the sum of curvature x^2; minimum at 0."""
+
+    curvature: tuple[float, ...]
+    sigma: float = 0.0
+
+    @classmethod
+    def between(cls, mu: float, L: float, dimension: int, sigma: float = 0.0) -> Quadratic:
+        """Curvatures spread evenly in logarithm from mu to L."""
+        return cls(tuple(np.geomspace(mu, L, dimension)), sigma)
+
+    @cached_property
+    def eigenvalues(self) -> Array:
+        return np.array(self.curvature)
+
+    def value(self, x: Array) -> Array:
+        return np.asarray(0.5 * (x * x) @ self.eigenvalues)
+
+    def gradient(self, x: Array) -> Array:
+        return x * self.eigenvalues
+
+    def problem(self, start: Array, G2: float | None = None) -> Problem:
+        L, mu = float(self.eigenvalues.max()), float(self.eigenvalues.min())
+        return Problem(L, self.sigma**2, mu, G2, float(self.value(start)), float(np.linalg.norm(start)))
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """|A x|^2 / (2 rows) with more columns than rank: PL, but flat in some directions, so not strongly convex."""
+
+    matrix: tuple[tuple[float, ...], ...]
+    sigma: float = 0.0
+
+    @classmethod
+    def of_rank(cls, mu: float, L: float, rank: int, dimension: int, sigma: float, seed: int = 0) -> LeastSquares:
+        """Random directions, curvatures from mu to L in `rank` of them and 0 in the others."""
+        basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((dimension, rank)))
+        rows = np.sqrt(rank * np.geomspace(mu, L, rank))[:, None] * basis.T
+        return cls(tuple(map(tuple, rows)), sigma)
+
+    @cached_property
+    def hessian(self) -> Array:
+        A = np.array(self.matrix)
+        return np.asarray(A.T @ A / len(A))
+
+    def value(self, x: Array) -> Array:
+        return np.asarray(0.5 * np.einsum("...i,...i->...", x, x @ self.hessian))
+
+    def gradient(self, x: Array) -> Array:
+        return x @ self.hessian
+
+    def problem(self, start: Array) -> Problem:
+        eigenvalues = np.linalg.eigvalsh(self.hessian)
+        positive = eigenvalues[eigenvalues > 1e-9]
+        return Problem(float(eigenvalues[-1]), self.sigma**2, float(positive[0]), F0=float(self.value(start)))
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """Curvature L on one side of the optimum, mu on the other, in every coordinate: noise pushes local steps away."""
+
+    mu: float
+    L: float
+    sigma: float = 0.0
+
+    def value(self, x: Array) -> Array:
+        return np.asarray(0.5 * np.sum(np.where(x > 0, self.L, self.mu) * x * x, axis=-1))
+
+    def gradient(self, x: Array) -> Array:
+        return np.where(x > 0, self.L, self.mu) * x
+
+    def problem(self, start: Array) -> Problem:
+        F0, R0 = float(self.value(start)), float(np.linalg.norm(start))
+        return Problem(self.L, self.sigma**2, self.mu, F0=F0, R0=R0)
+
+
+@dataclass(frozen=True)
+class AbsoluteLoss:
+    """Sum of |x| over the root of the dimension: convex, gradients of norm 1, smooth nowhere near the optimum."""
+
+    sigma: float = 0.0
+
+    def value(self, x: Array) -> Array:
+        return np.asarray(np.abs(x).sum(axis=-1) / np.sqrt(x.shape[-1]))
+
+    def gradient(self, x: Array) -> Array:
+        return np.asarray(np.sign(x) / np.sqrt(x.shape[-1]))

@@ -1,0 +1,116 @@
+"""What a bound starts from and what it says.
+
+Fields are named as the papers name them, so that a calculator can be read beside its theorem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from laconic.errors import LaconicError
+
+Measure = Literal["f - f*", "|grad f|^2", "iterations"]
+
+_MEANING = {
+    "L": "the smoothness (--smoothness)",
+    "mu": "strong convexity or the PL constant (--mu)",
+    "sigma2": "the variance of a gradient (--sigma, its root)",
+    "G2": "a bound on E|g|^2 (--gradient-bound, its root)",
+    "F0": "the gap f(x0) - f* (--gap)",
+    "R0": "the distance |x0 - x*| (--distance)",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The constants of an objective; None is unknown, and a theorem that needs it says so.
+
+    A stochastic gradient has E|g - grad f|^2 <= M |grad f|^2 + sigma2, over all coordinates together.
+    """
+
+    L: float
+    sigma2: float = 0.0
+    mu: float | None = None
+    G2: float | None = None
+    F0: float | None = None
+    R0: float | None = None
+    M: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("L", "mu"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"{name}={value} is {_MEANING[name]} and must be above 0")
+        for name in ("sigma2", "G2", "F0", "R0", "M"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"{name}={value} cannot be negative; leave it out where it is unknown")
+        require(self.mu is None or self.mu <= self.L, f"mu={self.mu} cannot exceed the smoothness L={self.L}")
+
+    def known(self, name: str) -> float:
+        """A constant that a theorem cannot do without."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise LaconicError(
+                f"this bound needs {name}, {_MEANING[name]}, which is not given; give it or take another"
+            )
+        return value
+
+    @property
+    def kappa(self) -> float:
+        return self.L / self.known("mu")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a theorem gives: its terms by name, and what was chosen or checked on the way.
+
+    `unknown` names constants the theorem leaves open; they are 1 here, so that a value with any is an order only.
+    """
+
+    measures: Measure
+    terms: Mapping[str, float]
+    rounds: int | None = None
+    period: int | None = None
+    rate: float | None = None
+    conditions: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def total(self) -> float:
+        return sum(self.terms.values())
+
+
+def require(holds: bool, sentence: str) -> None:
+    """A theorem says nothing outside its conditions, so neither does its calculator."""
+    if not holds:
+        raise LaconicError(sentence)
+
+
+def counts(**numbers: float) -> None:
+    """Workers, steps, periods and targets are positive."""
+    for name, number in numbers.items():
+        require(number > 0, f"{name}={number:g} makes no sense here; give a number above 0")
+
+
+def smallest(holds: Callable[[int], bool], what: str, limit: int = 10**18) -> int:
+    """The smallest whole number from which on it holds (for what holds from some number on)."""
+    high = 1
+    while not holds(high):
+        high *= 2
+        require(high <= limit, f"no {what} up to {limit:.0e} is enough; ask for less precision")
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def largest(holds: Callable[[int], bool], limit: int) -> int:
+    """The largest whole number up to which it holds, at least 1: one step per round is always allowed."""
+    low, high = 1, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -1,0 +1,42 @@
+"""Graphs that change from step to step: little is said in each, and all is said over a period."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laconic.registry import knob, technique
+from laconic.topology.base import Topology
+from laconic.topology.mixing import Mixing, equal_weights, pushing
+
+
+@technique("one_peer_exponential", aliases=["one_peer"], paper="Assran et al., ICML 2019 (SGP's graph)")
+@dataclass(frozen=True)
+class OnePeerExponential(Topology):
+    """One message per worker and step: to the worker 1, then 2, 4, 8, … places ahead; half kept, half sent.
+
+    Among 2^m workers all agree after exactly m steps.
+    """
+
+    def lay_out(self, size: int, seed: int) -> Mixing:
+        hops = [2**k for k in range((size - 1).bit_length())] or [0]
+        return Mixing(tuple(pushing(size, [(i, (i + hop) % size) for i in range(size)]) for hop in hops))
+
+
+@technique("random_matching", aliases=["matching"], paper="Boyd et al., IEEE Trans. Information Theory 2006 (gossip)")
+@dataclass(frozen=True)
+class RandomMatching(Topology):
+    """New random pairs in every step, and each pair meets in the middle; all workers draw from one seed.
+
+    Of an odd number of workers one rests in each step.
+    """
+
+    period: int = knob(32, low=1, doc="pairings that are drawn before they come again in the same order")
+
+    def lay_out(self, size: int, seed: int) -> Mixing:
+        rounds = []
+        for step in range(self.period):
+            order = np.random.default_rng((seed, step)).permutation(size).tolist()
+            rounds.append(equal_weights(size, list(zip(order[::2], order[1::2], strict=False)), 0.5))
+        return Mixing(tuple(rounds))

@@ -1,0 +1,57 @@
+"""DiLoCo is what it says: local steps, one mean, one outer step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.sync.rounds import Make, adamw, assert_same, by_hand, muon, sgd, simulated
+
+
+def averaging(parameters: object) -> torch.optim.Optimizer:
+    """Takes the mean of the parameters."""
+    return torch.optim.SGD(parameters, lr=1.0)  # type: ignore[arg-type]
+
+
+def nesterov(parameters: object) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.technique("diloco", check=1)
+def test_a_round_of_one_plain_step_is_bsp() -> None:
+    local = simulated("diloco(period=1, lr=1, momentum=0)", 12, sgd)
+    everyone = simulated("bsp", 12, sgd)
+    assert_same(local, [run.path[-1] for run in everyone], 1e-6)
+
+
+@pytest.mark.technique("diloco", check=1)
+@pytest.mark.parametrize("period", [1, 3, 5])
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_without_an_outer_optimizer_it_averages_parameters(period: int, make: Make) -> None:
+    runs = simulated(f"diloco(period={period}, lr=1, momentum=0)", 11, make)
+    assert_same(runs, by_hand(11, period, make, averaging))
+
+
+@pytest.mark.parametrize("make", [adamw, muon])
+def test_it_is_torchs_nesterov_around_any_optimizer(make: Make) -> None:
+    assert_same(simulated("diloco(period=3)", 11, make), by_hand(11, 3, make, nesterov))
+
+
+@pytest.mark.technique("diloco", check=2)
+@pytest.mark.parametrize("period", [2, 5])
+def test_it_says_as_much_as_one_step_of_bsp_per_round(period: int) -> None:
+    everyone, runs = simulated("bsp", 10), simulated(f"diloco(period={period})", 10, adamw)
+    for mine, theirs in zip(runs, everyone, strict=True):
+        assert sum(mine.sent_bytes) * period == sum(theirs.sent_bytes)
+        assert [bool(n) for n in mine.sent_bytes] == [(step + 1) % period == 0 for step in range(10)]
+
+
+@pytest.mark.technique("diloco", check=2)
+@pytest.mark.parametrize("make", [adamw, muon])
+def test_after_a_round_workers_share_the_point_and_nothing_else(make: Make) -> None:
+    runs = simulated("diloco(period=4)", 8, make)
+    for step in range(8):
+        same = all(torch.equal(run.path[step], runs[0].path[step]) for run in runs)
+        assert same == ((step + 1) % 4 == 0)
+    memory = "exp_avg" if make is adamw else "momentum_buffer"
+    assert not any(torch.equal(a.memory(memory), b.memory(memory)) for a, b in zip(runs, runs[1:], strict=False))

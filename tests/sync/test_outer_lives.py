@@ -1,0 +1,60 @@
+"""Rules with an outer optimizer through a run's life: saved and resumed, followed by another phase, on both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import laconic
+from tests.real.pool import Pool
+from tests.sync.rounds import WORKERS, Run, adamw, simulated, train
+from tests.virtual.test_equivalence import on_processes, train_among, two_of
+from tests.virtual.test_equivalence import train as script
+
+RULES = [
+    "slowmo(period=4)",
+    "diloco(period=4)",
+    "overlap_local_sgd(period=4)",
+    "streaming_diloco(period=6, fragments=3, overlap=2)",
+    "streaming_diloco(period=6, fragments=3, overlap=2) / e3m0+ef",
+]
+
+
+@pytest.mark.parametrize("strategy", RULES)
+def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(strategy: str, tmp_path: Path) -> None:
+    """Saved in the middle of a round, with something under way where the rule has it so."""
+
+    def save(run: Run, step: int) -> None:
+        if step == 7:
+            laconic.checkpoint(tmp_path, run.model, run.optimizer, step=step)
+
+    whole = laconic.simulate(lambda: train(strategy, 15, adamw, after=save), WORKERS).results
+    rest = laconic.simulate(lambda: train(strategy, 15, adamw, checkpoint=tmp_path), WORKERS).results
+    for a, b in zip(whole, rest, strict=True):
+        assert len(b.path) == 15 - 7
+        assert torch.equal(a.path[-1], b.path[-1]) and torch.equal(a.remembered("point"), b.remembered("point"))
+
+
+@pytest.mark.parametrize("strategy", RULES)
+def test_when_the_phase_is_over_workers_meet_in_the_mean(strategy: str) -> None:
+    runs = simulated(f"{strategy} until step 7, then bsp", 9, adamw)
+    apart = simulated(strategy, 7, adamw)
+    mean = torch.stack([run.path[-1] for run in apart]).mean(dim=0)
+    torch.testing.assert_close(runs[0].path[6], mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", RULES)
+def test_real_processes_agree_with_virtual_workers(pool: Pool, strategy: str) -> None:
+    real = pool.run(two_of, strategy, workers=2)
+    virtual = laconic.simulate(lambda: train_among(strategy, None), workers=2).results
+    assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
+
+
+def test_four_processes_say_as_much_as_four_virtual_workers(pool: Pool) -> None:
+    strategy = "streaming_diloco(period=4, fragments=2, overlap=1) / e3m0"
+    real, virtual = pool.run(on_processes, strategy, workers=4), laconic.simulate(lambda: script(strategy), 4).results
+    for (a, said), (b, counted) in zip(real, virtual, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+        assert said == counted > 0
