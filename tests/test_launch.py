@@ -15,7 +15,7 @@ import pytest
 from laconic.engine.config import RunConfig, attempt_prefix
 from laconic.engine.launcher.folder import Record, choose_folder
 from laconic.engine.launcher.follow import Follow
-from laconic.engine.launcher.request import LaunchError, Request
+from laconic.engine.launcher.request import LaunchError, Request, read_slowness, read_stragglers
 from laconic.errors import LaconicError, StrategyError
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -62,12 +62,31 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
         ({"nodes": 2}, "--rendezvous HOST:PORT"),
         ({"nodes": 2, "rendezvous": "10.0.0.1"}, "'10.0.0.1' is not HOST:PORT"),
         ({"rendezvous": "10.0.0.1:70000"}, "is not HOST:PORT"),
+        ({"servers": -1}, "--servers -1"),
+        ({"servers": 1, "server_restarts": -1}, "--server-restarts -1"),
+        ({"servers": 1, "strategy": "torch:ddp"}, "leave --servers out"),
+        ({"servers": 1, "colocate": True}, "add --servers and --net"),
+        ({"keys": "keys.json"}, "add --servers"),
+        ({"servers": 1, "nodes": 2, "rendezvous": "10.0.0.1:29400"}, "--keys FILE"),
+        ({"slowness": (1.0, 0.5)}, "from 1 on"),
+        ({"stragglers": (0.5, 0.5)}, "from 1 on"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_by_name(script: str, wrong: dict[str, object], says: str) -> None:
     with pytest.raises(LaunchError) as refused:
         Request(**{"command": (script,), **wrong})  # type: ignore[arg-type]
     assert says in str(refused.value)
+
+
+def test_who_is_slower_is_read_as_people_write_it(script: str) -> None:
+    assert read_slowness("1,1, 5") == (1.0, 1.0, 5.0) and read_stragglers("0.2x3") == (0.2, 3.0)
+    for read, text, says in ((read_slowness, "1,fast", "1,1,1,5"), (read_stragglers, "0.2", "PROBABILITYxFACTOR")):
+        with pytest.raises(LaunchError, match=says):
+            read(text)
+    with pytest.raises(LaconicError, match="slowness is positive"):
+        Request(command=(script,), slowness=(1.0, 0.0), engine="virtual")
+    with pytest.raises(LaconicError, match="probability of 0 to 1"):
+        Request(command=(script,), stragglers=(2.0, 3.0))
 
 
 def test_a_bad_strategy_is_refused_before_anything_starts(script: str) -> None:

@@ -7,7 +7,7 @@ phases over time. Constructors check, so that what exists can run; `Strategy.par
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, cast
@@ -156,7 +156,7 @@ class _Clash:
 
     reason: str
     axis: str
-    candidates: list[tuple[Word, ...]]
+    candidates: Sequence[tuple[Word, ...]]
 
 
 def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
@@ -220,14 +220,18 @@ def _completed(placed: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, tuple[Word, ...]] = {
         axis: words if axis == "compression" else (words,) for axis, words in placed.items()
     }
-    for axis in AXES:  # what stands earlier in the sentence asks first
+    for axis in ("architecture", *AXES):  # a rule and its architecture ask for each other
         if axis in placed or axis == "compression":
             continue
-        words = [word for chain in given.values() for word in chain]
+        words = [word for place in AXES for word in given.get(place, ())]  # what stands earlier asks first
         needed = [names for word in words if (names := word.technique.needs.get(axis)) is not None]
         if axis == "architecture" and "sync" in given:
             needed += [_offering(given["sync"][0])]
-        fitting = (w for w in _bare_words(axis) if all(not names or _is_one_of(w, names) for names in needed))
+        if axis == "sync" and "architecture" in given:
+            needed += [_asking(given["architecture"][0])]
+        wishes = [wish for word in words if (wish := word.technique.prefers.get(axis)) is not None]
+        candidates = [*map(Word, wishes), *_bare_words(axis)]
+        fitting = (w for w in candidates if all(not names or _is_one_of(w, names) for names in needed))
         if needed and (word := next(fitting, None)) is not None:
             given[axis] = (word,)
             placed = {**placed, axis: word}
@@ -237,6 +241,11 @@ def _completed(placed: dict[str, Any]) -> dict[str, Any]:
 def _offering(sync: Word) -> tuple[str, ...]:
     """The architectures that offer what a rule asks."""
     return tuple(w.name for w in _bare_words("architecture") if sync.technique.talks in w.technique.offers)
+
+
+def _asking(architecture: Word) -> tuple[str, ...]:
+    """The rules that ask what an architecture offers."""
+    return tuple(w.name for w in _bare_words("sync") if w.technique.talks in architecture.technique.offers)
 
 
 def _check_chain(chain: tuple[Word, ...]) -> None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from laconic.errors import ContractError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -96,7 +98,7 @@ Field = int | float | str | bool | None | list[int] | list[float] | list[str]
 class Letter:
     """What a worker says to a server, or a server answers: a kind, small typed fields, tensors as they travel.
 
-    `payload_bytes` of the tensors are what a compressor promised; what is beside them is control.
+    Tensors are what a compressor promised; what is beside them is control.
     """
 
     kind: str
@@ -107,6 +109,18 @@ class Letter:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    def number(self, name: str, default: int | None = None) -> int:
+        """A field that is a whole number."""
+        return whole(self.fields, name, default)
+
+
+def whole(fields: Mapping[str, Field], name: str, default: int | None = None) -> int:
+    """A field that is a whole number; a letter that does not say it is refused."""
+    value = fields.get(name, default)
+    if not isinstance(value, int):
+        raise ContractError(f"the field {name!r} is a whole number, not {value!r}")
+    return value
+
 
 class Machine(Protocol):
     """What answers letters, wherever it runs: it reacts, and neither waits nor looks at a clock.
@@ -114,6 +128,9 @@ class Machine(Protocol):
     A *write* is received exactly once, in its sender's order, and answered at once. A *read* changes nothing and is
     asked again after every write until it has an answer: that is how workers wait.
     """
+
+    outgoing: list[tuple[str, Letter]]
+    """What it wants to say to machines at other addresses; whoever runs it sends it after each letter received."""
 
     def write(self, sender: int, letter: Letter) -> Letter: ...
     def read(self, sender: int, letter: Letter) -> Letter | None: ...
@@ -226,6 +243,14 @@ class Worker(Protocol):
 
     def call(self, address: str, letter: Letter, writes: bool) -> Handle:
         """Say something to a machine; the handle's result is the letter that answers."""
+        ...
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
+        """Zeros that all members of a group read and write: workers of one machine, who all ask, in the same order."""
+        ...
+
+    def catch_up(self) -> None:
+        """Let everything happen that comes before this worker's time. Real time does that by itself."""
         ...
 
     def computed(

@@ -48,7 +48,7 @@ def test_the_mean_is_made_in_float32_whatever_the_model_holds() -> None:
     def said() -> torch.Tensor:
         model = torch.nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
         torch.nn.init.zeros_(model.weight)
-        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0), "bsp / e3m0")
+        model, _ = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0), "bsp / e3m0")
         model(torch.full((1, 4), 2.0 ** -laconic.rank(), dtype=torch.bfloat16)).sum().backward()
         return model.weight.grad
 

@@ -85,7 +85,7 @@ def train(
     steps: int,
     make: Make = sgd,
     before: Callable[[], None] = lambda: None,
-    after: Callable[[Run, int], None] = lambda run, step: None,
+    after: Callable[[Run, int], Any] = lambda run, step: None,
     checkpoint: Path | None = None,
 ) -> Run:
     """The loop of a script, on the worker that calls it: from a checkpoint if there is one, to so many steps."""
@@ -124,7 +124,7 @@ def timed(strategy: str, steps: int, network: Network, compute: Compute) -> tupl
 
 
 def by_hand(steps: int, period: int, inner: Make, outer: Make | None, workers: int = WORKERS) -> list[Tensor]:
-    """Every worker's parameters after local steps and, where there is one, an outer optimizer on the mean displacement."""
+    """Every worker's parameters after local steps and, where there is one, outer steps on the mean displacement."""
     point, replicas = net(), [net() for _ in range(workers)]
     optimizers = [inner(replica.parameters()) for replica in replicas]
     move = None if outer is None else outer(point.parameters())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -54,4 +56,4 @@ def test_after_a_round_workers_share_the_point_and_nothing_else(make: Make) -> N
         same = all(torch.equal(run.path[step], runs[0].path[step]) for run in runs)
         assert same == ((step + 1) % 4 == 0)
     memory = "exp_avg" if make is adamw else "momentum_buffer"
-    assert not any(torch.equal(a.memory(memory), b.memory(memory)) for a, b in zip(runs, runs[1:], strict=False))
+    assert not any(torch.equal(a.memory(memory), b.memory(memory)) for a, b in pairwise(runs))

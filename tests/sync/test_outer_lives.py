@@ -39,10 +39,29 @@ def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(strategy: str, t
 
 @pytest.mark.parametrize("strategy", RULES)
 def test_when_the_phase_is_over_workers_meet_in_the_mean(strategy: str) -> None:
+    """Where something is under way, they hear it first."""
     runs = simulated(f"{strategy} until step 7, then bsp", 9, adamw)
-    apart = simulated(strategy, 7, adamw)
-    mean = torch.stack([run.path[-1] for run in apart]).mean(dim=0)
-    torch.testing.assert_close(runs[0].path[6], mean, rtol=0, atol=1e-12)
+    assert all(torch.equal(run.path[6], runs[0].path[6]) for run in runs)
+    if "streaming" not in strategy:
+        mean = torch.stack([run.path[-1] for run in simulated(strategy, 7, adamw)]).mean(dim=0)
+        torch.testing.assert_close(runs[0].path[6], mean, rtol=0, atol=1e-12)
+
+
+def test_rounds_are_counted_from_where_the_rule_begins() -> None:
+    runs = simulated("bsp until step 3, then diloco(period=4)", 12, adamw)
+    together = [all(torch.equal(run.path[step], runs[0].path[step]) for run in runs) for step in range(12)]
+    assert [step + 1 for step, same in enumerate(together) if same] == [1, 2, 3, 7, 11]
+
+
+@pytest.mark.parametrize("strategy", RULES)
+def test_a_finished_model_is_one_and_can_go_on(strategy: str) -> None:
+    def finished() -> list[torch.Tensor]:
+        run = train(strategy, 13, adamw, after=lambda run, step: step == 7 and laconic.finish(run.model, run.optimizer))
+        laconic.finish(run.model, run.optimizer)
+        return [p.detach().clone() for p in run.model.parameters()]
+
+    first, *others = laconic.simulate(finished, WORKERS).results
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("strategy", RULES)

@@ -49,13 +49,13 @@ def test_every_parameters_point_moves_once_in_a_period() -> None:
         points: list[torch.Tensor] = []
         train(
             "streaming_diloco(period=6, fragments=3, overlap=2) / none",
-            12,
+            20,
             after=lambda run, step: points.append(run.remembered("point").clone()),
         )
-        return (torch.stack(points).diff(dim=0) != 0).sum(dim=0)
+        return (torch.stack(points[-13:]).diff(dim=0) != 0).sum(dim=0)
 
     for count in laconic.simulate(moves, WORKERS).results:
-        assert count.eq(2).all()  # steps 3 to 12: each fragment arrives twice
+        assert count.eq(2).all()  # in the last twelve steps
 
 
 @pytest.mark.technique("streaming_diloco", check=3)

@@ -114,7 +114,7 @@ def train_among(strategy: str, crew: Crew | None) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("strategy", [s for s in sentences() if "@" not in s])
+@pytest.mark.parametrize("strategy", [s for s in sentences() if "@" not in str(Strategy.parse(s))])
 def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
     real = pool.run(two_of, strategy, workers=2)
     virtual = laconic.simulate(lambda: train_among(strategy, None), workers=2).results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,8 @@ class AllReduce(Architecture):
 
     order: str = knob("backend", choices=("backend", "rank"), doc="who fixes the order of sums: the transport or we")
 
-    def carry(self, request: Request, group: Group) -> Carrying:
+    def carry(self, request: Request, line: Any) -> Carrying:
+        group: Group = line
         if isinstance(request, Reduce):
             return self._reduce(request, group)
         if isinstance(request, Gather):

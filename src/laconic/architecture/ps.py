@@ -65,7 +65,7 @@ class ParameterServer(Architecture):
         parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
         letters = yield from server.aggregate(parts, "max" if request.op == "max" else "sum")
         result = torch.cat([letter.tensors[0] for letter in letters]).view(x.shape)
-        members = min(int(letter.fields["members"]) for letter in letters)
+        members = min(letter.number("members") for letter in letters)
         if request.op == "mean":
             result.mul_(1 / members)
         elif request.op == "sum" and members < server.worker.size:  # the mean of those who are left

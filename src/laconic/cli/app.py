@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import catalogue, compare, doctor, net, profile, run
+from laconic.cli import bounds, catalogue, compare, doctor, mixing, net, profile, run
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -39,6 +39,8 @@ compare.register(app)
 net.register(app)
 profile.register(app)
 doctor.register(app)
+bounds.register(app)
+mixing.register(app)
 catalogue.register(app)
 
 

@@ -23,16 +23,19 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    workers: Annotated[int, typer.Option(help="Places, one per worker.")] = 4,
+    workers: Annotated[int, typer.Option(help="Places, one per worker and server.")] = 4,
     rate: Annotated[str, typer.Option(help=_RATE_HELP)] = "100Mbit",
     delay: Annotated[str, typer.Option(help="One way between two workers: 25ms makes a round trip of 50 ms.")] = "0s",
+    link: Annotated[
+        list[str] | None, typer.Option(metavar="PLACE=RATE", help="Another rate for one link, as 3=10Mbit; repeatable.")
+    ] = None,
     name: Annotated[str, typer.Option(help="What to call it.")] = "lab",
 ) -> None:
     """Make a network that stands until `laconic net down`."""
     from laconic.engine import net
     from laconic.units import bits_per_second, seconds
 
-    made = net.up(name, workers, bits_per_second(rate), seconds(delay))
+    made = net.up(name, workers, bits_per_second(rate), seconds(delay), dict(map(net.read_link, link or ())))
     addresses = f"{made.places[0].address} to {made.places[-1].address}"
     typer.echo(f"{name}: {workers} places, {addresses}, launcher's hub {made.hub.address}")
     typer.echo(f"train on it: laconic run --net {name} --workers {workers} train.py")

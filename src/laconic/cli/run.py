@@ -29,7 +29,25 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End the whole run after this time (exit code 124).")
     ] = None,
-    restarts: Annotated[int, typer.Option(help="Start all workers again after a loss, at most so many times.")] = 0,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            help="After a loss, start all workers again at most so many times; with --servers, each by itself."
+        ),
+    ] = 0,
+    servers: Annotated[
+        int, typer.Option(help="Processes that only serve, for strategies with a server; then any worker may be lost.")
+    ] = 0,
+    server_restarts: Annotated[
+        int, typer.Option(help="Start a lost server again, from its snapshot, at most so many times.")
+    ] = 10,
+    colocate: Annotated[
+        bool, typer.Option("--colocate", help="With --net: server K shares worker K's place; else each has its own.")
+    ] = False,
+    keys: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Keys of servers on several machines: made on the first, copied by you."),
+    ] = None,
     heartbeat: Annotated[
         float, typer.Option(metavar="SECONDS", help="A rank that is silent for this long is lost.")
     ] = 20.0,
@@ -51,6 +69,13 @@ def run(
         bool, typer.Option("--trace", help="Write trace.json, a timeline for ui.perfetto.dev, to the run folder.")
     ] = False,
     net: options.Net = None,
+    slowness: Annotated[
+        str | None,
+        typer.Option(metavar="FACTORS", help="By worker, cycled: with 1,1,1,5 every fourth is 5 times as slow."),
+    ] = None,
+    stragglers: Annotated[
+        str | None, typer.Option(metavar="PxF", help="0.2x3: in 20 % of its steps, a worker takes 3 times as long.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
     ] = False,
@@ -58,10 +83,10 @@ def run(
     """Start a training script on several workers, here or on several machines.
 
     Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
-    seconds and say which.
+    seconds and say which; with --servers, the run goes on without it.
     """
     from laconic.engine.launcher.launch import launch, leave
-    from laconic.engine.launcher.request import Request, read_target
+    from laconic.engine.launcher.request import Request, read_slowness, read_stragglers, read_target
 
     request = Request(
         command=(script, *(arguments or ())),
@@ -82,6 +107,12 @@ def run(
         profile=profile,
         net=net,
         trace=trace,
+        servers=servers,
+        server_restarts=server_restarts,
+        colocate=colocate,
+        keys=keys,
+        slowness=read_slowness(slowness) if slowness else (),
+        stragglers=read_stragglers(stragglers) if stragglers else (),
     )
     code = launch(request)
     if request.engine == "real":

@@ -58,6 +58,8 @@ class Compressor(Technique):
     """From tensor to payload and back, meeting the others' payloads on the way."""
 
     axis: ClassVar[str] = "compression"
+    wire: ClassVar[torch.dtype | None] = None
+    """The format in which it sends, where casting is all it does: then it can also be told to one worker alone."""
 
     @property
     def meets(self) -> Literal["reduce", "gather"]:

@@ -16,7 +16,12 @@ def batch_size(default: int) -> int:
     Ask for it when a batch is drawn, since rules such as growing batches decide anew between steps.
     """
     worker = current()
-    return default if worker is None else _decided.get(worker, default)
+    return default if worker is None else chosen_for(worker) or default
+
+
+def chosen_for(worker: Worker) -> int | None:
+    """What the strategy has decided for this worker, if anything."""
+    return _decided.get(worker)
 
 
 def decided(worker: Worker, batch: int | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from laconic.errors import LaconicError
@@ -39,6 +39,13 @@ class RunConfig:
     profile_steps: int = 48  # steps that a rehearsal times
     net_bits_per_second: float | None = None  # what the network was asked to be, for the profile
     net_delay_seconds: float = 0.0
+    servers: int = 0  # processes that only serve
+    role: str = "worker"  # or "server", in one of these
+    index: int = 0  # which of the servers this one is
+    keys_file: str | None = None  # where this run's keys are
+    life: int = 0  # how often this process was started before
+    slowness: Sequence[float] = field(default_factory=list)  # by worker, cycled: factors of computing time
+    stragglers: Sequence[float] = field(default_factory=list)  # a probability, and then a factor
     alone: bool = False  # train without talking: what a step costs without communication
 
     @classmethod

@@ -20,8 +20,10 @@ import torch.distributed as dist
 from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import prepare_environment
 from laconic.engine.liveness.heartbeat import Heartbeat
+from laconic.engine.pace import Pace
 from laconic.engine.real import RealWorker
 from laconic.engine.recording import Recording, rank_file
+from laconic.engine.unequal import Speeds
 from laconic.worker import Worker
 
 _current: ContextVar[Worker | None] = ContextVar("laconic_worker", default=None)
@@ -66,6 +68,8 @@ def size() -> int:
 
 def _join() -> RealWorker:
     config = RunConfig.current()
+    if config.servers:
+        return _equipped(_stand_apart(config), config)
     alone = "RANK" not in os.environ or "WORLD_SIZE" not in os.environ
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     if not dist.is_initialized():
@@ -91,10 +95,23 @@ def _join() -> RealWorker:
             folder=config.folder,
         )
         atexit.register(heartbeat.stop)
-    worker = RealWorker(heartbeat)
+    return _equipped(RealWorker(heartbeat), config)
+
+
+def _stand_apart(config: RunConfig) -> RealWorker:
+    """Among servers nobody is joined to anybody: whoever dies leaves the others alone, and may come back."""
+    torch.set_num_threads(config.threads)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return RealWorker(place=(rank(), size()))
+
+
+def _equipped(worker: RealWorker, config: RunConfig) -> RealWorker:
     if config.trace and config.folder is not None:
         worker.recording = Recording(worker.rank)
         worker.recording.write_at_exit(rank_file(Path(config.folder), worker.rank))
+    speeds = Speeds.read(config.slowness, config.stragglers)
+    worker.pace = None if speeds.are_equal else Pace(speeds, worker)
     return worker
 
 

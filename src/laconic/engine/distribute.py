@@ -13,14 +13,16 @@ from laconic.engine.connect import connect
 from laconic.engine.exchange import Departed, drive
 from laconic.engine.nosync import NoSync
 from laconic.engine.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.engine.pace import slow_down
 from laconic.engine.probe import observed
 from laconic.engine.real import RealWorker
 from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.rivals.base import Rival, refuse_rivals, rival_of
 from laconic.engine.rivals.dispatch import hand_over
 from laconic.engine.rivals.text import read
+from laconic.engine.serving import serve
 from laconic.engine.session import Options, Session
-from laconic.engine.tiers import level_names
+from laconic.engine.tiers import is_collective, level_names
 from laconic.errors import ContractError, StrategyError
 from laconic.strategy import Strategy
 from laconic.worker import Group, Worker
@@ -77,7 +79,13 @@ def distribute(
 
         report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
         sys.exit(0)
+    told = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
+    if config.role == "server":
+        if isinstance(chosen, Rival) or is_collective(chosen):
+            raise ContractError(f"`{chosen}` has no server: leave --servers out, or write ps as its architecture")
+        serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), told), config)
     worker = connect()
+    slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
     if config.profile_to is not None:
         from laconic.engine.rehearsal.rehearse import rehearse  # measuring is no part of training
 
@@ -87,16 +95,19 @@ def distribute(
         return model, observed(optimizer, worker, config)
     if worker.rank == 0 and config.strategy and strategy and read(strategy) != chosen:
         print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
-    told = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
     if isinstance(chosen, Rival):
         model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
         return model, observed(optimizer, worker, config)
     device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
-    agree(describe(model, optimizer, str(chosen), told), group, device)
-    drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+    description = describe(model, optimizer, str(chosen), told)
+    if is_collective(chosen):  # otherwise the server compares, and gives everybody the first values
+        agree(description, group, device)
+        drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+    elif nonfinite == "raise":
+        raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
-    session = Session(worker, model, chosen, group, levels, options)
+    session = Session(worker, model, chosen, group, levels, options, optimizer, description)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
     return model, observed(DistributedOptimizer(optimizer, session), worker, config)
 

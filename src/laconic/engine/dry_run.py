@@ -10,7 +10,7 @@ from torch import nn, optim
 from laconic.compression.chain import chain
 from laconic.engine.config import RunConfig
 from laconic.engine.parameters import Parameters
-from laconic.engine.tiers import govern, level_names
+from laconic.engine.tiers import govern, laid_out, level_names
 from laconic.strategy import Strategy
 from laconic.worker import Kind
 
@@ -28,7 +28,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             size = sizes.get(level, workers)
             compressor = chain([word.make() for word in sentence.compression])
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
-            architecture = sentence.architecture.make()
+            architecture = laid_out(sentence)
             taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
             payload = taken + dense

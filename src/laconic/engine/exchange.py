@@ -39,6 +39,10 @@ class Departed:
         assert self._handles is not None
         self._resume([handle.wait() for handle in self._handles])
 
+    def is_there(self) -> bool:
+        """Whether nobody has to wait for what it waits for now."""
+        return self._handles is None or all(handle.done() for handle in self._handles)
+
     def rest(self) -> Journey:
         """The rest of it as a journey of its own, to be driven by whoever waits for it now."""
         while self._handles is not None:

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from laconic.worker import Worker
+
+class EndsBackward(Protocol):
+    """Who knows when a backward pass is over: a worker, or whoever listens in its place."""
+
+    def at_end_of_backward(self, finish: Callable[[], None]) -> None: ...
 
 
 class BackwardHooks:
@@ -27,7 +31,7 @@ class BackwardHooks:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: EndsBackward,
         model: nn.Module,
         parameters: Sequence[nn.Parameter],
         on_forward: Callable[[], None],

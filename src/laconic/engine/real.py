@@ -9,18 +9,25 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
+from laconic.engine.apart import ApartGroup
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
 from laconic.engine.recording import Flight, Recording
+from laconic.engine.shared import mapped_together
 from laconic.errors import LaconicError
+from laconic.worker import Group
+
+if TYPE_CHECKING:
+    from laconic.engine.pace import Pace
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -104,11 +111,13 @@ class RealGroup(CountedGroup):
 
     def _send(self, tensor: Tensor, to: int, tag: int) -> RealHandle:
         peer = self.ranks[to]
-        return self._start("send", tensor, tensor, lambda: dist.isend(tensor, peer, self.process_group, tag))
+        handle = self._start("send", tensor, tensor, lambda: dist.isend(tensor, peer, self.process_group, tag))
+        return self._worker.hold(handle)
 
     def _receive(self, tensor: Tensor, source: int, tag: int) -> RealHandle:
         peer = self.ranks[source]
-        return self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
+        handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
+        return self._worker.hold(handle)
 
     def _start(self, name: str, tensor: Tensor | None, result: Any, hand_over: Callable[[], Any]) -> RealHandle:
         recording = self._worker.recording
@@ -122,15 +131,23 @@ class RealGroup(CountedGroup):
 
 
 class RealWorker:
-    """One process of a `torch.distributed` job."""
+    """One process of a `torch.distributed` job; or, given a `place` (rank and size), of a run with servers, where no
+    process is joined to any other."""
 
-    def __init__(self, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, heartbeat: Heartbeat | None = None, place: tuple[int, int] | None = None) -> None:
         self.ledger = Ledger()
         self.heartbeat = heartbeat
         self.waited_seconds = 0.0
         self.recording: Recording | None = None
-        self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
-        self._groups: dict[tuple[int, ...], RealGroup] = {self.world.ranks: self.world}
+        self.pace: Pace | None = None  # where it is to be slower than it is
+        self._messages: list[RealHandle] = []
+        self.is_apart = place is not None
+        self.world: RealGroup | ApartGroup
+        if place is None:
+            self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
+        else:
+            self.world = ApartGroup(place[0], tuple(range(place[1])))
+        self._groups: dict[tuple[int, ...], RealGroup | ApartGroup] = {self.world.ranks: self.world}
 
     @property
     def rank(self) -> int:
@@ -149,6 +166,8 @@ class RealWorker:
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
         """Real time has passed by itself."""
+        if part == "step" and self.pace is not None:
+            self.pace.next_step()
         if self.recording is not None:
             self.recording.computed(part, name)
 
@@ -163,19 +182,34 @@ class RealWorker:
             flight.land()
             flight.waited(begin_seconds, now)
 
-    def group(self, ranks: Sequence[int]) -> RealGroup:
+    def group(self, ranks: Sequence[int]) -> RealGroup | ApartGroup:
         """Collective: every worker of the world asks for the same groups in the same order."""
         key = tuple(ranks)
         if list(key) != sorted(set(key)):
             raise LaconicError(f"a group's ranks are given in ascending order, each once, not {key}")
+        if key not in self._groups and self.is_apart:
+            self._groups[key] = ApartGroup(key.index(self.rank) if self.rank in key else -1, key)
         if key not in self._groups:
             made = dist.new_group(list(key), timeout=timedelta(minutes=30))
             self._groups[key] = RealGroup(self, made)
         return self._groups[key]
 
+    def hold(self, handle: RealHandle) -> RealHandle:
+        """Keep a message until it was waited for: one that is dropped half-way would be missed by its other end, and
+        the next message between the two would be taken for it."""
+        self._messages = [other for other in self._messages if not other.done()]
+        self._messages.append(handle)
+        return handle
+
     def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
         """A group the user made (`process_group=`, a mesh's dimension)."""
         return RealGroup(self, process_group)
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
+        return mapped_together(group, numel, dtype)
+
+    def catch_up(self) -> None:
+        """Real time needs no help."""
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Processes have nothing to share."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.architecture.server.client import Server
 from laconic.compression.base import TensorSpec
 from laconic.engine.exchange import Departed, Journey
 from laconic.engine.tiers import Stack, Tier
 from laconic.errors import StrategyError
 from laconic.schedule.plan import Message
 from laconic.strategy import DEFAULTS
-from laconic.worker import Group, Handle
+from laconic.topology.mixing import Matrix, Mixing
+from laconic.worker import Group, Handle, Home, Letter, Machine
 
 if TYPE_CHECKING:
     from laconic.engine.session import Session
@@ -45,6 +48,10 @@ class Section:
     def key(self) -> str:
         """The stack as text: how a checkpoint knows whose memory is whose."""
         return " > ".join(f"[{sentence}]@{level}" for sentence, level in self.stack)
+
+    def address(self, tier: Tier) -> str:
+        """Under which one of its tiers is found by letters."""
+        return self.session.address(tier, self.members)
 
     def seen_by(self, tier: Tier) -> SectionView:
         return SectionView(self, tier)
@@ -112,8 +119,30 @@ class SectionView:
     def steer(self, batch: int | None, rate: float) -> None:
         self.section.session.steer(batch, rate)
 
+    @property
+    def server(self) -> Server:
+        if self.tier.server is None:
+            raise StrategyError(f"`{self.tier.sentence}` has no server; write ps as its architecture")
+        return self.tier.server
+
+    def note(self, **numbers: float) -> None:
+        self.section.session.noted.update(numbers)
+
     def apply(self) -> None:
         self.section.session.apply()
+
+    def host(self, name: str, member: int, build: Callable[[], Machine]) -> None:
+        home = Home(self.group.ranks[member], on="worker")
+        self.section.session.worker.host(self._address(name), home, build)
+
+    def call(self, name: str, letter: Letter, writes: bool) -> Handle:
+        return self.section.session.worker.call(self._address(name), letter, writes)
+
+    def _address(self, name: str) -> str:
+        return f"{self.section.address(self.tier)}/{name}"
+
+    def catch_up(self) -> None:
+        self.section.session.worker.catch_up()
 
     def start(self, name: str, talk: Journey) -> None:
         assert name not in self.tier.flights, f"{name} is under way already"
@@ -122,8 +151,47 @@ class SectionView:
     def under_way(self, name: str) -> bool:
         return name in self.tier.flights
 
+    def has_arrived(self, name: str) -> bool:
+        return self.tier.flights[name].is_there()
+
     def arrive(self, name: str) -> Generator[list[Handle], Any, Any]:
         return self.tier.flights.pop(name).rest()
+
+    @property
+    def seed(self) -> int:
+        return self.tier.seed
+
+    def mixing(self, extra: int = 0) -> Mixing:
+        return self.tier.mixing(extra)
+
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        kept = float(matrix[self.group.rank, self.group.rank])
+        said = self.said(tensors)
+        heard = yield from self.hear(tensors, matrix)
+        if said is tensors:
+            return [kept * x + others for x, others in zip(tensors, heard, strict=True)]
+        return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, said, heard, strict=True)]
+
+    def hear(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        rank = self.group.rank
+        told = {j: tensors for j in np.flatnonzero(matrix[:, rank]).tolist() if j != rank}
+        weights = {j: float(matrix[rank, j]) for j in np.flatnonzero(matrix[rank]).tolist() if j != rank}
+        heard = yield from self.swap(told, dict.fromkeys(weights, tensors))
+        totals = [torch.zeros_like(x) for x in tensors]
+        for j, weight in weights.items():
+            for total, x in zip(totals, heard[j], strict=True):
+                total.add_(x, alpha=weight)
+        return totals
+
+    def said(self, tensors: list[Tensor]) -> list[Tensor]:
+        if all(self.tier.wire(x) == x.dtype for x in tensors):
+            return tensors
+        return [x.to(self.tier.wire(x)).to(x.dtype) for x in tensors]
+
+    def swap(
+        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+        return self.tier.swap(told, heard, control)
 
     def average(
         self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None

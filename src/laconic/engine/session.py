@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,12 @@ from laconic.engine import batches, metrics
 from laconic.engine.exchange import Departed, Journey, drive
 from laconic.engine.hooks import BackwardHooks
 from laconic.engine.parameters import Parameters
-from laconic.engine.reducer import Reducer
 from laconic.engine.rates import scaled
+from laconic.engine.reducer import Reducer
 from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.sections import Section, in_order
+from laconic.engine.serving import Shards, address_of, refuse_levels
+from laconic.engine.shared import share
 from laconic.engine.sparse import average_sparse
 from laconic.engine.tiers import Stack, Tier, active_conditions, govern
 from laconic.engine.turns import Turns
@@ -50,11 +53,16 @@ class Session:
         group: Group,
         levels: Mapping[str, Group],
         options: Options,
+        optimizer: Optimizer | None = None,
+        description: Mapping[str, Any] | None = None,
     ) -> None:
         self.worker, self.model, self.strategy, self.group = worker, model, strategy, group
         self.steps = 0
         self.syncing = True
-        self.optimizer: Optimizer | None = None  # the user's own, once it is known
+        self.optimizer = optimizer  # the user's own
+        self._description = dict(description or {})
+        self._number = _count(worker)
+        self.noted: dict[str, float] = {}  # what rules say of themselves: a staleness, a period
         self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
         self._in_backward = False
@@ -98,10 +106,10 @@ class Session:
             old.get((stack, tuple(members))) or self._section(stack, members)
             for stack, members in self._governed().items()
         ]
-        if self.parameters.sparse and self.replicas_differ:
+        if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(
-                f"`{self.strategy}` averages parameters, and {self.parameters.sparse_names[0]!r} has sparse gradients "
-                "that travel apart: pass sparse='dense' to distribute()"
+                f"`{self.strategy}` takes whole parameters, and {self.parameters.sparse_names[0]!r} has sparse "
+                "gradients that travel apart: pass sparse='dense' to distribute()"
             )
         if len(self._tiers) > 1 and any(tier.sync.replaces_step or tier.sync.steers for tier in self._tiers):
             does = "takes the place of optimizer.step()" if self.replaces_step else "sets batch or learning rate"
@@ -119,7 +127,30 @@ class Session:
             Tier(sentence, self.group if level is None else self._levels[level], self._options.seed, self.worker)
             for sentence, level in stack
         ]
+        for tier, (_, level) in zip(tiers, stack, strict=True):
+            if not tier.architecture.collective:
+                refuse_levels(level)
+                tier.server = self.shards(tier, members).enter(self.worker)
+            if tier.architecture.shares:
+                share(self.worker, tier.group, [*(self.parameters.dense[i] for i in members), *self.parameters.sparse])
         return Section(self, stack, members, tiers)
+
+    def shards(self, tier: Tier, members: Sequence[int]) -> Shards:
+        """A tier's parameter server for these parameters."""
+        if self.optimizer is None:
+            raise ContractError(f"`{tier.sentence}` has a server, which a crowd cannot price: use laconic.simulate")
+        name = self.address(tier, members)
+        specs, parameters = [self.parameters.specs[i] for i in members], [self.parameters.dense[i] for i in members]
+        return Shards(tier, name, specs, parameters, self.optimizer, self.group.size, self._description)
+
+    def address(self, tier: Tier, members: Sequence[int]) -> str:
+        """Under which a tier's machines for these parameters are found."""
+        return address_of(self._number, tier.sentence, members)
+
+    @property
+    def collective(self) -> bool:
+        """Whether all workers are one process group."""
+        return all(tier.architecture.collective for tier in self._tiers)
 
     @property
     def _tiers(self) -> list[Tier]:
@@ -187,7 +218,7 @@ class Session:
         try:
             journeys = self.reducer.finish()
             extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if journeys else []
-            if journeys:
+            if journeys and self.collective:
                 extras.append(Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()])))
             if self._options.refuse_nonfinite:
                 extras.append(verdict := Departed(self._agree_on_nonfinite()))
@@ -204,7 +235,7 @@ class Session:
                 f"a gradient of step {self.steps} is NaN or infinite on at least one worker; lower the learning rate, "
                 'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
             )
-        if journeys and not self._observed_arrival:
+        if journeys and self.collective and not self._observed_arrival:
             self._observe(arrival)
 
     def _on_abandoned(self) -> None:
@@ -396,6 +427,15 @@ class Session:
                 for key in memory.keys() & set(tier.compressor.conserved):
                     old = (states[r]["sections"][section.key][0]["memory"][name][key] for r in mine)
                     memory[key] = sum(old, start=torch.zeros_like(memory[key]))
+
+
+_sessions: WeakKeyDictionary[Worker, int] = WeakKeyDictionary()
+
+
+def _count(worker: Worker) -> int:
+    """The how-manieth session of this worker it is: the same number on every worker."""
+    _sessions[worker] = _sessions.get(worker, -1) + 1
+    return _sessions[worker]
 
 
 def _brought(result: Any) -> Journey:

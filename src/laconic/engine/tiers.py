@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.server.client import Server
 from laconic.compression.base import Compressor, Exchange, State, TensorSpec
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
-from laconic.engine.exchange import Departed, confer
+from laconic.engine.exchange import Departed, confer, together
 from laconic.engine.meeting import Meeting
+from laconic.engine.parcels import Parcel
 from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
+from laconic.topology.mixing import Mixing
 from laconic.worker import Group, Handle, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
@@ -37,11 +41,12 @@ class Tier:
     memory: dict[str, State] = field(default_factory=dict)
     sync_state: State = field(default_factory=dict)
     flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
+    server: Server | None = None  # where the workers meet at one
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
         self.compressor: Compressor = chain([word.make() for word in self.sentence.compression])
-        self.architecture: Architecture = self.sentence.architecture.make()
+        self.architecture = laid_out(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
         self.compression = "+".join(map(str, self.sentence.compression))
         self._carriage = str(self.sentence.architecture)
@@ -73,9 +78,36 @@ class Tier:
     def carry(self, request: Request) -> Carrying:
         """One request through the architecture."""
         self._coded("encode", self._carriage, [request.tensor.numel()])
-        result = yield from self.architecture.carry(request, self.group)
+        result = yield from self.architecture.carry(request, self.server or self.group)
         self._coded("decode", self._carriage, [request.tensor.numel()])
         return result
+
+    def mixing(self, extra: int = 0) -> Mixing:
+        """The topology's weights among this group's members and so many more."""
+        if self.sentence.topology is None:
+            raise StrategyError(f"`{self.sentence}` has no topology; write one, as in dpsgd / none / gossip / ring")
+        weights: Mixing = self.sentence.topology.make().mixing(self.group.size + extra, self.seed)
+        return weights
+
+    def wire(self, x: Tensor) -> torch.dtype:
+        """The format in which a tensor travels to one other worker; single numbers are never shortened."""
+        short = self.compressor.wire
+        shorter = short is not None and x.ndim > 0 and x.is_floating_point() and short.itemsize < x.dtype.itemsize
+        return short if short is not None and shorter else x.dtype
+
+    def swap(
+        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+        """Give these tensors to these members; what those members give, who give tensors like these."""
+        once = {id(tensors): tensors for tensors in told.values()}  # most rules tell everybody the same
+        packed = {key: Parcel.of(tensors, self.wire) for key, tensors in once.items()}
+        empty = {source: Parcel.like(tensors, self.wire) for source, tensors in heard.items()}
+        self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
+        outgoing = {to: packed[id(tensors)].messages for to, tensors in told.items()}
+        incoming = {source: parcel.messages for source, parcel in empty.items()}
+        yield from together([self.architecture.swap(outgoing, incoming, self.group, control)])
+        self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
+        return {source: parcel.unpack() for source, parcel in empty.items()}
 
     def _coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
         if self.worker is not None:
@@ -88,6 +120,12 @@ class Tier:
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.compressor.exchange(x, self.memory[spec.name], meet)
+
+
+def laid_out(sentence: Sentence) -> Architecture:
+    """A sentence's architecture, over its topology if it has one."""
+    architecture: Architecture = sentence.architecture.make()
+    return architecture.over(None if sentence.topology is None else sentence.topology.make())
 
 
 def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bool], level: str | None = None) -> Stack:
@@ -128,3 +166,10 @@ def level_names(strategy: Strategy) -> list[str]:
     if isinstance(strategy, Tiers):
         return [name for _, name in strategy.levels]
     return list(dict.fromkeys(name for part in strategy.parts_within for name in level_names(part)))
+
+
+def is_collective(strategy: Strategy) -> bool:
+    """Whether all workers are one process group in some part of it."""
+    if isinstance(strategy, Sentence):
+        return bool(strategy.architecture.make().collective)
+    return any(is_collective(part) for part in strategy.parts_within)

@@ -165,7 +165,7 @@ class Technique:
     """Base of every word class: a wrong value cannot exist, because construction checks each knob.
 
     `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same
-    sentence; no names at all mean any. How a sync rule `talks` must be among what its
+    sentence; no names at all mean any. `prefers` names what stands there when the sentence leaves it open. How a sync rule `talks` must be among what its
     architecture `offers`.
     """
 
@@ -173,6 +173,7 @@ class Technique:
     name: ClassVar[str] = ""
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     refuses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    prefers: ClassVar[Mapping[str, str]] = {}
     talks: ClassVar[str] = "average"
     offers: ClassVar[tuple[str, ...]] = ("average",)
 

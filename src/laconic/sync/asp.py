@@ -2,39 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from laconic.architecture.server.machine import Push
+import torch
+from torch import Tensor
+
+from laconic.architecture.server import tickets
+from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
+from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, take_over
+from laconic.sync.server import PushPull
+from laconic.theory import rates
+from laconic.theory.delayed.momentum import first_guess
 from laconic.worker import Field
 
 
 @technique("asp", aliases=["async", "asynchronous"], paper="Agarwal and Duchi, NIPS 2011")
 @dataclass(frozen=True)
-class ASP(ServerSync):
+class ASP(PushPull):
     """Pull, compute, push; the server steps its optimizer on every push as it comes.
 
     Each push is one worker's gradient, so that it steps with 1/N of the rate, which makes N of them the step of `bsp`;
-    `share=1` steps with all of it. A push's staleness is how many updates came between its pull and it; `staleness`
-    says what becomes of its rate: `ignore`, or `inverse` for 1/(1+tau).
+    `share=1` steps with all of it. A push's staleness tau is how many updates came between its pull and it, and
+    `staleness` says what becomes of its rate:
+
+    - `ignore`: nothing. `inverse`: 1/(1+tau) of it.
+    - `capped` (Koloskova et al., 2022): all of it up to tau = `limit`, `limit`/tau beyond, or 1/(4 L tau) where the
+      `smoothness` L is known; `limit=2N` is Mishchenko et al., 2022. `drop`: nothing beyond `limit`.
+    - `adaptive` (Aviv et al., 2021): less, the larger the delays so far; nothing need be known beforehand.
+    - `picky` (Cohen et al., 2021): only if the model has moved by less than `radius` since it was read.
+
+    `delay` bounds how many pushes a worker may be ahead of the slowest: 0 makes every step a barrier. `momentum=auto`
+    takes off the optimizer's momentum what asynchrony adds, 1 - 1/N (Mitliagkas et al., 2016).
     """
 
-    staleness: str = knob("ignore", choices=("ignore", "inverse"), doc="what a stale gradient's rate becomes")
+    staleness: str = knob(
+        "ignore",
+        choices=("ignore", "inverse", "capped", "drop", "adaptive", "picky"),
+        doc="what a stale gradient's rate becomes",
+    )
     share: float | None = knob(None, above=0, doc="of the rate for one push; default 1/N")
+    limit: int | None = knob(None, low=1, doc="staleness from which capped and drop act; default N")
+    smoothness: float | None = knob(None, above=0, doc="L of the objective, for capped; default: such that limit/tau")
+    radius: float = knob(1.0, above=0, doc="distance from which picky throws a gradient away")
+    delay: int | None = knob(None, low=0, doc="pushes by which a worker may be ahead; none: nobody waits")
+    momentum: str = knob("keep", choices=("keep", "auto"), doc="auto: less what asynchrony adds")
+    least_momentum: float = knob(-0.9, above=-1, below=1, doc="which auto does not go below")
+
+    # ------------------------------------------------------------------------------------------ server
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         tau = max(store.version - push.version, 0)
-        rate = 1 / (1 + tau) if self.staleness == "inverse" else 1.0
-        store.apply(push.tensors, push.worker, rate * (1 / store.size if self.share is None else self.share))
-        return {"staleness": tau}
+        share = 1 / store.size if self.share is None else self.share
+        factor = self._factor(store, push, tau, share)
+        if factor > 0:
+            store.apply(push.tensors, push.worker, factor * share)
+        return {"staleness": tau, "factor": factor}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        (pushed, pulled) = yield [section.server.push(section.gradients, section.step), section.server.pull()]
-        take_over(section, pulled)
-        section.note(staleness=max(int(fields["staleness"]) for fields in pushed.fields))
-        return state
+    def _factor(self, store: Store, push: Push, tau: int, share: float) -> float:
+        limit = store.size if self.limit is None else self.limit
+        if self.staleness == "inverse":
+            return rates.damped(tau)
+        if self.staleness in ("capped", "drop"):
+            known = self.smoothness is not None and store.rate(push.worker) > 0
+            rate = store.rate(push.worker) * share if known else 1.0
+            smoothness = self.smoothness if known and self.smoothness else 1 / (4 * limit)  # then it is limit/tau
+            return rates.koloskova(tau, limit, rate, smoothness, drop=self.staleness == "drop")
+        if self.staleness == "adaptive":
+            store.memory["updates"] = updates = store.memory.get("updates", 0) + 1
+            store.memory["delays"] = delays = store.memory.get("delays", 0) + tau
+            return rates.aviv(tau, updates, delays)
+        if self.staleness == "picky":
+            return float(self._distance(store, push) <= self.radius)
+        return 1.0
+
+    def _distance(self, store: Store, push: Push) -> float:
+        """How far the values have moved since this worker read them; infinitely far, if nobody knows."""
+        tickets.issue_first(store, store.flat_copy)
+        read = tickets.redeem(store, push.worker, push.version)
+        if read is None:
+            return 0.0 if push.version == store.version else float("inf")
+        moved = [torch.linalg.vector_norm(now - then) for now, then in zip(store.flats.values(), read, strict=True)]
+        return float(torch.linalg.vector_norm(torch.stack(moved)))
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return self.delay is None or store.slowest >= pull.clock - self.delay
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        if self.staleness == "picky":
+            tickets.issue(store, pull.worker, store.flat_copy)
+        return {}, None
+
+    def lost(self, store: Store, worker: int) -> None:
+        tickets.forget(store, worker)
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        if self.staleness == "picky" and len(section.server.addresses) > 1:
+            raise StrategyError("picky measures how far the whole model has moved, so one server must hold it: ps(1)")
+        if self.momentum == "auto" and not all("momentum" in group for group in section.optimizer.param_groups):
+            name = type(section.optimizer).__name__
+            raise StrategyError(f"momentum=auto sets the optimizer's momentum, and {name} has none: use SGD, or keep")
+        return {}
+
+    def settings(self, section: Section) -> dict[str, Field]:
+        if self.momentum == "keep":
+            return {}
+        return {
+            f"set.{i}.momentum": first_guess(group["momentum"], section.group.size, self.least_momentum)
+            for i, group in enumerate(section.optimizer.param_groups)
+        }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.registry import Technique
-from laconic.worker import Group, Handle
+from laconic.topology.mixing import Matrix, Mixing
+from laconic.worker import Group, Handle, Letter, Machine
 
 if TYPE_CHECKING:
-    from laconic.architecture.client import Server
+    from laconic.architecture.server.client import Server
 
 State = dict[str, Tensor]
 Talk = Generator[list[Handle], Any, Any]
@@ -80,6 +81,10 @@ class Section(Protocol):
         """The parameter server, where the architecture has one."""
         ...
 
+    def note(self, **numbers: float) -> None:
+        """Say something of oneself that people may want to see: a staleness, a period."""
+        ...
+
     def apply(self) -> None:
         """Let the user's optimizer step on this worker, for rules that replace the step."""
         ...
@@ -93,12 +98,56 @@ class Section(Protocol):
         """Exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...
 
+    @property
+    def seed(self) -> int:
+        """The same on every worker, for what all must draw alike."""
+        ...
+
+    def mixing(self, extra: int = 0) -> Mixing:
+        """The topology's weights among the group's members, and so many more that are no workers."""
+        ...
+
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Talk:
+        """The sum over neighbours j of matrix[i, j] times what j gives here. A cast rounds what is said, never what
+        stays at home, and keeps the mean of all."""
+        ...
+
+    def hear(self, tensors: list[Tensor], matrix: Matrix) -> Talk:
+        """As `mix`, without this worker's own share."""
+        ...
+
+    def said(self, tensors: list[Tensor]) -> list[Tensor]:
+        """These tensors as neighbours would get them."""
+        ...
+
+    def swap(
+        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Talk:
+        """Give tensors to single members and get, from single members, tensors like those in `heard`."""
+        ...
+
+    def host(self, name: str, member: int, build: Callable[[], Machine]) -> None:
+        """See to it that a machine of this name lives with a member; all members say so."""
+        ...
+
+    def call(self, name: str, letter: Letter, writes: bool) -> Handle:
+        """Say something to a machine that a member hosts; the handle brings its answer."""
+        ...
+
+    def catch_up(self) -> None:
+        """Let everything happen that comes before this worker's time, as whoever looks into a shared memory must."""
+        ...
+
     def start(self, name: str, talk: Talk) -> None:
         """Begin a talk without waiting; `arrive` ends it, in a later step perhaps."""
         ...
 
     def under_way(self, name: str) -> bool:
         """Whether a talk of this name was started and has not been asked for."""
+        ...
+
+    def has_arrived(self, name: str) -> bool:
+        """Whether to wait for it would take no time, as far as its first answer goes."""
         ...
 
     def arrive(self, name: str) -> Talk:

@@ -38,10 +38,9 @@ class Steered(Controlled):
 @technique("large_batch_sgd", aliases=["large_batch"], paper="Goyal et al., arXiv 1706.02677, 2017")
 @dataclass(frozen=True)
 class LargeBatchSGD(Steered):
-    """`bsp` with the linear scaling rule: the script's learning rate, tuned for a batch of `base`, is multiplied by
-    batch/base, gradually over the first `warmup` steps.
+    """`bsp` with the linear scaling rule: the learning rate grows with the batch, gradually over the first steps.
 
-    Give the script the rate of the small batch, and let it draw `laconic.batch_size(…)` samples per worker, which is
+    The script's rate, tuned for a batch of `base`, is multiplied by batch/base after `warmup` steps. Give the script the rate of the small batch, and let it draw `laconic.batch_size(…)` samples per worker, which is
     `batch` divided by their number. A scheduler's decay goes on as before: its rate is what is multiplied. Goyal's
     momentum correction is for implementations that keep the rate inside the momentum; torch.optim.SGD keeps it outside,
     where a changing rate needs none. The survey names no single system: Goyal et al. is the recipe taken.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob
-from laconic.sync.base import Section, State, Sync, Talk
+from laconic.sync.base import Section, State, Sync, Talk, average_buffers
 
 
 def kept(state: State, name: str, which: Sequence[int]) -> list[Tensor]:
@@ -39,11 +39,12 @@ class Outer(Sync):
 
     def init(self, section: Section) -> State:
         point = [p.detach().clone() for p in section.parameters]
-        return keep("point", point) | keep("momentum", [torch.zeros_like(x) for x in point])
+        memory = keep("point", point) | keep("momentum", [torch.zeros_like(x) for x in point])
+        return memory | {"began": torch.tensor(section.step)}
 
-    def ends_round(self, section: Section) -> bool:
-        """Whether the step just made is the last of a round."""
-        return (section.step + 1) % self.period == 0
+    def steps(self, section: Section, state: State) -> int:
+        """Made under this rule, the one just made included: rounds are counted from where it began to govern."""
+        return section.step + 1 - int(state["began"])
 
     def displacement(self, section: Section, state: State, which: Sequence[int]) -> Talk:
         """How far workers have come from the point since they left it, in the mean: the outer gradient."""
@@ -64,13 +65,19 @@ class Outer(Sync):
 
     @torch.no_grad()
     def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if self.ends_round(section):
+        if self.steps(section, state) % self.period == 0:
             everything = range(len(section.parameters))
             moved = yield from self.displacement(section, state, everything)
             self.move(section, state, everything, moved)
             for parameter, point in zip(section.parameters, kept(state, "point", everything), strict=True):
                 parameter.copy_(point)
+            yield from average_buffers(section)
+            yield from self.after_round(section)
         return state
+
+    def after_round(self, section: Section) -> Talk:
+        """What becomes of the inner optimizer's memory."""
+        yield from ()
 
 
 def nesterov(point: Tensor, momentum: Tensor, gradient: Tensor, rate: float, mu: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import Section, State, Talk
 from laconic.sync.outer import Outer, kept
 
 _MEAN = "mean"
@@ -36,18 +36,20 @@ class OverlapLocalSGD(Outer):
 
     @torch.no_grad()
     def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if self.ends_round(section):
+        if self.steps(section, state) % self.period == 0:
             everything = range(len(section.parameters))
-            if section.under_way(_MEAN):
-                moved = yield from section.arrive(_MEAN)
-                self.move(section, state, everything, moved)
+            yield from self._hear(section, state)
             for parameter, anchor in zip(section.parameters, kept(state, "point", everything), strict=True):
                 parameter.lerp_(anchor, self.alpha)
             section.start(_MEAN, self.displacement(section, state, everything))
         return state
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        """What is still under way is heard, so that nobody is left waiting; the mean of all replaces it."""
+    def _hear(self, section: Section, state: State) -> Talk:
+        """Move the anchor to what was started a round ago."""
         if section.under_way(_MEAN):
-            yield from section.arrive(_MEAN)
+            moved = yield from section.arrive(_MEAN)
+            self.move(section, state, range(len(section.parameters)), moved)
+
+    def leave(self, section: Section, state: State) -> Talk:
+        yield from self._hear(section, state)
         yield from super().leave(section, state)

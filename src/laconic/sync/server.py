@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Generator, Iterable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from laconic.architecture.server.client import Pulled
 from laconic.architecture.server.machine import Rule
-from laconic.sync.base import Section, Sync
+from laconic.sync.base import Section, State, Sync, Talk, average_buffers
+from laconic.worker import Field, whole
 
 
 class ServerSync(Sync, Rule):
@@ -25,6 +26,37 @@ class ServerSync(Sync, Rule):
     replicas_differ: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
     """Whether a worker that falls silent is waited for, until it counts as lost."""
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """What the server has is the model, whoever goes on changing it."""
+        (pulled,) = yield [section.server.peek()]
+        take_over(section, pulled)
+
+
+class PushPull(ServerSync):
+    """The worker's half of most asynchronous rules: push a gradient, pull the model, which is the server's alone."""
+
+    def settings(self, section: Section) -> dict[str, Field]:
+        """What the server's optimizer is told beside the worker's own settings, as `set.GROUP.NAME`."""
+        return {}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        pushing = section.server.push(section.gradients, section.step, settings=self.settings(section))
+        (pushed, pulled) = yield [pushing, section.server.pull()]
+        take_over(section, pulled)
+        section.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
+        return state
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)
+
+
+def meet_at_server(section: Section) -> Talk:
+    """When all have come, everybody takes over the server's model: replicas are only views of it."""
+    yield from section.mean([torch.zeros(1)])
+    (pulled,) = yield [section.server.peek()]
+    take_over(section, pulled)
+    yield from average_buffers(section)
 
 
 @torch.no_grad()

@@ -43,12 +43,14 @@ class SSP(ServerSync):
         before = copies(section.parameters)
         section.apply()
         changes = [after.detach() - x for after, x in zip(section.parameters, before, strict=True)]
-        pushed = section.server.push(changes, section.step)
-        clock = section.step + 1
-        if int(state["stamp"]) >= clock - self.staleness:  # what was read is fresh enough: only one's own is added
+        pushed = section.server.push(changes, section.step, **self.beside(state))
+        if int(state["stamp"]) >= section.server.clock - self.staleness:  # fresh enough: only one's own is added
             copy_into(section.parameters, [x + u / section.group.size for x, u in zip(before, changes, strict=True)])
-            yield [pushed]
             return state
         (_, pulled) = yield [pushed, section.server.pull()]
         take_over(section, pulled)
-        return {"stamp": torch.tensor(pulled.lowest("slowest"))}
+        return {**state, "stamp": torch.tensor(pulled.lowest("slowest"))}
+
+    def beside(self, state: State) -> dict[str, Field]:
+        """What a push says beside the change."""
+        return {}

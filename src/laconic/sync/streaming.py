@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import Section, State, Talk
 from laconic.sync.outer import Outer, kept, nesterov
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
@@ -48,24 +48,31 @@ class StreamingDiLoCo(Outer):
 
     @torch.no_grad()
     def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        fragments, now = fragments_of(tuple(section.names), self.fragments), section.step + 1
+        fragments = fragments_of(tuple(section.names), self.fragments)
         for f, members in enumerate(fragments):
-            offset = f * self.period // len(fragments)
-            if (now - offset) % self.period == 0:
-                section.start(f"fragment {f}", self.displacement(section, state, members))
-            if (now - offset - self.overlap) % self.period == 0 and section.under_way(f"fragment {f}"):
-                moved = yield from section.arrive(f"fragment {f}")
-                self.move(section, state, members, moved)
-                for i, point in zip(members, kept(state, "point", members), strict=True):
-                    section.parameters[i].lerp_(point, 1 - self.merge)
+            since = self.steps(section, state) - f * self.period // len(fragments)
+            if since % self.period == 0:
+                section.start(_called(f), self.displacement(section, state, members))
+            if (since - self.overlap) % self.period == 0:
+                yield from self._hear(section, state, f, members)
         return state
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        """What is still under way is heard, so that nobody is left waiting, and is part of the mean that follows."""
-        for f in range(len(fragments_of(tuple(section.names), self.fragments))):
-            if section.under_way(f"fragment {f}"):
-                yield from section.arrive(f"fragment {f}")
+    def _hear(self, section: Section, state: State, f: int, members: Sequence[int]) -> Talk:
+        """A fragment's point moves by what was said, and this worker's own values go towards it."""
+        if section.under_way(_called(f)):
+            moved = yield from section.arrive(_called(f))
+            self.move(section, state, members, moved)
+            for i, point in zip(members, kept(state, "point", members), strict=True):
+                section.parameters[i].data.lerp_(point, 1 - self.merge)
+
+    def leave(self, section: Section, state: State) -> Talk:
+        for f, members in enumerate(fragments_of(tuple(section.names), self.fragments)):
+            yield from self._hear(section, state, f, members)
         yield from super().leave(section, state)
+
+
+def _called(fragment: int) -> str:
+    return f"fragment {fragment}"
 
 
 @cache

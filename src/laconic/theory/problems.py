@@ -1,6 +1,6 @@
 """Objectives whose constants are known, to hold bounds against. Minimum 0; arrays are (…, dimension).
 
-Noise is Gaussian, independent of the point: E|noise|^2 = sigma^2 over all coordinates together.
+Noise is Gaussian: E|noise|^2 = sigma^2 + growth |grad f|^2 over all coordinates together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class Objective(Protocol):
     @property
     def sigma(self) -> float: ...
 
+    @property
+    def growth(self) -> float: ...
+
     def value(self, x: Array) -> Array: ...
 
     def gradient(self, x: Array) -> Array: ...
@@ -33,9 +36,12 @@ def noisy_gradient(
 ) -> Array:
     """A stochastic gradient at each row of x, the mean of `batch` samples; axes beyond `shape` share the noise."""
     exact = objective.gradient(x)
-    if objective.sigma == 0:
+    variance: float | Array = objective.sigma**2
+    if objective.growth:
+        variance = variance + objective.growth * np.sum(exact**2, axis=-1, keepdims=True)
+    elif objective.sigma == 0:
         return exact
-    exact += generator.standard_normal(shape) * (objective.sigma / np.sqrt(batch * shape[-1]))
+    exact += generator.standard_normal(shape) * np.sqrt(variance / (batch * shape[-1]))
     return exact
 
 
@@ -45,6 +51,7 @@ class Quadratic:
 
     curvature: tuple[float, ...]
     sigma: float = 0.0
+    growth: float = 0.0
 
     @classmethod
     def between(cls, mu: float, L: float, dimension: int, sigma: float = 0.0) -> Quadratic:
@@ -63,7 +70,7 @@ class Quadratic:
 
     def problem(self, start: Array, G2: float | None = None) -> Problem:
         L, mu = float(self.eigenvalues.max()), float(self.eigenvalues.min())
-        return Problem(L, self.sigma**2, mu, G2, float(self.value(start)), float(np.linalg.norm(start)))
+        return Problem(L, self.sigma**2, mu, G2, float(self.value(start)), float(np.linalg.norm(start)), self.growth)
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class LeastSquares:
 
     matrix: tuple[tuple[float, ...], ...]
     sigma: float = 0.0
+    growth: float = 0.0
 
     @classmethod
     def of_rank(cls, mu: float, L: float, rank: int, dimension: int, sigma: float, seed: int = 0) -> LeastSquares:
@@ -94,7 +102,8 @@ class LeastSquares:
     def problem(self, start: Array) -> Problem:
         eigenvalues = np.linalg.eigvalsh(self.hessian)
         positive = eigenvalues[eigenvalues > 1e-9]
-        return Problem(float(eigenvalues[-1]), self.sigma**2, float(positive[0]), F0=float(self.value(start)))
+        L, mu, F0 = float(eigenvalues[-1]), float(positive[0]), float(self.value(start))
+        return Problem(L, self.sigma**2, mu, F0=F0, M=self.growth)
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,7 @@ class OneSided:
     mu: float
     L: float
     sigma: float = 0.0
+    growth: float = 0.0
 
     def value(self, x: Array) -> Array:
         return np.asarray(0.5 * np.sum(np.where(x > 0, self.L, self.mu) * x * x, axis=-1))
@@ -113,7 +123,7 @@ class OneSided:
 
     def problem(self, start: Array) -> Problem:
         F0, R0 = float(self.value(start)), float(np.linalg.norm(start))
-        return Problem(self.L, self.sigma**2, self.mu, F0=F0, R0=R0)
+        return Problem(self.L, self.sigma**2, self.mu, F0=F0, R0=R0, M=self.growth)
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,7 @@ class AbsoluteLoss:
     """Sum of |x| over the root of the dimension: convex, gradients of norm 1, smooth nowhere near the optimum."""
 
     sigma: float = 0.0
+    growth: float = 0.0
 
     def value(self, x: Array) -> Array:
         return np.asarray(np.abs(x).sum(axis=-1) / np.sqrt(x.shape[-1]))

@@ -6,7 +6,7 @@ Fields are named as the papers name them, so that a calculator can be read besid
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from laconic.errors import LaconicError
@@ -51,9 +51,7 @@ class Problem:
         """A constant that a theorem cannot do without."""
         value: float | None = getattr(self, name)
         if value is None:
-            raise LaconicError(
-                f"this bound needs {name}, {_MEANING[name]}, which is not given; give it or take another"
-            )
+            raise LaconicError(f"it needs {name}, {_MEANING[name]}; give it")
         return value
 
     @property
@@ -75,7 +73,7 @@ class Bound:
     rate: float | None = None
     conditions: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     @property
     def total(self) -> float:

@@ -102,7 +102,9 @@ class Edges(Topology):
         read = [re.fullmatch(r"(\d+)\s*([->])\s*(\d+)", part) for part in parts]
         wrong = next((part for part, match in zip(parts, read, strict=True) if match is None), None)
         if wrong is not None:
-            raise StrategyError(f'{shown(wrong)} is no edge; write two workers, as in edges("0-1,1-2") or edges("0>1,1>0")')
+            raise StrategyError(
+                f'{shown(wrong)} is no edge; write two workers, as in edges("0-1,1-2") or edges("0>1,1>0")'
+            )
         found = [match.groups() for match in read if match is not None]
         if len({sign for _, sign, _ in found}) > 1:
             raise StrategyError('edges are all "-" or all ">"; write a link that goes both ways as 0>1,1>0')

@@ -113,6 +113,11 @@ class Mixing:
         return float(np.mean(sent))
 
     @property
+    def neighbours(self) -> int:
+        """How many different workers the busiest one speaks to over a period."""
+        return int((self._ever & ~np.eye(self.size, dtype=bool)).sum(axis=0).max())
+
+    @property
     def _ever(self) -> NDArray[np.bool_]:
         return np.logical_or.reduce([matrix != 0 for matrix in self.rounds])
 

@@ -16,7 +16,7 @@ from laconic.architecture.server.speech import speak, spoken_by
 from laconic.architecture.server.store import scalars_of
 from laconic.compression.base import Compressor, State, TensorSpec
 from laconic.errors import Disagreement
-from laconic.worker import Field, Handle, Letter, Worker
+from laconic.worker import Field, Handle, Letter, Worker, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Pulled:
 
     def lowest(self, name: str) -> int:
         """Of a number that every shard said."""
-        return min(int(fields[name]) for fields in self.fields)  # type: ignore[arg-type]
+        return min(whole(fields, name) for fields in self.fields)
 
 
 class Answers:
@@ -64,7 +64,8 @@ class Server:
     """
 
     worker: Worker
-    addresses: Sequence[str]
+    groups: Sequence[Sequence[str]]  # addresses of each group's shards
+    group: int
     ranges: Sequence[Range]
     specs: Sequence[TensorSpec]
     compressor: Compressor
@@ -72,10 +73,16 @@ class Server:
     optimizer: Optimizer | None = None
     memory: dict[str, State] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
+    clock: int = 0  # pushes so far, by the server's count, which begins with the slowest member's
     round: int = 0  # of aggregations among all workers
     _collected_below: int = 0
     _collected: set[int] = field(default_factory=set)
     _told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Of the shards this worker belongs to."""
+        return self.groups[self.group]
 
     def __post_init__(self) -> None:
         self.versions = self.versions or [0] * len(self.addresses)
@@ -84,34 +91,48 @@ class Server:
     # ------------------------------------------------------------------------------------------ for rules
 
     def push(
-        self, tensors: Sequence[Tensor], step: int = 0, exact: bool = False, only: int | None = None, **fields: Field
+        self,
+        tensors: Sequence[Tensor],
+        step: int = 0,
+        exact: bool = False,
+        only: int | None = None,
+        versions: Sequence[int] | None = None,
+        settings: Mapping[str, Field] | None = None,
+        **fields: Field,
     ) -> Answers:
-        """Send one tensor per parameter, compressed unless it must be exact; the receipt tells when it was taken in."""
-        changed = self._changed_settings()
+        """Send one tensor per parameter, compressed unless it must be exact; the receipt tells when it was taken in.
+
+        `versions` are what it was computed at, where that is not what was read last; `settings` are meant for the
+        server's optimizer, as `set.GROUP.NAME`, in place of the worker's own.
+        """
+        changed = {**self._changed_settings(), **(settings or {})}
+        versions = self.versions if versions is None else versions
+        self.clock += 1
         sent = []
         for k in self._chosen(only):
             words = self._words(tensors, k, step, exact)
-            letter = {"version": self.versions[k], "step": step, **changed, **words[0], **fields}
+            letter = {"version": versions[k], "step": step, **changed, **words[0], **fields}
             sent.append(self.worker.call(self.addresses[k], Letter("push", letter, words[1]), writes=True))
         return Answers(sent, lambda letters: Receipt(tuple(letter.fields for letter in letters)))
 
-    def tell(self, only: int | None = None, **fields: Field) -> Answers:
-        """A push without tensors: a clock's tick, a report."""
-        letter = [{"version": self.versions[k], **fields} for k in self._chosen(only)]
-        chosen = zip(self._chosen(only), letter, strict=True)
-        sent = [self.worker.call(self.addresses[k], Letter("push", told), writes=True) for k, told in chosen]
-        return Answers(sent, lambda letters: Receipt(tuple(letter.fields for letter in letters)))
+    def tell(self, only: int | None = None, group: int | None = None, **fields: Field) -> Answers:
+        """Report something; to another group's server where that coordinates."""
+        addresses = self.groups[self.group if group is None else group]
+        sent = [self.worker.call(addresses[k], Letter("tell", fields), writes=True) for k in self._chosen(only)]
+        return Answers(sent, lambda answers: Receipt(tuple(answer.fields for answer in answers)))
 
-    def pull(self, only: int | None = None, **fields: Field) -> Answers:
+    def pull(self, only: int | None = None, group: int | None = None, **fields: Field) -> Answers:
         """Read the values, as soon as the rule lets this worker."""
-        chosen = self._chosen(only)
-        asked = [self.worker.call(self.addresses[k], Letter("pull", fields), writes=False) for k in chosen]
+        chosen, addresses = self._chosen(only), self.groups[self.group if group is None else group]
+        asked = [self.worker.call(addresses[k], Letter("pull", fields), writes=False) for k in chosen]
 
         def combine(letters: list[Letter]) -> Pulled:
-            for k, letter in zip(chosen, letters, strict=True):
-                self.versions[k] = int(letter.fields["version"])  # type: ignore[arg-type]
             if only is not None:
                 return Pulled(list(letters[0].tensors), (letters[0].fields,))
+            if not any(letter.tensors for letter in letters):  # the rule had only something to say
+                return Pulled([], tuple(letter.fields for letter in letters))
+            for k, letter in zip(chosen, letters, strict=True):
+                self.versions[k] = letter.number("version")
             return Pulled(self._joined([letter.tensors for letter in letters]), tuple(x.fields for x in letters))
 
         return Answers(asked, combine)
@@ -119,26 +140,36 @@ class Server:
     # ------------------------------------------------------------------------------------------ for the engine
 
     def join(self, digest: str, values: Sequence[Tensor] | None) -> Generator[list[Handle], Any, None]:
-        """Become a member; the one who has `values` gives the server its first ones."""
+        """Become a member; the one who has `values` gives the servers of all groups their first ones."""
+        self._digest = digest
         letters = [
             self.worker.call(address, Letter("join", {"digest": digest}), writes=True) for address in self.addresses
         ]
         (welcomes,) = yield [Answers(letters, lambda answers: answers)]
-        self.round = self._collected_below = max(int(welcome.fields["round"]) for welcome in welcomes)
+        self.clock = max(welcome.number("clock") for welcome in welcomes)
+        self.round = self._collected_below = max(welcome.number("round") for welcome in welcomes)
         if values is not None:
             parts = [self._flat(values, k) for k in range(len(self.addresses))]
             planted = [
                 self.worker.call(address, Letter("plant", {}, part), writes=True)
-                for address, part in zip(self.addresses, parts, strict=True)
+                for addresses in self.groups
+                for address, part in zip(addresses, parts, strict=True)
             ]
             yield [Answers(planted, lambda answers: None)]
+
+    def move(self, group: int) -> Generator[list[Handle], Any, None]:
+        """Become a member of another group."""
+        if group != self.group:
+            yield from self.leave()
+            self.group, self.versions = group, [0] * len(self.addresses)
+            yield from self.join(self._digest, None)
 
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
         asked = [self.worker.call(address, Letter("peek"), writes=False) for address in self.addresses]
 
         def combine(letters: list[Letter]) -> Pulled:
-            self.versions = [int(letter.fields["version"]) for letter in letters]  # type: ignore[arg-type]
+            self.versions = [letter.number("version") for letter in letters]
             return Pulled(self._joined([letter.tensors for letter in letters]), tuple(x.fields for x in letters))
 
         return Answers(asked, combine)

@@ -45,12 +45,19 @@ class Pull:
 class Rule:
     """The server's half of a sync rule; these are the answers of a plain asynchronous server."""
 
+    def groups_of(self, size: int) -> list[list[int]]:
+        """Who shares a server of the whole model: one for all, unless the rule divides the workers."""
+        return [list(range(size))]
+
     def open(self, store: Store) -> None:
         """Before anything is received: what the rule remembers on the server."""
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         """Take an update in; what is returned the worker finds in its receipt."""
         raise NotImplementedError(f"{type(self).__name__} does not push")
+
+    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+        """A worker, of this group or another, reports something: no update, and no tick of its clock."""
 
     def readable(self, store: Store, pull: Pull) -> bool:
         """Whether this read has an answer now."""
@@ -63,6 +70,22 @@ class Rule:
     def lost(self, store: Store, worker: int) -> None:
         """A worker is gone."""
 
+    def relay(self, store: Store) -> Relay | None:
+        """What the servers of other groups must hear, after a push."""
+        return None
+
+    def relayed(self, store: Store, relay: Relay) -> None:
+        """Another group's server has said something; each thing once, in its order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Relay:
+    """From one group's server to the others': its how-manieth, with a tensor per range."""
+
+    group: int
+    turn: int
+    tensors: Sequence[Tensor]
+
 
 class Shard:
     """One server as a machine: joins, first values, aggregation among all, and the rule's pushes and pulls.
@@ -70,8 +93,19 @@ class Shard:
     Reads of one version share one copy of the values. A worker that was lost and speaks again is a member again.
     """
 
-    def __init__(self, store: Store, rule: Rule, compressor: Compressor, meetings: Meetings, digest: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rule: Rule,
+        compressor: Compressor,
+        meetings: Meetings,
+        digest: str,
+        others: Sequence[str] = (),
+    ) -> None:
         self.store, self.rule = store, rule
+        self.outgoing: list[tuple[str, Letter]] = []
+        self._others = others  # the same shard of other groups
+        self._heard: dict[int, int] = {}  # by group: how much of what it said
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
         self._results: dict[int, tuple[list[Tensor], int]] = {}  # what came out, of how many
@@ -82,13 +116,16 @@ class Shard:
     # ------------------------------------------------------------------------------------------ writes
 
     def write(self, sender: int, letter: Letter) -> Letter:
-        self.store.clocks.setdefault(sender, self.store.slowest)  # who comes later has no past to wait for
+        if letter.kind in ("join", "push", "contribute"):
+            self.store.clocks.setdefault(sender, self.store.slowest)  # who comes later has no past to wait for
         answer: dict[str, Callable[[int, Letter], Letter]] = {
             "join": self._join,
             "plant": self._plant,
             "push": self._push,
+            "tell": self._told,
             "contribute": self._contribute,
             "leave": self._leave,
+            "relay": self._relayed,
         }
         if letter.kind not in answer:
             raise ContractError(f"a parameter server knows no letter of the kind {letter.kind!r}")
@@ -112,28 +149,48 @@ class Shard:
 
     def _push(self, sender: int, letter: Letter) -> Letter:
         store, fields = self.store, letter.fields
+        version, tensors = letter.number("version", 0), self._decoded(sender, letter)  # refused before anything changes
         store.scalars.setdefault(sender, {}).update(_scalars(fields))
-        store.clocks[sender] += 1
-        clock, version = store.clocks[sender], int(fields.get("version", 0))  # type: ignore[arg-type]
-        push = Push(sender, clock, version, self._decoded(sender, letter), fields)
+        clock = store.clocks[sender] = store.clocks[sender] + 1
+        push = Push(sender, clock, version, tensors, fields)
         before = store.version
         receipt = {"clock": clock, "version": before, **self.rule.receive(store, push)}
         if store.version != before:
             self._published = None
+        relay = self.rule.relay(store)
+        if relay is not None:
+            told = Letter("relay", {"group": relay.group, "turn": relay.turn}, tuple(store.flattened(relay.tensors)))
+            self.outgoing += [(address, told) for address in self._others]
         return Letter("receipt", receipt)
+
+    def _relayed(self, sender: int, letter: Letter) -> Letter:
+        """A server that was restarted may say again what it said before."""
+        group, turn = letter.number("group"), letter.number("turn")
+        if turn > self._heard.get(group, 0):
+            self._heard[group] = turn
+            self.rule.relayed(self.store, Relay(group, turn, self._views(letter)))
+            self._published = None
+        return Letter("receipt")
+
+    def _told(self, sender: int, letter: Letter) -> Letter:
+        self.rule.told(self.store, sender, letter.fields)
+        return Letter("receipt")
 
     def _decoded(self, sender: int, letter: Letter) -> list[Tensor]:
         """Tensors that were compressed travel as so many words each; all others, of one dtype, as one."""
         counts = letter.fields.get("words")
         if counts is None:
             return self._views(letter) if letter.tensors else []
-        if not isinstance(counts, list) or len(counts) != len(self.store.specs) or sum(counts) != len(letter.tensors):
+        lengths = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
+        if len(lengths) != len(self.store.specs) or sum(lengths) != len(letter.tensors):
             raise ContractError(f"worker {sender} sent {len(letter.tensors)} words that are not those of this shard")
-        step = int(letter.fields.get("step", 0))  # type: ignore[arg-type]
+        step = letter.number("step", 0)
         rest, decoded = list(letter.tensors), []
-        for spec, count in zip(self.store.specs, counts, strict=True):
-            words, rest = rest[: int(count)], rest[int(count) :]
-            decoded.append(listen(spoken_by(self._compressor, spec), spec, words, self._meetings(sender, spec.name, step)))
+        for spec, count in zip(self.store.specs, lengths, strict=True):
+            words, rest = rest[:count], rest[count:]
+            decoded.append(
+                listen(spoken_by(self._compressor, spec), spec, words, self._meetings(sender, spec.name, step))
+            )
         return decoded
 
     def _views(self, letter: Letter) -> list[Tensor]:
@@ -145,12 +202,12 @@ class Shard:
         return self.store.views(letter.tensors)
 
     def _contribute(self, sender: int, letter: Letter) -> Letter:
-        turn, op = int(letter.fields["round"]), str(letter.fields["op"])  # type: ignore[arg-type]
+        turn, op = letter.number("round"), str(letter.fields.get("op"))
         if op not in _COMBINE:
             raise ContractError(f"a server sums, takes maxima or gathers, not {op!r}")
         if turn not in self._results:
             self._rounds.setdefault(turn, (op, {}))[1][sender] = list(letter.tensors)
-        self._collected[sender] = int(letter.fields["collected"])  # type: ignore[arg-type]
+        self._collected[sender] = letter.number("collected")
         self.store.clocks[sender] += 1
         self._complete()
         return Letter("receipt")
@@ -201,7 +258,7 @@ class Shard:
         return self._published[1]
 
     def _collect(self, letter: Letter) -> Letter | None:
-        found = self._results.get(int(letter.fields["round"]))  # type: ignore[arg-type]
+        found = self._results.get(letter.number("round"))
         return None if found is None else Letter("sum", {"members": found[1]}, tuple(found[0]))
 
     # ------------------------------------------------------------------------------------------ saving
@@ -212,6 +269,7 @@ class Shard:
             "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
             "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
             "collected": {str(w): turn for w, turn in self._collected.items()},
+            "heard": {str(g): turn for g, turn in self._heard.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -220,6 +278,7 @@ class Shard:
         self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
         self._results = {int(t): (list(x), members) for t, (x, members) in state["results"].items()}
         self._collected = {int(w): turn for w, turn in state["collected"].items()}
+        self._heard = {int(g): turn for g, turn in state["heard"].items()}
 
 
 def _summed(contributions: list[list[Tensor]]) -> list[Tensor]:

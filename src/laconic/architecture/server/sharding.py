@@ -6,6 +6,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from laconic.compression.base import TensorSpec
 
@@ -43,7 +44,7 @@ def even(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
     for i, spec in enumerate(specs):
         cuts = [(k * total // shards - passed) // spec.dtype.itemsize for k in range(1, shards)]
         places = [0, *sorted({min(max(cut, 0), spec.numel) for cut in cuts} - {0, spec.numel}), spec.numel]
-        for start, stop in zip(places, places[1:], strict=False):
+        for start, stop in pairwise(places):
             middle = passed + (start + stop) * spec.dtype.itemsize // 2
             found.append(Range(i, start, stop, min(middle * shards // max(total, 1), shards - 1)))
         passed += spec.nbytes

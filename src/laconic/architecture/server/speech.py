@@ -17,7 +17,6 @@ from laconic.compression.base import Compressor, Outcome, State, TensorSpec
 from laconic.compression.none import Identity
 from laconic.worker import Gather, Meet, Reduce, Request
 
-
 _PLAIN = Identity()
 
 
@@ -48,9 +47,7 @@ def listen(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], me
     return _hold(compressor, empty, compressor.init(spec), meet, answer).result
 
 
-def _hold(
-    compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: Callable[[Request], Any]
-) -> Outcome:
+def _hold(compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: Callable[[Request], Any]) -> Outcome:
     exchange = compressor.exchange(x, state, meet)
     reply: Any = None
     while True:

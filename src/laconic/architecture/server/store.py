@@ -20,7 +20,7 @@ Scalar = int | float | bool | list[float]
 class Store:
     """One shard of a model.
 
-    `version` counts updates; `clocks` say how many writes of each member were received (what a worker calls its clock);
+    `size` counts all workers, `group` says which of several servers of the whole model this is; `version` counts updates; `clocks` say how many writes of each member were received (what a worker calls its clock);
     `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory, so that they travel as one.
     """
 
@@ -31,8 +31,10 @@ class Store:
         parameters: Sequence[Tensor],
         optimizer: Optimizer,
         size: int,
+        group: int = 0,
+        members: Sequence[int] | None = None,
     ) -> None:
-        self.size = size
+        self.size, self.group = size, group
         self.ranges = ranges
         self.specs = [r.spec(specs) for r in ranges]
         self.flats = {
@@ -42,7 +44,9 @@ class Store:
         self.values = [nn.Parameter(view) for view in self.views(list(self.flats.values()))]
         self.optimizer = _moved(optimizer, parameters, ranges, self.values)
         self.version = 0
-        self.clocks = dict.fromkeys(range(size), 0)  # all of them are expected until they are lost
+        self.clocks = dict.fromkeys(
+            range(size) if members is None else members, 0
+        )  # all of them are expected until they are lost
         self.scalars: dict[int, dict[str, Scalar]] = {}
         self.memory: dict[str, Any] = {}
         self.planted = False
@@ -52,6 +56,11 @@ class Store:
         lengths = {d: [s.numel for s in self.specs if s.dtype == d] for d in self.flats}
         parts = {d: iter(flat.split(lengths[d])) for d, flat in zip(self.flats, flats, strict=True)}
         return [next(parts[s.dtype]).view(s.shape) for s in self.specs]
+
+    def flattened(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """A tensor per range as one new flat tensor per dtype: the reverse of `views`."""
+        pairs = list(zip(self.specs, tensors, strict=True))
+        return [torch.cat([x.reshape(-1) for spec, x in pairs if spec.dtype == dtype]) for dtype in self.flats]
 
     def flat_copy(self) -> list[Tensor]:
         """The values as they are now, one tensor per dtype."""
@@ -70,6 +79,10 @@ class Store:
     def fastest(self) -> int:
         return max(self.clocks.values(), default=0)
 
+    def rate(self, worker: int) -> float:
+        """The learning rate this worker sent, of the first group."""
+        return float(self.scalars.get(worker, {}).get("0.lr", self.optimizer.param_groups[0]["lr"]))  # type: ignore[arg-type]
+
     def apply(self, gradients: Sequence[Tensor], worker: int, rate: float = 1.0) -> None:
         """One step of the optimizer, with the settings this worker sent and `rate` times its learning rate."""
         for value, gradient in zip(self.values, gradients, strict=True):
@@ -77,7 +90,8 @@ class Store:
         groups = self.optimizer.param_groups
         for name, scalar in self.scalars.get(worker, {}).items():
             index, _, key = name.partition(".")
-            groups[int(index)][key] = tuple(scalar) if isinstance(scalar, list) else scalar
+            if key in groups[int(index)]:  # a rule may step with an optimizer of its own
+                groups[int(index)][key] = tuple(scalar) if isinstance(scalar, list) else scalar
         rates = [group["lr"] for group in groups]
         for group in groups:
             group["lr"] = group["lr"] * rate

@@ -29,13 +29,17 @@ def report_failure(agent: Agent) -> int:
     ranks = lost.ranks if lost is not None else tuple(rank for rank, code in codes.items() if code)
     say("the run failed" + (f": {lost.headline()}" if lost is not None else "."))
     for rank in (r for r in ranks if r in agent.ranks):
-        log = agent.site.log(rank)
         ended = f" ({describe_exit(codes[rank])[0]})" if rank in codes else ""
-        print(f"  log of rank {rank}{ended}: {shown(log)}", file=sys.stderr)
-        for line in _tail(log) if rank != 0 else ():  # rank 0's is above already
-            print(f"  | {line}", file=sys.stderr)
+        show_log(f"rank {rank}{ended}", agent.site.log(rank), tail=rank != 0)
     code = next((codes[rank] for rank in ranks if codes.get(rank)), EXIT_LOST)
     return 128 - code if code < 0 else code
+
+
+def show_log(name: str, log: Path, tail: bool) -> None:
+    """Where somebody's log is, and how it ends; rank 0's end is on the console already."""
+    print(f"  log of {name}: {shown(log)}", file=sys.stderr)
+    for line in _tail(log) if tail else ():
+        print(f"  | {line}", file=sys.stderr)
 
 
 def explain(error: BaseException, request: Request) -> str:

@@ -12,8 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from subprocess import Popen
 from typing import Any
 
@@ -25,6 +24,9 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from laconic.engine.config import attempt_prefix
 from laconic.engine.launcher import processes
+from laconic.engine.launcher.account import report_failure
+from laconic.engine.launcher.crew import OnStart
+from laconic.engine.launcher.site import Site
 from laconic.engine.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
 from laconic.engine.liveness.watch import Place, Watch
 
@@ -36,26 +38,10 @@ _TELL_SECONDS = 2.0
 _LATER = 1.5  # launchers watch each other too, for scripts without a heartbeat; ranks, which know more, speak first
 
 
-@dataclass(frozen=True)
-class Site:
-    """Where this agent runs: its address for the other machines, its name for people, its run folder."""
-
-    address: str
-    machine: str
-    folder: Path
-    nodes: int
-    heartbeat_seconds: float
-
-    def log(self, rank: int) -> Path:
-        return self.folder / "logs" / f"rank-{rank}.log"
-
-
 class Agent(LocalElasticAgent):
     """One per machine. `attempt` counts from 0; `lost` and `codes` (exit code per rank) say how the last one ended."""
 
-    def __init__(
-        self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: Callable[[WorkerGroup], None]
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: OnStart) -> None:
         super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, shutdown_timeout=1)
         self.site = site
         self.attempt = 0
@@ -67,11 +53,25 @@ class Agent(LocalElasticAgent):
         self._server: TCPStore | None = None
         self._starting = threading.Lock()
         self._stopping = False
+        self._failed = False
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks on this machine."""
         return tuple(worker.global_rank for worker in self._worker_group.workers)
+
+    def see_through(self) -> None:
+        result = self.run()
+        self._failed = result is None or result.is_failed()
+
+    def account(self) -> int:
+        if not self._failed and self.lost is None:
+            return 0
+        self._linger()
+        return report_failure(self)
+
+    def facts(self) -> dict[str, Any]:
+        return {"attempts": self.attempt + 1, "lost": None if self.lost is None else asdict(self.lost)}
 
     def stop(self, number: signal.Signals, cause: str, seconds: float) -> None:
         """End everything from another thread: tell the other machines, forward the signal, then kill what is left."""
@@ -85,7 +85,7 @@ class Agent(LocalElasticAgent):
         processes.await_exits(workers, seconds)
         processes.kill(workers)
 
-    def linger(self) -> None:
+    def _linger(self) -> None:
         """Keep the store alive until other machines have read why the run ended, where this process hosts it."""
         if self._server is not None and self.site.nodes > 1:
             time.sleep(2.5 * interval(self.site.heartbeat_seconds))
@@ -115,7 +115,7 @@ class Agent(LocalElasticAgent):
             self.lost, self.codes = None, {}
             lost_file(self.site.folder, attempt_prefix(self.attempt)).unlink(missing_ok=True)
             self._watch_store(worker_group)
-            self._on_start(worker_group)
+            self._on_start(worker_group.group_rank or 0, self.ranks, worker_group.workers[0].world_size)
             ids: dict[int, Any] = super()._start_workers(worker_group)
             return ids
 

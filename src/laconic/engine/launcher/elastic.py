@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
-from laconic.engine.interfaces import address_towards, is_own, machine_towards
-from laconic.engine.launcher.agent import Agent, Site
+from laconic.engine.interfaces import is_own
+from laconic.engine.launcher.agent import Agent
+from laconic.engine.launcher.crew import OnStart
 from laconic.engine.launcher.request import Request
+from laconic.engine.launcher.site import JOIN_SECONDS, Site, await_host
 from laconic.engine.net import find
 from laconic.errors import LaconicError
 
 _RUN_ID = "laconic"
-_JOIN = timedelta(minutes=15)
+_JOIN = timedelta(seconds=JOIN_SECONDS)
 # The shell only opens the log (both streams, appended, so that a restart keeps the past) and becomes the worker.
 _SHELL = 'exec "$@" >>"$0/rank-$RANK.log" 2>&1'
 # On a shaped network it first goes to its own place, whose interface is the only one there is.
@@ -48,12 +48,9 @@ class _FixedSize(DynamicRendezvousHandler):
         return True
 
 
-def build_agent(
-    request: Request, folder: Path, say: Callable[[str], None], on_start: Callable[[WorkerGroup], None]
-) -> Agent:
+def build_agent(request: Request, folder: Path, say: Callable[[str], None], on_start: OnStart) -> Agent:
     """An agent ready to run: connected to (or hosting) the rendezvous, nothing started yet."""
-    host, _ = request.endpoint
-    site = Site(address_towards(host), machine_towards(host), folder, request.nodes, request.heartbeat_seconds)
+    site = Site.of(request, folder)
     # torch would keep one store for all attempts: with the addresses of dead workers in it, so that gloo connects to
     # nobody, and known only to the machines of the first, so that one that comes back waits for ever.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -83,7 +80,7 @@ def _rendezvous(request: Request, site: Site) -> _FixedSize:
     host, port = request.endpoint
     for hosts in (True, False) if is_own(host) else (False,):  # a second agent on the host's machine is a guest too
         if not hosts:
-            _await(host, port)
+            await_host(host, port)
         parameters = RendezvousParameters(
             "c10d", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _RUN_ID,
             request.nodes, request.nodes, site.address, is_host=str(hosts),
@@ -97,18 +94,3 @@ def _rendezvous(request: Request, site: Site) -> _FixedSize:
         )
         return handler
     raise LaconicError(f"another program uses port {port} of {host}: choose another port for --rendezvous.")
-
-
-def _await(host: str, port: int) -> None:
-    """Wait until somebody listens there: the machines need not be started in any order."""
-    deadline = time.monotonic() + _JOIN.total_seconds()
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.5)
-    raise LaconicError(
-        f"nothing answers at the rendezvous {host}:{port}. Start the same command on {host} too (it hosts the "
-        f"meeting), and check that no firewall closes port {port}."
-    )

@@ -1,8 +1,7 @@
 """Start a run on this machine and see it through: signals, clock, console, and a clean account of how it ended.
 
-torch's elastic launcher does rendezvous, process start and restarts; `agent.py` names who was lost. The agent lives in
-a thread, so that this (the main) thread can always answer Ctrl-C and --timeout, even while the agent waits in native
-code for a machine that does not answer.
+A *crew* starts the processes and names who was lost. It lives in a thread, so that this (the main) thread can always
+answer Ctrl-C and --timeout, even while the crew waits in native code for a machine that does not answer.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from laconic.engine.interfaces import prepare_environment
-from laconic.engine.launcher.account import explain, report_failure, say, shown
+from laconic.engine.launcher.account import explain, say, shown
 from laconic.engine.launcher.folder import Record, choose_folder
 from laconic.engine.launcher.follow import Follow
 from laconic.engine.launcher.request import Request
@@ -28,9 +27,7 @@ from laconic.engine.net import find
 from laconic.engine.recording import forget, merge
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.agent.server.api import WorkerGroup
-
-    from laconic.engine.launcher.agent import Agent
+    from laconic.engine.launcher.crew import Crew
 
 EXIT_TIMEOUT = 124
 """Exit code of a run that --timeout ended, as timeout(1) has it."""
@@ -86,7 +83,7 @@ def _dry_run(request: Request) -> int:
 
 
 class _Run:
-    """One launch: the agent's thread, the console, and the account at the end."""
+    """One launch: the crew's thread, the console, and the account at the end."""
 
     def __init__(self, request: Request, folder: Path) -> None:
         self._request, self._folder = request, folder
@@ -102,9 +99,12 @@ class _Run:
             threads=request.threads,
             heartbeat_seconds=request.heartbeat_seconds,
             restarts=request.restarts,
+            servers=request.servers,
+            slowness=list(request.slowness),
+            stragglers=list(request.stragglers),
             targets=dict(request.targets),
         )
-        self._agent: Agent | None = None
+        self._crew: Crew | None = None
         self._node = 0
         self._follow: Follow | None = None
         self._lock = threading.Lock()
@@ -112,15 +112,14 @@ class _Run:
         self._wake = threading.Event()
         self._signal: signal.Signals | None = None
         self._error: BaseException | None = None
-        self._failed = False
 
     def carry_out(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        if self._request.nodes > 1:
+        if self._request.nodes > 1 and not self._request.servers:
             say(f"waiting for {self._request.nodes} machines at {self._request.rendezvous}")
         begin = time.monotonic()
-        threading.Thread(target=self._run_agent, name="laconic-agent", daemon=True).start()
+        threading.Thread(target=self._run_crew, name="laconic-crew", daemon=True).start()
         in_time = self._wake.wait(self._request.timeout_seconds)
         if self._signal is not None:
             code, state = self._interrupted(self._signal), "interrupted"
@@ -129,43 +128,42 @@ class _Run:
         else:
             code = self._account()
             state = "failed" if code else "succeeded"
-        if self._request.trace and self._agent is not None:
-            say(merge(self._folder, self._agent.ranks, self._node))
-        lost = None if self._agent is None else self._agent.lost
-        self._record.end(
-            state,
-            code,
-            attempts=0 if self._agent is None else self._agent.attempt + 1,
-            seconds=round(time.monotonic() - begin, 3),
-            lost=None if lost is None else asdict(lost),
-        )
+        if self._request.trace and self._crew is not None:
+            say(merge(self._folder, self._crew.ranks, self._node))
+        facts = {"attempts": 0, "lost": None} if self._crew is None else self._crew.facts()
+        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **facts)
         return code
 
-    def _run_agent(self) -> None:
+    def _run_crew(self) -> None:
         try:
-            from laconic.engine.launcher.elastic import build_agent
-
-            agent = build_agent(self._request, self._folder, say, self._started)
+            crew = self._build_crew()
             with self._lock:
                 if self._ending:
                     return
-                self._agent = agent
-            result = agent.run()
-            self._failed = result is None or result.is_failed()
+                self._crew = crew
+            crew.see_through()
         except BaseException as error:
             self._error = error
         self._wake.set()
 
-    def _started(self, group: WorkerGroup) -> None:
-        """Called by the agent before it starts an attempt's workers."""
-        assert self._agent is not None
-        site = self._agent.site
-        self._node = group.group_rank or 0
-        self._record.begin(self._node)
-        ranks = [worker.global_rank for worker in group.workers]
+    def _build_crew(self) -> Crew:
+        if self._request.servers:
+            from laconic.engine.launcher.supervise import build_supervisor
+
+            return build_supervisor(self._request, self._folder, say, self._started)
+        from laconic.engine.launcher.elastic import build_agent
+
+        return build_agent(self._request, self._folder, say, self._started)
+
+    def _started(self, node: int, ranks: Sequence[int], size: int) -> None:
+        """Called by the crew before it starts processes."""
+        assert self._crew is not None
+        site, self._node = self._crew.site, node
+        self._record.begin(node)
         forget(self._folder, ranks)
-        where = f"{name_ranks(ranks)} of {group.workers[0].world_size} on {site.machine}"
-        say(f"starting {where}; logs: {shown(self._folder / 'logs')}/rank-N.log")
+        servers = f" and {self._request.servers} server(s)" if self._request.servers and node == 0 else ""
+        who = f"{name_ranks(ranks)} of {size}{servers} on {site.machine}"
+        say(f"starting {who}; logs: {shown(self._folder / 'logs')}/rank-N.log")
         self._finish_console()
         if 0 in ranks:
             self._follow = Follow(site.log(0))
@@ -192,19 +190,16 @@ class _Run:
     def _end(self, number: signal.Signals, cause: str) -> None:
         with self._lock:
             self._ending = True
-        if self._agent is not None:
-            self._agent.stop(number, cause, _STOP_SECONDS)
+        if self._crew is not None:
+            self._crew.stop(number, cause, _STOP_SECONDS)
         self._finish_console()
 
     def _account(self) -> int:
         self._finish_console()
-        if self._error is not None or self._agent is None:
+        if self._error is not None or self._crew is None:
             say(f"the run could not go on: {explain(self._error or RuntimeError(), self._request)}")
             return 1
-        if self._failed or self._agent.lost is not None:
-            self._agent.linger()
-            return report_failure(self._agent)
-        return 0
+        return self._crew.account()
 
     def _finish_console(self) -> None:
         if self._follow is not None:

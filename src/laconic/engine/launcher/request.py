@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -13,6 +13,7 @@ from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import resolves_to_loopback
 from laconic.engine.net import HUB_ADDRESS, find
 from laconic.engine.net.state import load
+from laconic.engine.unequal import Speeds
 from laconic.errors import LaconicError
 
 
@@ -40,6 +41,12 @@ class Request:
     engine: str = "real"
     network: str | None = None  # of virtual workers: a .toml file or a rate
     net: str | None = None  # of real ones on this machine: a network made by `laconic net up`
+    servers: int = 0  # processes that only serve, on the first machine
+    server_restarts: int = 10  # of each server
+    colocate: bool = False  # on a shaped network: server k lives in worker k's place
+    keys: str | None = None  # the file of the run's keys; None: in the run folder
+    slowness: Sequence[float] = ()  # worker by worker, cycled
+    stragglers: Sequence[float] = ()  # a probability and a factor
     trace: bool = False
     gate: str | None = None  # these four are a comparison's: see RunConfig
     record_steps: bool = False
@@ -55,6 +62,8 @@ class Request:
         _at_least("--nodes", self.nodes, 1)
         _at_least("--restarts", self.restarts, 0)
         _at_least("--threads", self.threads, 1)
+        _at_least("--servers", self.servers, 0)
+        _at_least("--server-restarts", self.server_restarts, 0)
         _at_least("--heartbeat", self.heartbeat_seconds, 1)
         if self.timeout_seconds is not None:
             _at_least("--timeout", self.timeout_seconds, 1)
@@ -68,9 +77,28 @@ class Request:
             chosen = read(self.strategy)  # refuses with a sentence of its own
             if isinstance(chosen, Rival):
                 chosen.check(virtual=self.engine == "virtual", dry_run=self.dry_run)
+                if self.servers:
+                    raise LaunchError(f"`{chosen}` has no server: leave --servers out.")
+        self.speeds()  # refuses with a sentence of its own
         self._check_rendezvous()
         self._check_engine()
+        self._check_servers()
         self._check_net()
+
+    def speeds(self) -> Speeds:
+        """Who is slower than whom, and when."""
+        return Speeds.read(self.slowness, self.stragglers)
+
+    def _check_servers(self) -> None:
+        if self.colocate and not (self.servers and self.net is not None):
+            raise LaunchError("--colocate says where servers live on a shaped network: add --servers and --net.")
+        if self.keys is not None and (self.engine == "virtual" or not self.servers):
+            raise LaunchError("--keys are for real processes that talk to servers: add --servers, or leave them out.")
+        if self.servers and self.nodes > 1 and self.keys is None:
+            raise LaunchError(
+                "workers of several machines need the same keys to talk to the servers: give --keys FILE, which the "
+                "first machine makes where it is missing, and copy that file to the others (over ssh, say)."
+            )
 
     def _check_engine(self) -> None:
         if self.engine not in ("real", "virtual"):
@@ -79,6 +107,10 @@ class Request:
             raise LaunchError("--network describes virtual workers: add --engine virtual.")
         if self.engine == "real" and self.profile is not None:
             raise LaunchError("--profile is for virtual workers, real ones take their own time: add --engine virtual.")
+        if self.engine == "real" and min(self.slowness, default=1) < 1:
+            raise LaunchError("--slowness below 1 would make a real worker faster than it is: give factors from 1 on.")
+        if self.engine == "real" and self.stragglers and self.stragglers[1] < 1:
+            raise LaunchError("--stragglers take longer, not shorter: give a factor from 1 on.")
         if self.engine == "virtual" and (self.nodes > 1 or self.module or self.timeout_seconds):
             raise LaunchError("virtual workers live in one process: leave out --nodes, --timeout and -m.")
 
@@ -91,6 +123,12 @@ class Request:
                 "--network instead."
             )
         places = len(find(self.net).places)
+        if not self.colocate and self.servers and self.workers + self.servers > places:
+            raise LaunchError(
+                f"--workers {self.workers} and --servers {self.servers} need {self.workers + self.servers} places, the "
+                f"network {self.net!r} has {places}: make a larger one with `laconic net up --workers "
+                f"{self.workers + self.servers}`, or let servers share the workers' places with --colocate."
+            )
         if self.workers > places:
             raise LaunchError(
                 f"--workers {self.workers} do not fit into the network {self.net!r}, which has {places} places: ask "
@@ -162,6 +200,9 @@ class Request:
             profile_steps=self.profile_steps,
             net_bits_per_second=None if state is None else min(filter(None, state.bits_per_second), default=None),
             net_delay_seconds=0.0 if state is None else state.delay_seconds,
+            servers=self.servers,
+            slowness=list(self.slowness),
+            stragglers=list(self.stragglers),
         )
 
     def python_arguments(self) -> list[str]:
@@ -178,6 +219,27 @@ def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[s
         return name.strip(), float(value)
     except ValueError:
         raise refusal(f"--target {text!r} is not NAME=VALUE: write, for example, --target loss=1.6.") from None
+
+
+def read_slowness(text: str) -> tuple[float, ...]:
+    """Factors by worker, from "1,1,1,5"."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise LaunchError(
+            f"--slowness {text!r} is no list of factors: write, for example, --slowness 1,1,1,5."
+        ) from None
+
+
+def read_stragglers(text: str) -> tuple[float, float]:
+    """A probability and a factor, from "0.2x3"."""
+    probability, _, factor = text.partition("x")
+    try:
+        return float(probability), float(factor)
+    except ValueError:
+        raise LaunchError(
+            f"--stragglers {text!r} is not PROBABILITYxFACTOR: write 0.2x3 for 3 times as long in 20 % of the steps."
+        ) from None
 
 
 def _at_least(option: str, value: float, least: float) -> None:

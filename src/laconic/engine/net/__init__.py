@@ -8,7 +8,7 @@ Nothing here touches the machine's own network: every interface lives in a names
 
 from laconic.engine.net.kernel import NetError
 from laconic.engine.net.manage import down, every, find, shaped, standing, up
-from laconic.engine.net.network import Net
+from laconic.engine.net.network import Net, read_link
 from laconic.engine.net.place import Place, interface_bytes
 from laconic.engine.net.state import HUB_ADDRESS
 
@@ -21,6 +21,7 @@ __all__ = [
     "every",
     "find",
     "interface_bytes",
+    "read_link",
     "shaped",
     "standing",
     "up",

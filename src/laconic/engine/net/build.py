@@ -21,15 +21,18 @@ def build(state: State) -> None:
         ip("netns", "add", place.namespace)
         _settle(place.namespace, state)
     cables.lay(state)
-    ports = [f"link set {state.port(n)} master {hub.interface} up" for n in range(state.workers)]
+    bridges = [hub.interface, *map(state.site_bridge, state.sites)]
+    plugs = [(state.port(n), state.bridge(n)) for n in range(state.workers)]
+    for site in state.sites:
+        plugs += zip(state.uplink(site), (state.site_bridge(site), hub.interface), strict=True)
     batch(
         "ip",
         hub.namespace,
         [
-            f"link add {hub.interface} type bridge mcast_snooping 0",
+            *(f"link add {bridge} type bridge mcast_snooping 0" for bridge in bridges),
             f"address add {hub.address}/{NETWORK_BITS} dev {hub.interface}",
-            *ports,
-            f"link set {hub.interface} up",
+            *(f"link set {port} master {bridge} up" for port, bridge in plugs),
+            *(f"link set {bridge} up" for bridge in bridges),
             "link set lo up",
         ],
     )
@@ -38,12 +41,19 @@ def build(state: State) -> None:
         batch("ip", place.namespace, [address, f"link set {place.interface} up", "link set lo up"])
     for worker in range(state.workers):
         limit(state, worker)
+    for site in state.sites:
+        _limit(state, state.uplink_bits_per_second, [(hub.namespace, end) for end in state.uplink(site)])
 
 
 def limit(state: State, worker: int) -> None:
     """A token bucket on both directions of a worker's link: what it sends, and what the bridge sends to it."""
-    rate, place = state.bits_per_second[worker], state.places[worker]
-    for namespace, device in ((place.namespace, place.interface), (state.hub.namespace, state.port(worker))):
+    place = state.places[worker]
+    ends = [(place.namespace, place.interface), (state.hub.namespace, state.port(worker))]
+    _limit(state, state.bits_per_second[worker], ends)
+
+
+def _limit(state: State, rate: float | None, ends: list[tuple[str, str]]) -> None:
+    for namespace, device in ends:
         if rate is None:
             attempt("netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root")  # there may be none
         else:

@@ -14,18 +14,25 @@ from pathlib import Path
 from laconic.engine.net.kernel import NAMESPACES, NetError, batch
 from laconic.engine.net.state import State
 
+End = tuple[str, str]
+"""A device and, before it, the namespace it is in."""
+
 _LINE = Path(__file__).with_name("line.py")
 _lines: dict[str, subprocess.Popen[bytes]] = {}  # those this process has started, by token
 
 
 def lay(state: State) -> None:
-    """Both ends of every cable, in their namespaces."""
+    """Both ends of every cable, in their namespaces. Where there are sites, distance lies between them alone."""
+    hub = state.hub.namespace
+    links = [((p.namespace, p.interface), (hub, state.port(n))) for n, p in enumerate(state.places)]
+    uplinks = [((hub, near), (hub, far)) for near, far in map(state.uplink, state.sites)]
+    short, long = (links, uplinks) if uplinks else ([], links)
     if state.delay_seconds:
-        _start_line(state)
-        return
-    for worker, place in enumerate(state.places):
-        peer = f"peer name {state.port(worker)} netns {state.hub.namespace}"
-        batch("ip", place.namespace, [f"link add {place.interface} type veth {peer}"])
+        _start_line(state, long)
+    else:
+        short = [*links, *uplinks]
+    for (namespace, end), (other_namespace, other) in short:
+        batch("ip", namespace, [f"link add {end} type veth peer name {other} netns {other_namespace}"])
 
 
 def keep_line(token: str) -> None:
@@ -65,13 +72,9 @@ def cut_line(token: str) -> None:
                 pipe.close()
 
 
-def _start_line(state: State) -> None:
-    hub = str(NAMESPACES / state.hub.namespace)
-    ends = [
-        [[str(NAMESPACES / place.namespace), place.interface], [hub, state.port(worker)]]
-        for worker, place in enumerate(state.places)
-    ]
-    # A cable holds each packet for half of the delay, since two workers are two cables apart.
+def _start_line(state: State, cables: list[tuple[End, End]]) -> None:
+    ends = [[[str(NAMESPACES / namespace), device] for namespace, device in cable] for cable in cables]
+    # A cable holds each packet for half of the delay, since two workers (or sites) are two cables apart.
     command = [sys.executable, "-I", "-S", str(_LINE), _mark(state.token), repr(state.delay_seconds / 2)]
     process = subprocess.Popen(
         [*command, json.dumps(ends)],

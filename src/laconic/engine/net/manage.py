@@ -8,9 +8,10 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from laconic.engine.net import cables
 from laconic.engine.net.build import build, demolish
@@ -23,23 +24,37 @@ _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def shaped(workers: int = 4, bits_per_second: float | None = 1e8, delay_seconds: float = 0.0) -> Iterator[Net]:
+def shaped(
+    workers: int = 4,
+    bits_per_second: float | None = 1e8,
+    delay_seconds: float = 0.0,
+    site_workers: int | None = None,
+    uplink_bits_per_second: float | None = None,
+) -> Iterator[Net]:
     """A network for the time of the block, taken down whatever happens in it: an error, Ctrl-C, a polite kill.
 
-    After a SIGKILL, the next use of any function or command here takes down what was left.
+    With `site_workers`, so many neighbours are at one site, whose uplink has a rate of its own, and the delay is that
+    between sites. After a SIGKILL, the next use of any function or command here takes down what was left.
     """
     with _leaving_politely():
-        state = _make(f"tmp-{os.getpid()}-{next(_COUNTER)}", workers, bits_per_second, delay_seconds)
+        sites: dict[str, Any] = {"site_workers": site_workers, "uplink_bits_per_second": uplink_bits_per_second}
+        state = _make(f"tmp-{os.getpid()}-{next(_COUNTER)}", workers, bits_per_second, delay_seconds, **sites)
         try:
             yield Net.of(state)
         finally:
             _demolish_undisturbed(state)
 
 
-def up(name: str, workers: int = 4, bits_per_second: float | None = 1e8, delay_seconds: float = 0.0) -> Net:
-    """A network that stands until `down`, whatever becomes of this process."""
+def up(
+    name: str,
+    workers: int = 4,
+    bits_per_second: float | None = 1e8,
+    delay_seconds: float = 0.0,
+    links: Mapping[int, float] | None = None,
+) -> Net:
+    """A network that stands until `down`, whatever becomes of this process. `links` are places with another rate."""
     with _leaving_politely():
-        return Net.of(_make(name, workers, bits_per_second, delay_seconds, stands=True))
+        return Net.of(_make(name, workers, bits_per_second, delay_seconds, stands=True, links=links))
 
 
 def find(name: str) -> Net:
@@ -85,11 +100,21 @@ def _tended() -> Iterator[None]:
         yield
 
 
-def _make(name: str, workers: int, bits_per_second: float | None, delay_seconds: float, stands: bool = False) -> State:
+def _make(
+    name: str,
+    workers: int,
+    bits_per_second: float | None,
+    delay_seconds: float,
+    stands: bool = False,
+    links: Mapping[int, float] | None = None,
+    **sites: Any,
+) -> State:
+    own = links or {}
+    for place in own.keys() - set(range(workers)):
+        raise NetError(f"a network of {workers} places has no link {place}: they are 0 to {workers - 1}.")
     with _tended():
-        state = State(
-            name, secrets.token_hex(3), workers, delay_seconds, (bits_per_second,) * workers, owner=Owner.me()
-        )
+        token, rates = secrets.token_hex(3), tuple(own.get(place, bits_per_second) for place in range(workers))
+        state = State(name, token, workers, delay_seconds, rates, owner=Owner.me(), **sites)
         if load(name) is not None:
             raise NetError(
                 f"there is a network called {name!r} already: `laconic net down {name}`, or use another name."

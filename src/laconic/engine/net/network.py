@@ -8,6 +8,7 @@ from laconic.engine.net import build
 from laconic.engine.net.kernel import NetError
 from laconic.engine.net.place import Place, interface_bytes
 from laconic.engine.net.state import State, check_rate, load, locked
+from laconic.units import bits_per_second
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Net:
     token: str
     places: tuple[Place, ...]
     hub: Place
-    delay_seconds: float  # one way, between two workers
+    delay_seconds: float  # one way, between two workers, or two sites where there are any
 
     @classmethod
     def of(cls, state: State) -> Net:
@@ -78,3 +79,11 @@ class Net:
         if not 0 <= worker < len(self.places):
             raise NetError(f"{self.name!r} has no worker {worker}: they are 0 to {len(self.places) - 1}.")
         return worker
+
+
+def read_link(text: str) -> tuple[int, float]:
+    """A place and the rate of its link, from "3=10Mbit"."""
+    place, equals, rate = text.partition("=")
+    if not equals or not place.strip().isdecimal():
+        raise NetError(f"--link {text!r} is not PLACE=RATE: write, for example, --link 3=10Mbit.")
+    return int(place), bits_per_second(rate)

@@ -49,9 +49,11 @@ class State:
     name: str
     token: str  # in the interfaces' names: the kernel frees those of deleted namespaces late
     workers: int
-    delay_seconds: float  # one way, between two workers
+    delay_seconds: float  # one way, between two workers, or two sites where there are any
     bits_per_second: tuple[float | None, ...]  # of each worker's link; None: as fast as the machine
     cut: tuple[int, ...] = ()
+    site_workers: int | None = None  # so many neighbours share an uplink; None: all are at one place
+    uplink_bits_per_second: float | None = None
     owner: Owner | None = None  # None: it stands until somebody takes it down
 
     def __post_init__(self) -> None:
@@ -63,8 +65,12 @@ class State:
             raise NetError(f"a network of {self.workers} workers cannot be made: ask for 1 to {MOST_WORKERS}.")
         if not 0 <= self.delay_seconds <= 10:
             raise NetError(f"a delay of {self.delay_seconds:g} s makes no sense here: give 0 to 10 s.")
-        for rate in self.bits_per_second:
+        for rate in (*self.bits_per_second, self.uplink_bits_per_second):
             check_rate(rate)
+        if self.site_workers is not None and not 1 <= self.site_workers < self.workers:
+            raise NetError(
+                f"sites of {self.site_workers} are no parts of {self.workers} workers: give 1 to {self.workers - 1}."
+            )
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -79,6 +85,22 @@ class State:
     def port(self, worker: int) -> str:
         """The hub's end of a worker's cable."""
         return f"lac{self.token}p{worker}"
+
+    @property
+    def sites(self) -> range:
+        """Numbers of the sites; none where all workers are at one place."""
+        return range(0 if self.site_workers is None else -(-self.workers // self.site_workers))
+
+    def bridge(self, worker: int) -> str:
+        """What a worker's port is plugged into: its site's bridge, or the hub's where there are no sites."""
+        return self.hub.interface if self.site_workers is None else self.site_bridge(worker // self.site_workers)
+
+    def site_bridge(self, site: int) -> str:
+        return f"lac{self.token}b{site}"
+
+    def uplink(self, site: int) -> tuple[str, str]:
+        """The site's and the hub's end of the cable between their bridges, both in the hub's namespace."""
+        return f"lac{self.token}s{site}", f"lac{self.token}u{site}"
 
     @property
     def is_abandoned(self) -> bool:

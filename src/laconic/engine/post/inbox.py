@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laconic.engine.post.envelope import Answer, Envelope
+from laconic.errors import LaconicError
 from laconic.worker import Letter, Machine
 
 
@@ -24,19 +25,21 @@ class Inbox:
     """Stands before a machine; like it, a value that reacts and can be saved.
 
     `epoch` is how often the machine was started, so that workers notice that it forgot what came after its last
-    snapshot.
+    snapshot. Where it is never `saved`, workers need not keep anything for it: what it received counts as durable.
+    What the machine refuses with a `LaconicError` is answered with a letter "refused" that says why.
     """
 
-    def __init__(self, machine: Machine, epoch: int = 1) -> None:
-        self.machine, self.epoch = machine, epoch
+    def __init__(self, machine: Machine, epoch: int = 1, is_saved: bool = True) -> None:
+        self.machine, self.epoch, self._is_saved = machine, epoch, is_saved
         self._senders: dict[int, _Sender] = {}
         self._held: dict[tuple[int, int], Envelope] = {}  # reads without an answer yet, in order of arrival
 
     def receive(self, envelope: Envelope) -> list[Answer]:
         """What to answer now, to whomever: a write may set others free."""
-        sender = self._meet(envelope)
-        if sender is None:
-            return []
+        sender, freed = self._meet(envelope)
+        return [] if sender is None else [*freed, *self._take(sender, envelope)]
+
+    def _take(self, sender: _Sender, envelope: Envelope) -> list[Answer]:
         for number in [n for n in sender.answers if n <= envelope.confirmed]:
             del sender.answers[number]
         if not envelope.writes:
@@ -48,7 +51,10 @@ class Inbox:
             return [] if said is None else [self._answer(envelope, said)]
         if envelope.number > sender.received + 1:
             return [self._answer(envelope, None)]
-        letter = self.machine.write(envelope.sender, envelope.letter)
+        try:
+            letter = self.machine.write(envelope.sender, envelope.letter)
+        except LaconicError as error:
+            letter = _refusal(error)
         sender.received = envelope.number
         sender.answers[envelope.number] = letter
         return [self._answer(envelope, letter), *self._look_again()]
@@ -56,7 +62,9 @@ class Inbox:
     def lose(self, worker: int) -> list[Answer]:
         """A worker has fallen silent: whoever waited for it may go on."""
         sender = self._senders.get(worker)
-        if sender is None or sender.gone:
+        if sender is None:  # it never wrote, but may be expected
+            sender = self._senders[worker] = _Sender(-1)
+        if sender.gone:
             return []
         sender.gone = True
         for key in [key for key in self._held if key[0] == worker]:
@@ -100,17 +108,31 @@ class Inbox:
         }
         self.machine.restore(state["machine"])
 
-    def _meet(self, envelope: Envelope) -> _Sender | None:
-        """The sender in the life it writes from; none where that life is over."""
+    @property
+    def senders(self) -> list[int]:
+        """Who has written and is not gone."""
+        return sorted(worker for worker, sender in self._senders.items() if not sender.gone)
+
+    def progress(self, worker: int, life: int) -> tuple[int, int] | None:
+        """How many writes of this life were received, and how many of these are durable; none where it is over."""
+        sender = self._senders.get(worker)
+        if sender is None or sender.life < life:
+            return 0, 0
+        return (sender.received, self._durable(sender)) if sender.life == life else None
+
+    def _meet(self, envelope: Envelope) -> tuple[_Sender | None, list[Answer]]:
+        """The sender in the life it writes from, none where that life is over; and answers to whoever waited for its
+        former life."""
         known = self._senders.get(envelope.sender)
+        freed: list[Answer] = []
         if known is not None and envelope.life < known.life:
-            return None
+            return None, freed
         if known is None or envelope.life > known.life:
             if known is not None:
-                self.lose(envelope.sender)
+                freed = self.lose(envelope.sender)
             known = self._senders[envelope.sender] = _Sender(envelope.life)
         known.gone = False
-        return known
+        return known, freed
 
     def _look_again(self, only: int | None = None) -> list[Answer]:
         answers: list[Answer] = []
@@ -119,7 +141,10 @@ class Inbox:
             if (only is not None and key[0] != only) or envelope.life != sender.life:
                 continue
             if envelope.after <= sender.received:
-                letter = self.machine.read(envelope.sender, envelope.letter)
+                try:
+                    letter = self.machine.read(envelope.sender, envelope.letter)
+                except LaconicError as error:
+                    letter = _refusal(error)
                 if letter is not None:
                     del self._held[key]
                     answers.append(self._answer(envelope, letter))
@@ -134,6 +159,13 @@ class Inbox:
             envelope.writes,
             self.epoch,
             sender.received,
-            sender.durable,
+            self._durable(sender),
             letter,
         )
+
+    def _durable(self, sender: _Sender) -> int:
+        return sender.durable if self._is_saved else sender.received
+
+
+def _refusal(error: LaconicError) -> Letter:
+    return Letter("refused", {"why": str(error)})

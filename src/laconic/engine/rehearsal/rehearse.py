@@ -29,12 +29,12 @@ from laconic.engine.rehearsal.codecs import Codecs
 from laconic.engine.rehearsal.echo import EchoGroup
 from laconic.engine.rehearsal.steps import Step, latest, model_times
 from laconic.engine.session import Options, Session
-from laconic.errors import ContractError
+from laconic.errors import ContractError, LaconicError
 from laconic.profile.links import Links
 from laconic.profile.machine import machine
 from laconic.profile.values import Profile
 from laconic.strategy import Sentence
-from laconic.worker import Worker
+from laconic.worker import Group, Handle, Home, Letter, Machine, Worker
 
 WARM_UP_STEPS = 4
 ROUNDS, LEAST_ROUNDS = 8, 3
@@ -98,6 +98,18 @@ class Rehearsal:
         self._marks, self._pass = {}, 0
         self._real.world.barrier().wait()
         self._began = time.perf_counter()
+
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+
+    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
+        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._real.shared_memory(group, numel, dtype)
+
+    def catch_up(self) -> None:
+        """Real time needs no help."""
 
     def _probe(self) -> None:
         """A round of links and codecs; links no more when they have had their time, which is rank 0's to say."""

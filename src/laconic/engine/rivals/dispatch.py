@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn, optim
 
 from laconic.engine.agreement import agree, describe
-from laconic.engine.real import RealWorker
+from laconic.engine.real import RealGroup, RealWorker
 from laconic.engine.rivals.base import Place, Rival
 from laconic.errors import ContractError
 from laconic.worker import Worker
@@ -35,6 +35,7 @@ def hand_over(
         raise ContractError(f"`{rival}` does not look for NaN or infinite gradients: leave nonfinite= out")
     group = worker.world if process_group is None else worker.adopt(process_group)
     agree(describe(model, optimizer, str(rival), options), group, next(model.parameters()).device)
+    assert isinstance(group, RealGroup)  # workers apart have refused to agree
     model, optimizer = rival.take_over(model, optimizer, Place(group, options["seed"]))
     optimizer.laconic_rival = rival  # type: ignore[attr-defined]
     return model, optimizer

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.engine.unequal import Law, Speeds, Straggling
 from laconic.errors import LaconicError
 from laconic.profile.values import CodecTimes, Profile
 
+__all__ = ["Compute", "Part", "Straggling"]
+
 Part = Literal["forward", "backward", "step", "encode", "decode"]
-
-
-@dataclass(frozen=True)
-class Straggling:
-    """In a fraction of the steps, chosen at random per worker and step, computing takes `factor` times as long."""
-
-    probability: float
-    factor: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1 or not 0 < self.factor < math.inf:
-            raise LaconicError(f"a straggler has a probability of 0 to 1 and a positive factor: {self}")
 
 
 @dataclass(frozen=True)
 class Compute:
     """Seconds of one step's parts on a worker of speed one; `slowness` multiplies them, worker by worker (cycled).
 
-    `backward_by_tensor` says how backward divides over tensors; without it, by their number of elements.
+    `backward_by_tensor` says how backward divides over tensors; without it, by their number of elements. Where a rule
+    chooses batches, `batch` says whose forward and backward take these times: a smaller one takes its share of them.
     """
 
     forward_seconds: float = 0.0
@@ -45,13 +36,13 @@ class Compute:
     backward_by_tensor: Mapping[str, float] = field(default_factory=dict)
     codecs: tuple[CodecTimes, ...] = ()  # of words; those that are not here take no time
     seed: int = 0
+    batch: int | None = None
+    law: Law = "constant"  # exponential: each step takes a random time of that mean
 
     def __post_init__(self) -> None:
-        factors = [*self.slowness, *(factor for row in self.trace for factor in row)]
-        if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0 or min(factors, default=0) <= 0:
-            raise LaconicError(f"computing takes no negative time, and slowness is positive: {self}")
-        if not self.slowness or not all(self.trace):
-            raise LaconicError("slowness and each row of a trace hold at least one factor, for a worker")
+        if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0:
+            raise LaconicError(f"computing takes no negative time: {self}")
+        self.speeds  # noqa: B018  # refuses what makes no sense
 
     @classmethod
     def from_profile(cls, profile: Profile) -> Compute:
@@ -72,25 +63,21 @@ class Compute:
 
     def factor(self, rank: int, step: int) -> float:
         """How much slower than a worker of speed one this worker is in this step; the same in any order of asking."""
-        slow = self.slowness[rank % len(self.slowness)]
-        if self.trace:
-            row = self.trace[step % len(self.trace)]
-            slow *= row[rank % len(row)]
-        if self.straggling is not None:
-            draw = _draws(self.seed, step, rank // _DRAWS)[rank % _DRAWS]
-            slow *= self.straggling.factor if draw < self.straggling.probability else 1.0
-        return slow
+        return self.speeds.factor(rank, step)
 
     def factors(self, workers: int, step: int) -> NDArray[np.float64]:
         """Those of all workers at once."""
-        slow = np.resize(np.array(self.slowness), workers)
-        if self.trace:
-            slow = slow * np.resize(np.array(self.trace[step % len(self.trace)]), workers)
-        if self.straggling is not None:
-            blocks = [_draws(self.seed, step, block) for block in range(-(-workers // _DRAWS))]
-            straggles = np.concatenate(blocks)[:workers] < self.straggling.probability
-            slow = np.where(straggles, slow * self.straggling.factor, slow)
-        return slow
+        return self.speeds.factors(workers, step)
+
+    @cached_property
+    def speeds(self) -> Speeds:
+        return Speeds(self.slowness, self.straggling, self.trace, self.seed, self.law)
+
+    def share_of_batch(self, part: Part, chosen: int | None) -> float:
+        """How many times as long a part takes where a rule has chosen the batch."""
+        if chosen is None or self.batch is None or part not in ("forward", "backward"):
+            return 1.0
+        return chosen / self.batch
 
     def seconds(self, part: Part, share: float, name: str | None = None) -> float:
         """A share of a part; for backward, of the named tensor; for words, so many elements of one tensor."""
@@ -113,12 +100,3 @@ class Compute:
     @cached_property
     def _backward_total(self) -> float:
         return sum(self.backward_by_tensor.values())
-
-
-_DRAWS = 1024
-
-
-@lru_cache(maxsize=64)
-def _draws(seed: int, step: int, block: int) -> NDArray[np.float64]:
-    """A number for each worker of a block of ranks, in one step."""
-    return np.random.default_rng((seed, step, block)).random(_DRAWS)

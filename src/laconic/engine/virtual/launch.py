@@ -17,7 +17,11 @@ from laconic.errors import LaconicError
 
 def launch_virtually(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
-    setting = Setting.read(request.network, request.workers, request.profile)
+    setting = Setting.read(request.network, request.workers + request.servers, request.profile)
+    if request.slowness or request.stragglers:
+        speeds = request.speeds()
+        compute = replace(setting.compute, slowness=speeds.slowness, straggling=speeds.straggling)
+        setting = replace(setting, compute=compute)
     if request.alone:
         setting = replace(setting, network=setting.network.free())
     folder = choose_folder(request.folder, request.stem)
@@ -30,6 +34,9 @@ def launch_virtually(request: Request) -> int:
         workers=request.workers,
         nodes=1,
         network=request.network or request.profile or DEFAULT_NETWORK,
+        servers=request.servers,
+        slowness=list(request.slowness),
+        stragglers=list(request.stragglers),
         targets=dict(request.targets),
     )
     record.begin(0)
@@ -45,6 +52,7 @@ def launch_virtually(request: Request) -> int:
             timeline=request.trace,
             restarts=request.restarts,
             heartbeat_seconds=request.heartbeat_seconds,
+            servers=request.servers,
         )
     except KeyboardInterrupt:
         record.end("interrupted", 130)

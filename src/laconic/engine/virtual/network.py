@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -54,6 +54,7 @@ class Network:
     levels: tuple[Level, ...]
     lanes: int = 2
     measured: LinkTimes | None = None
+    links: Mapping[int, float] = field(default_factory=dict)  # workers whose own link has another rate, in bits/s
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -61,22 +62,37 @@ class Network:
             raise LaconicError("a network begins with the workers' own links: a first level with workers=1")
         if self.lanes < 1:
             raise LaconicError(f"a group needs at least one lane for its collectives, not {self.lanes}")
+        for worker, rate in self.links.items():
+            if not 0 <= worker < self.size or not 0 < rate < math.inf:
+                raise LaconicError(
+                    f"a link of {rate:g} bit/s for worker {worker} makes no sense: workers are 0 to {self.size - 1}, "
+                    f"rates positive and finite"
+                )
         if any(b % a for a, b in pairwise(sizes)):
             raise LaconicError(f"each level joins whole units of the one inside it, not {sizes}")
 
     @classmethod
-    def flat(cls, size: int, bits_per_second: float, latency_seconds: float = 0.0, lanes: int = 2) -> Network:
-        """Everyone on one switch."""
-        return cls(size, (Level(1, bits_per_second, latency_seconds),), lanes)
+    def flat(
+        cls, size: int, bits_per_second: float | Sequence[float], latency_seconds: float = 0.0, lanes: int = 2
+    ) -> Network:
+        """Everyone on one switch; with several rates, each worker's link has its own."""
+        if isinstance(bits_per_second, int | float):
+            return cls(size, (Level(1, bits_per_second, latency_seconds),), lanes)
+        if len(bits_per_second) != size:
+            raise LaconicError(f"{len(bits_per_second)} rates do not fit {size} workers: give one, or one for each")
+        links = dict(enumerate(bits_per_second))
+        return cls(size, (Level(1, max(bits_per_second), latency_seconds),), lanes, links=links)
 
     @classmethod
     def read(cls, size: int, table: Mapping[str, Any]) -> Network:
-        """From a TOML table: `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`."""
+        """From a TOML table: `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`, and perhaps
+        `links = {"3" = "100Mbit"}` for workers whose own link has another rate."""
         levels = [
             Level(int(row.get("workers", 1)), bits_per_second(row["bandwidth"]), seconds(row.get("latency", 0)))
             for row in table["levels"]
         ]
-        return cls(size, tuple(levels), int(table.get("lanes", 2)))
+        links = {int(worker): bits_per_second(rate) for worker, rate in table.get("links", {}).items()}
+        return cls(size, tuple(levels), int(table.get("lanes", 2)), links=links)
 
     @classmethod
     def from_profile(cls, profile: Profile, workers: int | None = None) -> Network:
@@ -95,12 +111,14 @@ class Network:
     def free(self) -> Network:
         """The same shape, where talking takes no time."""
         levels = tuple(Level(level.workers, NO_TIME_AT_ALL) for level in self.levels)
-        return replace(self, levels=levels, measured=None)
+        return replace(self, levels=levels, measured=None, links={})
 
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
         """Bytes per second of every directed link."""
         parts = [np.full(2 * -(-self.size // level.workers), level.bits_per_second / 8) for level in self.levels]
+        for worker, rate in self.links.items():
+            parts[0][2 * worker : 2 * worker + 2] = rate / 8
         return np.concatenate([*parts, [self._shared_rate]] if self.measured else parts)
 
     @property

@@ -65,7 +65,7 @@ class Setting:
 
 
 _KNOWN = {
-    "network": {"lanes", "levels"},
+    "network": {"lanes", "levels", "links"},
     "levels": {"workers", "bandwidth", "latency"},
     "compute": {"forward", "backward", "step", "slowness", "straggling", "trace", "seed", "profile"},
     "straggling": {"probability", "factor"},
@@ -117,6 +117,7 @@ def run_script(
     timeline: bool = False,
     restarts: int = 0,
     heartbeat_seconds: float = 20.0,
+    servers: int = 0,
 ) -> Simulated:
     """Run it; raises what the script raises, in whichever worker."""
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
@@ -143,6 +144,7 @@ def run_script(
             setting.events,
             restarts,
             heartbeat_seconds,
+            servers,
         )
     finally:
         sys.path.remove(str(script.parent))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from laconic.engine import connect
@@ -16,6 +16,7 @@ from laconic.engine.virtual.fluid import Fluid
 from laconic.engine.virtual.guards import guards
 from laconic.engine.virtual.membership import Event, Life, lives, lives_from
 from laconic.engine.virtual.network import NO_TIME_AT_ALL, Network
+from laconic.engine.virtual.post import Posts, Troubles
 from laconic.engine.virtual.recording import Recording
 from laconic.engine.virtual.states import WorkerStates
 from laconic.engine.virtual.worker import VirtualWorker, World
@@ -30,6 +31,8 @@ class Simulated:
     seconds: float
     workers: list[VirtualWorker]
     timeline: Timeline | None = None
+    posts: Posts | None = None
+    """The machines that were hosted, what reached them, and every letter's trip."""
 
 
 def simulate(
@@ -43,6 +46,8 @@ def simulate(
     events: Sequence[Event] = (),
     restarts: int = 0,
     heartbeat_seconds: float = 20.0,
+    servers: int = 0,
+    troubles: Troubles | None = None,
 ) -> Simulated:
     """Run `function` once in each of N virtual workers of this process; inside, laconic behaves as among N processes.
 
@@ -53,12 +58,15 @@ def simulate(
 
     `events` say who joins, leaves, dies and returns when. A strategy that cannot go on without a lost worker ends with
     `WorkerLost`, noticed after `heartbeat_seconds` of silence; then all start again, at most `restarts` times, as soon
-    as everybody is back.
+    as everybody is back. Strategies with a server have it on `servers` nodes of its own, beside the workers on the same
+    network, or on the first workers; `troubles` are what happens to servers and the links to them.
     """
     if workers < 1:
         raise LaconicError(f"a simulation needs at least one worker, not {workers}")
     network = network or Network.flat(workers, NO_TIME_AT_ALL)
-    if network.size != workers:
+    if network.size == workers and servers:
+        network = replace(network, size=workers + servers)
+    if network.size != workers + servers:
         raise LaconicError(f"the network is for {network.size} workers, the simulation has {workers}")
     story = lives(events, workers)
     states = WorkerStates(seed, threads)
@@ -68,13 +76,17 @@ def simulate(
         while True:
             world = World(Fluid(network.capacities, network.lanes), network, compute or Compute(), states.switch_to)
             world.recording, world.heartbeat_seconds = recording, heartbeat_seconds
+            world.posts = Posts(world, servers, workers, troubles)
+            world.absent = tuple(r for r, of_one in enumerate(story) if not of_one or of_one[0].begin_seconds > 0)
             made: dict[int, VirtualWorker] = {}
 
             def body(rank: int, world: World = world, made: dict[int, VirtualWorker] = made) -> Any:
                 worker = made[rank] = VirtualWorker(world, rank, workers, ledgers[rank])
                 states.begin()
                 with connect.acting_as(worker):
-                    return function()
+                    result = function()
+                    worker.say_goodbye()
+                    return result
 
             try:
                 results = world.clock.run(body, story)
@@ -87,7 +99,8 @@ def simulate(
                 restarts -= 1
                 story = _when_all_are_back(story, world.clock.seconds, world.ever_lost)
     out = [made.get(rank) or VirtualWorker(world, rank, workers, ledgers[rank]) for rank in range(workers)]
-    return Simulated(results, world.clock.seconds, out, None if recording is None else recording.timeline)
+    seen = None if recording is None else recording.timeline
+    return Simulated(results, world.clock.seconds, out, seen, world.posts)
 
 
 def _when_all_are_back(story: list[list[Life]], now_seconds: float, lost: set[int]) -> list[list[Life]]:

@@ -7,6 +7,7 @@ it has ended is the network's matter. Sums are made in rank order, so that a run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.engine.batches import chosen_for
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.virtual import flows
@@ -22,9 +24,11 @@ from laconic.engine.virtual.compute import Compute, Part
 from laconic.engine.virtual.flows import Flow
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Network
+from laconic.engine.virtual.post import HEADER_BYTES, Posts
 from laconic.engine.virtual.recording import Recording
 from laconic.engine.virtual.sharing import Family, Replica
 from laconic.errors import LaconicError, WorkerLost
+from laconic.worker import Group, Home, Letter, Machine
 
 Act = Callable[[list[Any]], tuple[list[Any], Flow]]
 """Carries an operation out: from all members' tensors to their results, and what that sends."""
@@ -41,9 +45,12 @@ class World:
         self.lost: dict[int, tuple[float, WorkerLost]] = {}  # by rank: when the others notice, and what they say
         self.ever_lost: set[int] = set()
         self._flying: set[Gathering] = set()
+        self.absent: tuple[int, ...] = ()  # who is not there from the start
         self.families: dict[int, Family] = {}
+        self.memories: dict[tuple[int, int], Tensor] = {}  # that workers share, by group and number
         self._numbers: dict[tuple[int, ...], int] = {}
         self.recording: Recording | None = None
+        self.posts = Posts(self, 0, network.size)
 
     def number(self, ranks: tuple[int, ...]) -> int:
         """A group's number: a thousand ranks would be slow to look up by."""
@@ -70,6 +77,8 @@ class World:
         self.lost[runner.rank] = (runner.seconds + silence, error)
         for gathering in [*self.gatherings.values(), *self._flying]:
             self.break_if_lost(gathering)
+        noticed = runner.seconds + silence
+        self.clock.at(noticed, lambda: self.posts.lose(runner.rank, noticed) if runner.rank in self.lost else None)
 
     def break_if_lost(self, gathering: Gathering) -> None:
         """An operation with a lost member fails when that is noticed."""
@@ -124,6 +133,15 @@ class VirtualHandle:
     def wait(self) -> Any:
         self._worker.wait(self._operation)
         return self._result()
+
+
+class CallHandle(VirtualHandle):
+    """A letter under way. Its answer may be there before anybody waits for it, so that whoever asks must let the world
+    catch up first."""
+
+    def done(self) -> bool:
+        self._worker.catch_up()
+        return super().done()
 
 
 class VirtualGroup(CountedGroup):
@@ -214,10 +232,11 @@ class VirtualWorker:
     def __init__(self, world: World, rank: int, size: int, ledger: Ledger) -> None:
         self._world, self.rank, self.size, self.ledger = world, rank, size, ledger
         world.lost.pop(rank, None)
+        world.posts.begin_life(rank)
         self.waited_seconds = 0.0
         self.world = VirtualGroup(self, tuple(range(size)))
         self._groups = {self.world.ranks: self.world}
-        self._step = self._models = 0
+        self._step = self._models = self._memories = 0
         self._factor = world.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
 
@@ -238,12 +257,41 @@ class VirtualWorker:
             self._groups[key] = VirtualGroup(self, key)
         return self._groups[key]
 
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        self._world.posts.host(address, home, build, self._world.absent)
+
+    def call(self, address: str, letter: Letter, writes: bool) -> CallHandle:
+        self._count("letter", letter, sends=True)
+        heard = partial(self._count, "answer", sends=False)
+        call = self._world.posts.call(self.rank, address, letter, writes, self.clock_seconds(), heard)
+        return CallHandle(self, call, lambda: call.letter)
+
+    def _count(self, operation: str, letter: Letter, sends: bool) -> None:
+        nbytes = letter.nbytes + HEADER_BYTES
+        self.ledger.record(operation, nbytes * sends, nbytes * (not sends), HEADER_BYTES / nbytes)
+
+    def say_goodbye(self) -> None:
+        """Nobody waits at a server for a worker whose script has ended."""
+        self._world.posts.say_goodbye(self.rank, self.clock_seconds())
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
+        key = (self.number(group.ranks), self._memories)
+        self._memories += 1
+        return self._world.memories.setdefault(key, torch.zeros(numel, dtype=dtype))
+
+    def catch_up(self) -> None:
+        """Let everything happen that comes before this worker's time."""
+        now = self.clock_seconds()
+        here = Operation("the present")
+        self._world.clock.at(now, lambda: self._world.clock.end(here, now))
+        self.wait(here)
+
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         """Time passes on this worker, without giving the baton away: this is called inside hooks too."""
         compute = self._world.compute
         runner = self._world.clock.runner(self.rank)
         begin = runner.seconds
-        taken = compute.seconds(part, share, name) * self._factor
+        taken = compute.seconds(part, share, name) * self._factor * compute.share_of_batch(part, chosen_for(self))
         if self._world.network.measured is not None and taken:
             self._world.clock.fluid.computing(begin, begin + taken, 1 / self.size)
         try:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from laconic.registry import technique
-from laconic.theory.delayed.orders import CONSTANTS
+from laconic.theory.delayed.orders import CONSTANTS, iterations
 from laconic.theory.values import Bound, Problem, counts, require
 
 
 @technique("theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021")
-def bound(problem: Problem, *, epsilon: float, tau_avg: float) -> Bound:
+def bound(problem: Problem, *, epsilon: float, tau_avg: float, convex: bool = False) -> Bound:
     """Iterations of picky SGD until the gradient's norm (not its square) is epsilon: the average delay counts.
 
-    Smooth non-convex; delays need not be known. Thrown-away gradients count as iterations.
+    Smooth non-convex, or `convex` with epsilon on f - f*; delays need not be known. Thrown-away gradients count too.
     """
     counts(epsilon=epsilon)
     require(tau_avg >= 0, f"tau_avg={tau_avg:g} cannot be negative")
+    if convex:
+        return iterations(problem, epsilon, 1 + tau_avg, "convex")
     scale = problem.L * problem.known("F0")
     terms = {"noise": scale * problem.sigma2 / epsilon**4, "delay": scale * (1 + tau_avg) / epsilon**2}
-    chosen = rate(problem, epsilon)
-    return Bound("iterations", terms, rate=chosen, unknown=(*CONSTANTS, "c of the rate"))
+    return Bound("iterations", terms, rate=rate(problem, epsilon), unknown=(*CONSTANTS, "c of the rate"))
 
 
 def radius(problem: Problem, epsilon: float) -> float:

@@ -1,0 +1,269 @@
+"""Two sites, far apart: DiLoCo against what talks in every step, at equal samples.
+
+    python bench/two_sites.py --output two_sites.json       # needs root, `ip` and `tc`; about 20 minutes on two cores
+    python bench/two_sites.py --only diloco --steps 400     # one row beside bsp
+
+Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
+trip of 50 ms between the sites. All rows start from the same model, after some steps of `bsp`, as the paper does, and
+draw the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in
+every step would take long over such links and learns the same over any: it trains without the links for its loss, and
+makes a few steps over them for its time. It fails unless DiLoCo's workers are busy for 95 % of the time and end within
+1 % of bsp's validation loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "examples")]
+
+from workers import STORE_PORT, end, free_port, listen, start, tell  # noqa: E402
+
+WORKERS, SITE_WORKERS = 4, 2
+UPLINK_BITS_PER_SECOND, DELAY_SECONDS = 2e8, 0.025
+BUSY, LOSS = 0.95, 1.01
+TIMED_STEPS, WARM_STEPS = 30, 5
+ROWS = {
+    "bsp": "bsp",
+    "ddp16": "torch:ddp16",
+    "diloco": "diloco(period={period})",
+    "sites": "[bsp]@node > [diloco(period={period})]@site",
+    "streaming": "streaming_diloco(period={period}, overlap=5) / e3m0",
+}
+EVERY_STEP = ("bsp", "ddp16")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one set of workers does."""
+
+    strategy: str
+    first: int  # step, of those the schedule spans
+    steps: int
+    span: int
+    model: str  # where to begin; written when `first` is 0
+    seed: int
+    batch: int
+    rate: float
+    validate: bool
+    layers: int
+    width: int
+    context: int
+
+
+# ------------------------------------------------------------------------------------------------ in a worker
+
+
+def work(training: Training) -> None:
+    import torch
+
+    import laconic
+    from chars import Shape, build_model, default_text, draw_batch, load_text, loss_of, validate
+    from laconic.engine.connect import connect
+    from laconic.engine.net import interface_bytes
+
+    t, text = training, default_text()
+    shape = Shape(t.layers, t.width, t.context)
+    learned, held_out, characters = load_text(text if text.is_file() else HERE.parent / "examples" / "chars.py")
+    model = build_model(t.seed, characters, shape)
+    bare = model
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=t.rate)
+    if t.first:
+        saved = torch.load(t.model, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    model, optimizer = laconic.distribute(model, optimizer, t.strategy)
+    worker, interface = connect(), _interface()
+    begin, rows = [0.0, 0.0, 0.0], []
+    for step in range(t.first, t.first + t.steps):
+        if step == t.first + (WARM_STEPS if t.steps == WARM_STEPS + TIMED_STEPS else 0):
+            worker.world.barrier().wait()
+            begin = [time.perf_counter(), worker.waited_seconds, interface_bytes(interface)[0]]
+        for group in optimizer.param_groups:
+            group["lr"] = t.rate * scheduled(step, t.span)
+        inputs = draw_batch(learned, shape.context, t.batch, (t.seed, step, laconic.rank()))
+        loss_of(model, *inputs).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    now = [time.perf_counter(), worker.waited_seconds, interface_bytes(interface)[0]]
+    mine = torch.tensor([b - a for a, b in zip(begin, now, strict=True)], dtype=torch.float64)
+    rows = worker.world.all_gather(mine).wait().view(-1, 3).tolist()
+    laconic.finish(model, optimizer)
+    if not t.first and laconic.rank() == 0:
+        torch.save({"model": bare.state_dict(), "optimizer": optimizer.base.state_dict()}, t.model)
+    nats = validate(bare, held_out, shape.context, 100_000) if t.validate and laconic.rank() == 0 else None
+    tell(rows=rows, nats=nats, parameters=sum(p.numel() for p in bare.parameters()))
+    worker.world.barrier().wait()
+
+
+def scheduled(step: int, span: int) -> float:
+    """A short warm-up, then a cosine to a tenth: one schedule over all steps, whatever the rounds."""
+    warm, through = min(1.0, (step + 1) / 50), min(1.0, step / span)
+    return warm * (0.55 + 0.45 * math.cos(math.pi * through))
+
+
+def _interface() -> str:
+    import os
+
+    return os.environ["GLOO_SOCKET_IFNAME"]
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+def run(training: Training, net: Any) -> dict[str, Any]:
+    """Four processes, in their places of the network or on the loopback; what they say at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = ("127.0.0.1", free_port()) if net is None else (net.places[0].address, STORE_PORT)
+        homes = [None] * WORKERS if net is None else net.places
+        sites = {"LOCAL_WORLD_SIZE": str(SITE_WORKERS)}
+        started = []
+        try:
+            for rank, home in enumerate(homes):
+                started.append(start(__file__, asdict(training), rank, WORKERS, store, home, Path(folder), sites))
+            said = next(listen(started, Path(folder)))
+            for worker in started:
+                worker.wait(60)
+        finally:
+            end(started)
+    total, waited, sent = zip(*said["rows"], strict=True)
+    timed = TIMED_STEPS if training.steps == WARM_STEPS + TIMED_STEPS else training.steps
+    return {
+        "loss": said["nats"],
+        "parameters": said["parameters"],
+        "step_seconds": max(total) / timed,
+        "busy": 1 - sum(waited) / sum(total),
+        "least_busy": 1 - max(w / t for w, t in zip(waited, total, strict=True)),
+        "sent_bytes_per_step": sum(sent) / WORKERS / timed,
+    }
+
+
+def predict(training: Training, compute_seconds: float) -> float:
+    """The busy share on virtual workers: the same tensors, the step time of workers that do not talk, no learning."""
+    import torch
+
+    import laconic
+    from chars import Shape, build_model
+    from laconic.engine.connect import connect
+    from laconic.engine.virtual.compute import Compute
+    from laconic.engine.virtual.network import NO_TIME_AT_ALL, Level, Network
+
+    network = Network(WORKERS, (Level(1, NO_TIME_AT_ALL), Level(SITE_WORKERS, UPLINK_BITS_PER_SECOND, DELAY_SECONDS)))
+    compute = Compute(compute_seconds / 3, 2 * compute_seconds / 3)
+
+    def body() -> tuple[float, float]:
+        model: Any = build_model(0, 65, Shape(training.layers, training.width, training.context))
+        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.0), training.strategy)
+        worker = connect()
+        seconds, waited = worker.clock_seconds(), worker.waited_seconds
+        for _ in range(training.steps):
+            model(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return worker.clock_seconds() - seconds, worker.waited_seconds - waited
+
+    seconds, waited = zip(*laconic.simulate(body, WORKERS, network, compute).results, strict=True)
+    return 1 - sum(waited) / sum(seconds)
+
+
+def measure(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from laconic.engine.net import shaped
+
+    span = args.pretrain + args.steps
+    rows = {name: text.format(period=args.period) for name, text in ROWS.items()}
+    names = [name for name in rows if name in ("bsp", *(args.only or rows))]
+    found: dict[str, Any] = {}
+
+    def say(what: str, row: dict[str, Any]) -> dict[str, Any]:
+        loss = "" if row["loss"] is None else f", loss {row['loss']:.4f}"
+        console.print(f"{what}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}", style="dim")
+        return row
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = {"seed": args.seed, "layers": args.layers, "width": args.width, "context": args.context}
+        start_from = {"first": 0, "steps": args.pretrain, "span": span, "model": str(Path(folder) / "model.pt")}
+        common = Training("bsp", **start_from, **model, batch=args.batch, rate=args.rate, validate=True)
+        say("the common beginning, without links", run(common, None))
+        rest = replace(common, first=args.pretrain, steps=args.steps)
+        short = replace(rest, steps=WARM_STEPS + TIMED_STEPS, validate=False)
+        alone = say("without talking", run(replace(short, strategy="diloco(period=1000000)"), None))
+        for name in names:
+            training = replace(rest, strategy=rows[name])
+            with shaped(WORKERS, None, DELAY_SECONDS, SITE_WORKERS, UPLINK_BITS_PER_SECOND) as net:
+                if name in EVERY_STEP:
+                    row = run(replace(short, strategy=rows[name]), net)
+                    row["loss"] = say(f"{rows[name]}, without links", run(training, None))["loss"]
+                else:
+                    row = run(training, net)
+            if name == "ddp16":  # it waits where laconic cannot see it
+                row["busy"] = row["least_busy"] = min(1.0, alone["step_seconds"] / row["step_seconds"])
+                row["predicted_busy"] = None
+            else:
+                steps = 10 if name in EVERY_STEP else min(args.steps, 2 * args.period)
+                row["predicted_busy"] = predict(replace(training, steps=steps), alone["step_seconds"])
+            found[name] = say(rows[name], {"strategy": rows[name], **row})
+    return {"settings": {k: v for k, v in vars(args).items() if k != "output"}, "alone": alone, "rows": found}
+
+
+def table(result: dict[str, Any]) -> Table:
+    rows, alone = result["rows"], result["alone"]
+    shown = Table("strategy", "busy", "least busy", "predicted", "ms/step", "MB/step", "loss", "over bsp")
+    shown.title = f"Two sites of two workers, 200 Mb/s and 50 ms between them, {alone['parameters']:,} parameters"
+    for row in rows.values():
+        predicted = "" if row["predicted_busy"] is None else f"{row['predicted_busy']:.1%}"
+        more = f"{100 * (row['loss'] / rows['bsp']['loss'] - 1):+.2f} %"
+        busy = [f"{row[key]:.1%}" for key in ("busy", "least_busy")]
+        sizes = [f"{1e3 * row['step_seconds']:.0f}", f"{row['sent_bytes_per_step'] / 1e6:.3f}"]
+        shown.add_row(row["strategy"], *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
+    r = rows["bsp"]["step_seconds"] / alone["step_seconds"] - 1
+    shown.caption = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}"
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=[name for name in ROWS if name != "bsp"], nargs="+", help="beside bsp")
+    parser.add_argument("--steps", type=int, default=1200, help="after the common beginning (default 1200)")
+    parser.add_argument("--pretrain", type=int, default=400, help="steps of the common beginning (default 400)")
+    parser.add_argument("--period", type=int, default=50, help="DiLoCo's local steps in a round (default 50)")
+    parser.add_argument("--batch", type=int, default=8, help="windows per worker and step (default 8)")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of AdamW, for all (default 0.002)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="write every number here, as JSON")
+    parser.add_argument("--as-worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.as_worker is not None:
+        work(Training(**json.loads(args.as_worker)))
+        return
+    if args.steps % args.period:
+        parser.error(f"--steps {args.steps} is no number of whole rounds of {args.period}")
+    del args.as_worker
+    console = Console()
+    result = measure(args, console)
+    if args.output is not None:
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    console.print(table(result))
+    rows = result["rows"]
+    kept = [n for n in rows if n not in EVERY_STEP and rows[n]["busy"] >= BUSY]
+    kept = [n for n in kept if rows[n]["loss"] <= LOSS * rows["bsp"]["loss"]]
+    console.print(f"busy ≥ {BUSY:.0%} and within {LOSS - 1:.0%} of bsp's loss: {', '.join(kept) or 'none'}")
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Shared memory: the parameters of all workers of one machine are the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from laconic.architecture.allreduce import AllReduce
+from laconic.architecture.base import Architecture, Carrying
+from laconic.registry import technique
+from laconic.worker import Request
+
+_EVERYONE = AllReduce()
+
+
+@technique("shared", aliases=["shared_memory"], paper="Recht, Re, Wright, Niu, NIPS 2011")
+@dataclass(frozen=True)
+class Shared(Architecture):
+    """Processes of one machine keep their parameters in one memory: nothing is sent, a write is simply there.
+
+    What all must agree on all the same, such as the buffers' mean at the end, goes by all-reduce.
+    """
+
+    offers: ClassVar[tuple[str, ...]] = ("shared",)
+    shares: ClassVar[bool] = True
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
+
+    def carry(self, request: Request, line: Any) -> Carrying:
+        return _EVERYONE.carry(request, line)
+
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+        return 0.0

@@ -1,0 +1,129 @@
+"""A tier's parameter server: who builds its shards, and how a worker comes to it.
+
+Every shard is built from the user's own model and optimizer, wherever it lives: in a worker, in a server process that
+ran the script up to `distribute()`, or in the virtual engine. So nothing that is needed to step has to travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from laconic.architecture.ps import ParameterServer
+from laconic.architecture.server.client import Server
+from laconic.architecture.server.machine import Rule, Shard
+from laconic.architecture.server.store import Store
+from laconic.compression.base import TensorSpec
+from laconic.engine.config import RunConfig
+from laconic.engine.exchange import Departed, drive
+from laconic.engine.meeting import Meeting
+from laconic.engine.parameters import Parameters
+from laconic.engine.tiers import Tier
+from laconic.errors import ContractError
+from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
+from laconic.worker import Home, Worker
+
+
+class Shards:
+    """All shards of one tier over one set of parameters: where they are, and how each is built."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        name: str,
+        specs: Sequence[TensorSpec],
+        parameters: Sequence[Tensor],
+        optimizer: Optimizer,
+        size: int,
+        description: dict[str, Any],
+    ) -> None:
+        architecture = tier.architecture
+        assert isinstance(architecture, ParameterServer)
+        self.tier, self.specs, self.size = tier, specs, size
+        self._parameters, self._optimizer = parameters, optimizer
+        self.ranges = architecture.divide(specs, optimizer)
+        self._shards = architecture.shards
+        self._groups = tier.sync.groups_of(size) if isinstance(tier.sync, Rule) else [list(range(size))]
+        self._name = name
+        self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+    def meeting(self, rank: int, name: str, step: int) -> Meeting:
+        return Meeting(rank, 1, step, name, self.tier.seed)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Every machine as (group, shard): each group has a server of the whole model."""
+        return [(g, k) for g in range(len(self._groups)) for k in range(self._shards)]
+
+    def address(self, group: int, shard: int) -> str:
+        return f"{self._name}/{group}.{shard}"
+
+    def build(self, group: int, shard: int) -> Shard:
+        mine = [r for r in self.ranges if r.shard == shard]
+        members = self._groups[group]
+        store = Store(mine, self.specs, self._parameters, self._optimizer, self.size, group, members)
+        rule = self.tier.sync if isinstance(self.tier.sync, Rule) else Rule()
+        others = [self.address(g, shard) for g in range(len(self._groups)) if g != group]
+        return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others)
+
+    def enter(self, worker: Worker) -> Server:
+        """See to it that all shards are served, join them, and take over their values."""
+        for number, (g, k) in enumerate(self.places):
+            worker.host(self.address(g, k), Home(number), partial(self.build, g, k))
+        mine = next((g for g, members in enumerate(self._groups) if worker.rank in members), 0)
+        groups = [[self.address(g, k) for k in range(self._shards)] for g in range(len(self._groups))]
+        server = Server(
+            worker, groups, mine, self.ranges, self.specs, self.tier.compressor, self.meeting, self._optimizer
+        )
+        drive([Departed(server.join(self.digest, self._parameters if worker.rank == 0 else None))])
+        for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
+            parameter.data.copy_(value)
+        return server
+
+
+def address_of(session: int, sentence: Sentence, members: Sequence[int]) -> str:
+    """Where the shards of this sentence for these parameters are found: the same on every worker and server."""
+    return f"{session}/{zlib.crc32(f'{sentence} {list(members)}'.encode()):08x}"
+
+
+def serve(
+    model: nn.Module, optimizer: Optimizer, strategy: Strategy, description: dict[str, Any], config: RunConfig
+) -> NoReturn:
+    """What `distribute` does in a server process: serve this server's shards until all workers are done."""
+    from laconic.engine.post.real import Post  # a process that only computes needs no sockets
+
+    parameters = Parameters.of(model, gather_sparse=False)
+    members = list(range(len(parameters.dense)))
+    size = config.workers or 1
+    post = Post.of_server(config)
+    for sentence in _sentences(strategy):
+        tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
+        name = address_of(0, sentence, members)
+        shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, size, description)
+        for number, (g, k) in enumerate(shards.places):
+            if number % config.servers == config.index:
+                post.host(shards.address(g, k), shards.build(g, k))
+    post.serve_until_done(size)
+    sys.exit(0)
+
+
+def _sentences(strategy: Strategy) -> list[Sentence]:
+    if isinstance(strategy, Map | Tiers):
+        raise ContractError(f"servers of their own hold the whole model: write `{strategy}` without a map or tiers")
+    if isinstance(strategy, Phases):
+        return [sentence for part in strategy.parts_within for sentence in _sentences(part)]
+    assert isinstance(strategy, Sentence)
+    return [strategy]
+
+
+def refuse_levels(level: str | None) -> None:
+    if level is not None:
+        raise ContractError(f"a parameter server serves all workers, not the tier @{level}: write it without tiers")

@@ -1,0 +1,157 @@
+"""Asynchronous decentralised SGD: pairs of neighbours average, and nobody waits for a third."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.errors import ContractError, StrategyError
+from laconic.registry import technique
+from laconic.sync.base import Section, State
+from laconic.sync.gossip import Gossiping, models, take
+from laconic.sync.outer import keep, kept
+from laconic.worker import Letter
+
+_MEAN = "mean"
+
+
+class Model:
+    """A passive worker's model as a machine: it reacts to one letter at a time, which makes an averaging atomic."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.outgoing: list[tuple[str, Letter]] = []
+        self._tensors = [x.detach().clone() for x in tensors]
+
+    def write(self, sender: int, letter: Letter) -> Letter:
+        given = letter.tensors
+        if letter.kind not in ("average", "add", "replace") or [x.shape for x in given] != [
+            x.shape for x in self._tensors
+        ]:
+            raise ContractError(f"worker {sender} sent a {letter.kind!r} that this model cannot take in")
+        if letter.kind == "average":
+            self._tensors = [(x + y) / 2 for x, y in zip(self._tensors, given, strict=True)]
+        elif letter.kind == "add":
+            self._tensors = [x + y for x, y in zip(self._tensors, given, strict=True)]
+        else:
+            self._tensors = [y.clone() for y in given]
+        return Letter("model", {}, tuple(self._tensors))
+
+    def read(self, sender: int, letter: Letter) -> Letter:
+        return Letter("model", {}, tuple(self._tensors))
+
+    def lose(self, sender: int) -> None:
+        """Whoever is gone averages no more."""
+
+    def state(self) -> dict[str, Any]:
+        return {"tensors": list(self._tensors)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._tensors = list(state["tensors"])
+
+
+def sides(edges: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """0 or 1 for every worker, such that neighbours differ; worker 0 and whoever starts a component has 0."""
+    links: dict[int, list[int]] = {i: [] for i in range(size)}
+    for a, b in edges:
+        links[a].append(b)
+        links[b].append(a)
+    found: dict[int, int] = {}
+    for start in range(size):
+        found.setdefault(start, 0)
+        reached = [start]
+        while reached:
+            here = reached.pop()
+            for there in links[here]:
+                if there not in found:
+                    found[there] = 1 - found[here]
+                    reached.append(there)
+                elif found[there] == found[here]:
+                    raise StrategyError(
+                        f"ad_psgd lets one side of the graph ask and the other answer, and worker {here} and its "
+                        f"neighbour {there} would be on the same: write a graph with two sides, such as a ring of an "
+                        "even number of workers"
+                    )
+    return [found[i] for i in range(size)]
+
+
+@technique("ad_psgd", aliases=["adpsgd", "async_gossip"], paper="Lian, Zhang, Zhang, Liu, ICML 2018")
+@dataclass(frozen=True)
+class ADPSGD(Gossiping):
+    """While it computes, an active worker averages with one passive neighbour, drawn at random: both become the mean.
+
+    The graph has two sides, so that nobody ever waits for somebody who waits. A passive worker's model lives in a
+    machine of its own, which answers while the worker computes; its steps are letters to that machine, added to
+    whatever the model is by then. An active worker's gradient meets the mean in the same way. Averaging keeps the sum
+    of all models; a worker that is twice as fast takes twice the steps.
+    """
+
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
+
+    def check(self, section: Section) -> None:
+        sides(section.mixing().must_be(self.name, "doubly", "symmetric", "static").edges, section.group.size)
+
+    def init(self, section: Section) -> State:
+        state = super().init(section)
+        for member, side in enumerate(self._sides(section)):
+            if side:
+                section.host(_model(member), member, lambda: Model(section.parameters))
+        return state
+
+    def begin(self, section: Section) -> State:
+        return keep("x", models(section))
+
+    @staticmethod
+    def _sides(section: Section) -> list[int]:
+        return sides(section.mixing().edges, section.group.size)
+
+    def is_active(self, section: Section) -> bool:
+        return self._sides(section)[section.group.rank] == 0
+
+    def neighbour(self, section: Section) -> int | None:
+        """Whom to average with after this step."""
+        mine = section.group.rank
+        others = sorted(a + b - mine for a, b in section.mixing().edges if mine in (a, b))
+        draw = np.random.default_rng((section.seed, mine, section.step))
+        return others[int(draw.integers(len(others)))] if others else None
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        before = kept(state, "x", range(len(section.parameters)))
+        changes = [p.detach() - x for p, x in zip(section.parameters, before, strict=True)]
+        if self.is_active(section):
+            if section.under_way(_MEAN):
+                mean = yield from section.arrive(_MEAN)
+                take(section, [m + change for m, change in zip(mean, changes, strict=True)])
+            if (other := self.neighbour(section)) is not None:
+                section.start(_MEAN, _say(section, other, "average", models(section)))
+        else:
+            take(section, (yield from _say(section, section.group.rank, "add", changes)))
+        return keep("x", models(section))
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """No averaging is under way any more; then all meet in the mean, the machines too."""
+        if section.under_way(_MEAN):
+            take(section, (yield from section.arrive(_MEAN)))
+        yield from section.mean([torch.zeros(1)])
+        if not self.is_active(section):
+            (answer,) = yield [section.call(_model(section.group.rank), Letter("ask"), writes=False)]
+            take(section, list(answer.tensors))
+        yield from super().leave(section, state)
+        if not self.is_active(section):
+            yield from _say(section, section.group.rank, "replace", models(section))
+        yield from section.mean([torch.zeros(1)])
+
+
+def _model(member: int) -> str:
+    return f"model-{member}"
+
+
+def _say(section: Section, member: int, kind: str, tensors: Sequence[Tensor]) -> Generator[Any, Any, list[Tensor]]:
+    """Change a passive member's model, and hear what it is then."""
+    (answer,) = yield [section.call(_model(member), Letter(kind, {}, tuple(tensors)), writes=True)]
+    return list(answer.tensors)

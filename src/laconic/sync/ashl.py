@@ -1,0 +1,103 @@
+"""ASHL: local steps by speed, first without any waiting, then with little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.server import ServerSync, copies, take_over
+from laconic.worker import Field
+
+
+def local_steps(step_seconds: Sequence[float], transfer_seconds: Sequence[float], least: int) -> list[int]:
+    """So many local steps each that all rounds take about as long as the slowest worker's `least` steps."""
+    pairs = list(zip(step_seconds, transfer_seconds, strict=True))
+    longest = max(least * p + q for p, q in pairs)
+    return [max(least, round((longest - q) / p)) if p > 0 else least for p, q in pairs]
+
+
+@technique("ashl", paper="Shen et al., IEEE Transactions on Computers, 2023")
+@dataclass(frozen=True)
+class ASHL(ServerSync):
+    """Fast workers make more local steps, so that rounds take equally long; asynchronous until the loss has fallen.
+
+    The first round is one step and tells the server how long a step and a transfer take. Coarse stage: `coarse` steps
+    for the slowest worker, more for the others, changes merged on arrival (1/N of each), nobody waits. When the mean of
+    the losses last logged is below `switch`, the fine stage: `fine` steps for the slowest, and no worker more than
+    `staleness` rounds ahead. Readings chosen (abstract and survey only): the weight 1/N, and these defaults.
+    """
+
+    coarse: int = knob(8, low=1, doc="local steps of the slowest worker before the switch")
+    fine: int = knob(1, low=1, doc="local steps of the slowest worker after it")
+    staleness: int = knob(2, low=0, doc="rounds by which a worker may be ahead after the switch")
+    switch: float = knob(1.0, doc="loss below which the fine stage begins")
+    blocks: ClassVar[bool] = True
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        store.memory = {
+            "steps": {},
+            "transfers": {},
+            "losses": {},
+            "stage": "fine" if self.switch == math.inf else "coarse",
+        }
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        store.add(push.tensors, 1 / store.size)
+        worker, memory = str(push.worker), store.memory
+        memory["steps"].setdefault(worker, push.fields["step_seconds"])
+        memory["transfers"].setdefault(worker, push.fields["transfer_seconds"])
+        if (loss := push.fields.get("loss")) is not None:
+            memory["losses"][worker] = loss
+            if sum(memory["losses"].values()) / len(memory["losses"]) < self.switch:
+                memory["stage"] = "fine"
+        return {}
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return store.memory["stage"] == "coarse" or store.slowest >= pull.clock - self.staleness
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        memory = store.memory
+        told = sorted(memory["steps"], key=int)
+        least = self.fine if memory["stage"] == "fine" else self.coarse
+        steps = local_steps([memory["steps"][w] for w in told], [memory["transfers"][w] for w in told], least)
+        mine = dict(zip(told, steps, strict=True)).get(str(pull.worker), 1)
+        return {"steps": mine, "fine": memory["stage"] == "fine"}, None
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        clock = torch.tensor([section.seconds, section.waited_seconds, 0.0], dtype=torch.float64)
+        return {**anchor, "left": torch.tensor(1), "done": torch.tensor(0), "clock": clock}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        section.apply()
+        left, done = int(state["left"]) - 1, int(state["done"]) + 1
+        if left > 0:
+            return {**state, "left": torch.tensor(left), "done": torch.tensor(done)}
+        began, waited, transfer = state["clock"].tolist()
+        busy = (section.seconds - began) - (section.waited_seconds - waited)
+        changes = [p.detach() - state[f"x{i}"] for i, p in enumerate(section.parameters)]
+        asked = section.seconds
+        report: dict[str, Field] = {"step_seconds": busy / done, "transfer_seconds": transfer}
+        if (loss := section.logged("loss")) is not None:
+            report["loss"] = loss
+        (_,) = yield [section.server.push(changes, section.step, **report)]
+        transfer = section.seconds - asked
+        (pulled,) = yield [section.server.pull()]
+        take_over(section, pulled)
+        section.note(local_steps=pulled.lowest("steps"), fine=float(bool(pulled.fields[0]["fine"])))
+        clock = torch.tensor([section.seconds, section.waited_seconds, transfer], dtype=torch.float64)
+        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        return {**anchor, "left": torch.tensor(pulled.lowest("steps")), "done": torch.tensor(0), "clock": clock}

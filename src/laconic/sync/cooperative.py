@@ -1,0 +1,73 @@
+"""Cooperative SGD: local steps, then one multiplication by a mixing matrix; most rules without a server are cases."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.gossip import Gossiping, models, take
+from laconic.sync.outer import keep, kept
+
+
+@technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")
+@dataclass(frozen=True)
+class CooperativeSGD(Gossiping):
+    """A(tau, W, v): every `period` steps all models are multiplied by the topology's W, after the optimizer's step.
+
+    `auxiliary` models that nobody trains take part: they are the topology's first nodes, and live with the first
+    workers. So `cooperative_sgd(1) / complete` is bulk synchronous SGD on models, a longer period local SGD, a sparse
+    graph decentralised SGD, and `cooperative_sgd(4, auxiliary=1) / star` elastic averaging around the hub.
+    """
+
+    period: int = knob(1, low=1, doc="local steps between exchanges")
+    auxiliary: int = knob(0, low=0, doc="models beside the workers' own that take part and are not trained")
+
+    def check(self, section: Section) -> None:
+        section.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
+
+    def begin(self, section: Section) -> State:
+        hosted = self._hosted(section, section.group.rank)[1:]
+        return {name: tensor for node in hosted for name, tensor in keep(f"node.{node}", models(section)).items()}
+
+    def _hosted(self, section: Section, rank: int) -> list[int]:
+        """The nodes that live with a worker: its own, and the auxiliary ones dealt round."""
+        return [self.auxiliary + rank, *range(rank, self.auxiliary, section.group.size)]
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        if (section.step + 1) % self.period:
+            return state
+        matrix = section.mixing(self.auxiliary).at(section.step // self.period)
+        rank, everything = section.group.rank, range(len(section.parameters))
+        mine = self._hosted(section, rank)
+        own = {mine[0]: models(section)} | {node: kept(state, f"node.{node}", everything) for node in mine[1:]}
+        said: dict[int, list[Tensor]] = {node: section.said(model) for node, model in own.items()}
+        told, heard, names = {}, {}, {}
+        for peer in (r for r in range(section.group.size) if r != rank):
+            theirs = self._hosted(section, peer)
+            if wanted := [node for node in mine if np.any(matrix[theirs, node])]:
+                told[peer] = [x for node in wanted for x in own[node]]
+            if named := [node for node in theirs if np.any(matrix[mine, node])]:
+                names[peer], heard[peer] = named, [x for _ in named for x in own[mine[0]]]
+        for peer, tensors in (yield from section.swap(told, heard)).items():
+            count = len(everything)
+            said |= {node: tensors[k * count : (k + 1) * count] for k, node in enumerate(names[peer])}
+        mixed = {node: _mixed(node, own[node], said, matrix[node]) for node in mine}
+        take(section, mixed[mine[0]])
+        return {name: x for node in mine[1:] for name, x in keep(f"node.{node}", mixed[node]).items()}
+
+
+def _mixed(node: int, own: list[Tensor], said: dict[int, list[Tensor]], row: np.ndarray[Any, Any]) -> list[Tensor]:
+    """Its own model and a share of every difference: what a cast rounds away keeps the sum all the same."""
+    out = [x.clone() for x in own]
+    for other in (j for j in np.flatnonzero(row).tolist() if j != node):
+        for x, theirs, mine in zip(out, said[other], said[node], strict=True):
+            x.add_(theirs - mine, alpha=float(row[other]))
+    return out

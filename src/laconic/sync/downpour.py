@@ -1,0 +1,83 @@
+"""Downpour SGD: replicas that fetch now and then and push now and then, each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.worker import Field, whole
+
+
+@technique("downpour", aliases=["downpour_sgd"], paper="Dean et al., NIPS 2012")
+@dataclass(frozen=True)
+class Downpour(ServerSync):
+    """Every replica steps by itself, pushes the sum of its gradients every `n_push` steps and fetches every `n_fetch`.
+
+    Each shard steps on every arrival, with Adagrad of its own at `gamma` times the learning rate (the paper: about ten
+    times the best fixed one), or with the user's optimizer, 1/N of the rate per push. Shards are at versions of their
+    own, so that a fetched model may mix several. `warm_start` lets one replica train alone for so many updates; others'
+    first gradients are dropped until then. Readings chosen: Adagrad's smoothing constant is torch's 1e-10; a replica's
+    own steps are the user's optimizer's.
+    """
+
+    n_fetch: int = knob(1, low=1, doc="steps between two fetches")
+    n_push: int = knob(1, low=1, doc="steps between two pushes")
+    optimizer: str = knob("adagrad", choices=("adagrad", "user"), doc="what the server steps with")
+    gamma: float = knob(10.0, above=0, doc="Adagrad's rate over the learning rate")
+    warm_start: int = knob(0, low=0, doc="updates by one replica before the others are let in")
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        if self.optimizer == "adagrad":
+            kept = ("params", "lr", "weight_decay")
+            groups = [{k: group[k] for k in kept if k in group} for group in store.optimizer.param_groups]
+            store.optimizer = torch.optim.Adagrad(groups)
+
+    def let_in(self, store: Store, worker: int) -> bool:
+        return store.version >= self.warm_start or worker == min(store.members, default=worker)
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        tau = max(store.version - push.version, 0)
+        if self.let_in(store, push.worker):
+            store.apply(push.tensors, push.worker, self.gamma if self.optimizer == "adagrad" else 1 / store.size)
+        return {"staleness": tau}
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return self.let_in(store, pull.worker)
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        return {f"sum.{i}": torch.zeros_like(p) for i, p in enumerate(section.parameters)} if self.n_push > 1 else {}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        accrued = section.gradients
+        if self.n_push > 1:
+            accrued = [state[f"sum.{i}"] + g for i, g in enumerate(accrued)]
+        pushes, fetches = ((section.step + 1) % every == 0 for every in (self.n_push, self.n_fetch))
+        if not fetches:
+            section.apply()
+        pushed = [section.server.push(accrued, section.step)] if pushes else []
+        fetched = [section.server.pull()] if fetches else []
+        answers = yield [*pushed, *fetched]
+        if pushes:
+            section.note(staleness=max(whole(fields, "staleness") for fields in answers[0].fields))
+        if fetches:
+            take_over(section, answers[-1])
+            versions = [whole(fields, "version") for fields in answers[-1].fields]
+            section.note(version_spread=max(versions) - min(versions))
+        if self.n_push == 1:
+            return state
+        return {f"sum.{i}": torch.zeros_like(a) if pushes else a for i, a in enumerate(accrued)}
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)

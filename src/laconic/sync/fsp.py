@@ -1,0 +1,141 @@
+"""Flexible synchronous parallel: the barrier comes when local work stops paying."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.server import ServerSync, copies, take_over
+from laconic.worker import Field
+
+
+def breakpoint_of(work: Sequence[float], gain: Sequence[float]) -> float:
+    """Where a curve that rises fast and then slowly bends: the best of all continuous two-piece linear fits."""
+    u, y = np.asarray(work, dtype=float), np.asarray(gain, dtype=float)
+    if len(u) < 5:
+        return float(u[-1]) if len(u) else 0.0
+    best, found = np.inf, float(u[-1])
+    for bend in np.linspace(u[1], u[-2], 256):
+        design = np.stack([np.ones_like(u), np.minimum(u, bend), np.maximum(u - bend, 0)], axis=1)
+        fit, *_ = np.linalg.lstsq(design, y, rcond=None)
+        error = float(np.square(design @ fit - y).sum())
+        if error < best and fit[2] <= fit[1]:
+            best, found = error, float(bend)
+    return found
+
+
+@technique("fsp", paper="Wang et al., IEEE TPDS 34(2), 2023")
+@dataclass(frozen=True)
+class FSP(ServerSync):
+    """Local steps until the coordinator calls; it calls where the gain of the last interval began to slow down.
+
+    Every worker reports its loss with each step. When an interval is over, its gain (fall of the mean loss) over work
+    (steps of all) is fitted by two straight pieces, and the next interval ends at the bend; an interval that never bent
+    lets the next be longer. Everybody stops after the step it is in, and changes are averaged, weighted by steps made.
+    Readings chosen (the paper's text is not available): that fit, the training loss as gain, those weights.
+    """
+
+    first: int = knob(8, low=2, doc="steps per worker in the first interval")
+    longest: int = knob(256, low=2, doc="steps per worker in any interval")
+    blocks: ClassVar[bool] = True
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        zeros = [torch.zeros_like(value) for value in store.values]
+        store.memory = {
+            "interval": 0, "called": -1, "limit": self.first * store.size, "work": 0, "losses": [], "latest": {},
+            "sum": zeros, "weight": 0.0, "brought": [],
+        }  # fmt: skip
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        weight = float(push.fields["steps"])  # type: ignore[arg-type]
+        memory = store.memory
+        for total, change in zip(memory["sum"], push.tensors, strict=True):
+            total.add_(change, alpha=weight)
+        memory["weight"] += weight
+        memory["brought"].append(push.worker)
+        self._close(store)
+        return {}
+
+    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+        """One more step was made, somewhere, with this loss."""
+        memory = store.memory
+        if fields["interval"] != memory["interval"]:
+            return
+        memory["work"] += 1
+        if (loss := fields.get("loss")) is not None:
+            memory["latest"][str(worker)] = loss
+            memory["losses"].append(sum(memory["latest"].values()) / len(memory["latest"]))
+        if memory["work"] >= memory["limit"]:
+            memory["called"] = memory["interval"]
+
+    def _close(self, store: Store) -> None:
+        """All members have brought their changes: average, and set the next interval's length."""
+        memory = store.memory
+        if not memory["brought"] or not all(w in memory["brought"] for w in store.clocks):
+            return
+        store.add(memory["sum"], 1 / memory["weight"])
+        for total in memory["sum"]:
+            total.zero_()
+        losses = memory["losses"]
+        if len(losses) >= 5:
+            bend = breakpoint_of(range(1, len(losses) + 1), [losses[0] - loss for loss in losses])
+            longer = 2 * memory["limit"] if bend > 0.75 * memory["limit"] else bend
+            memory["limit"] = int(min(max(longer, 2 * store.size), self.longest * store.size))
+        memory.update(interval=memory["interval"] + 1, weight=0.0, brought=[], work=0, losses=[])
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        interval = int(pull.fields["interval"])  # type: ignore[arg-type]
+        if pull.fields["wants"] == "call":
+            return bool(store.memory["called"] >= interval)
+        return bool(store.memory["interval"] > interval)
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        fields = {"interval": store.memory["interval"], "limit": store.memory["limit"]}
+        return (fields, ()) if pull.fields["wants"] == "call" else (fields, None)
+
+    def lost(self, store: Store, worker: int) -> None:
+        self._close(store)
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        return {**anchor, "interval": torch.tensor(0), "steps": torch.tensor(0)}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        section.apply()
+        interval, steps = int(state["interval"]), int(state["steps"]) + 1
+        report: dict[str, Field] = {"interval": interval}
+        if (loss := section.logged("loss")) is not None:
+            report["loss"] = loss
+        section.server.tell(only=0, **report)
+        if not section.under_way("call"):
+            section.start("call", _call(section, interval))
+        if not section.has_arrived("call"):
+            return {**state, "steps": torch.tensor(steps)}
+        yield from section.arrive("call")
+        changes = [p.detach() - state[f"x{i}"] for i, p in enumerate(section.parameters)]
+        _, pulled = yield [
+            section.server.push(changes, section.step, steps=steps),
+            section.server.pull(wants="values", interval=interval),
+        ]
+        take_over(section, pulled)
+        section.note(interval=pulled.lowest("limit"), local_steps=steps)
+        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        return {**anchor, "interval": torch.tensor(interval + 1), "steps": torch.tensor(0)}
+
+
+def _call(section: Section, interval: int) -> Generator[Any, Any, Any]:
+    (called,) = yield [section.server.pull(only=0, wants="call", interval=interval)]
+    return called

@@ -1,0 +1,140 @@
+"""Decentralised SGD: everybody keeps its own model and mixes it with its neighbours'."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.registry import technique
+from laconic.sync.base import Section, State, Sync
+from laconic.sync.outer import keep, kept
+from laconic.topology.mixing import Matrix
+
+_MIX = "mix"
+
+
+def models(section: Section) -> list[Tensor]:
+    """This worker's parameters as they are now, copied."""
+    return [p.detach().clone() for p in section.parameters]
+
+
+def take(section: Section, tensors: list[Tensor]) -> None:
+    """Put these in the parameters' place."""
+    for parameter, tensor in zip(section.parameters, tensors, strict=True):
+        parameter.data.copy_(tensor)
+
+
+class Gossiping(Sync):
+    """What all rules share whose workers mix with neighbours after a step.
+
+    They take what the optimizer did, u = x before − x after, in the place of rate times gradient, so that momentum,
+    Adam and weight decay work; what an optimizer remembers stays with its worker.
+    """
+
+    talks: ClassVar[str] = "mix"
+    late: ClassVar[bool] = True
+    replicas_differ: ClassVar[bool] = True
+
+    def init(self, section: Section) -> State:
+        self.check(section)
+        return self.begin(section)
+
+    @abstractmethod
+    def check(self, section: Section) -> None:
+        """Refuse mixing weights with which the rule would not do what it says."""
+
+    def begin(self, section: Section) -> State:
+        """What there is to remember while all models are equal."""
+        return {}
+
+    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        """All have met in the mean: what was remembered of the way there begins anew."""
+        yield from self.leave(section, state)
+        return self.begin(section)
+
+
+@technique("dpsgd", aliases=["d_psgd", "decentralized_sgd"], paper="Lian et al., NIPS 2017")
+@dataclass(frozen=True)
+class DPSGD(Gossiping):
+    """x_i = (sum over neighbours j of W_ij·x_j) − u_i: models are mixed while the next gradient is computed.
+
+    The exchange begins right after a step and is waited for after the next one, so that it costs time only where it
+    takes longer than computing. The mean of all models moves by the mean of the updates exactly.
+    """
+
+    def check(self, section: Section) -> None:
+        section.mixing().must_be(self.name, "doubly")
+
+    def begin(self, section: Section) -> State:
+        return keep("x", models(section))
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        everything = range(len(section.parameters))
+        before = kept(state, "x", everything)
+        mixed = (yield from section.arrive(_MIX)) if section.under_way(_MIX) else before  # at first all are equal
+        take(section, [m + (p - x) for m, p, x in zip(mixed, section.parameters, before, strict=True)])
+        x = models(section)
+        section.start(_MIX, section.mix(x, section.mixing().at(section.step + 1)))
+        return keep("x", x)
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """What is under way is heard, so that nobody is left waiting; the mean of all replaces it."""
+        if section.under_way(_MIX):
+            yield from section.arrive(_MIX)
+        yield from super().leave(section, state)
+
+
+@technique("d2", aliases=["d_squared", "exact_diffusion"], paper="Tang et al., ICML 2018")
+@dataclass(frozen=True)
+class D2(Gossiping):
+    """D-PSGD that does not mind workers whose data differ: each adds what the last mixing took from it.
+
+    y_i = x_i − u_i + c_i, x_i = sum over j of W_ij·y_j, and c_i becomes x_i minus what the optimizer had left: written
+    out, this is 2·x − x_before − u + u_before, with one model to remember. Where the learning rate has changed, c
+    changes with it, since it stands for rate times a difference of gradients. Needs lambda_min(W) > −1/3; (W + I)/2
+    takes the place of a W that has not, and a notice says so.
+    """
+
+    def check(self, section: Section) -> None:
+        weights = section.mixing().must_be(self.name, "doubly", "symmetric", "static")
+        if _too_negative(weights.lambda_min) and section.group.rank == 0:
+            print(
+                f"laconic: {self.name} needs mixing weights with lambda_min above -1/3, and these have "
+                f"{weights.lambda_min:.4g}; (W + I)/2 takes their place",
+                file=sys.stderr,
+            )
+
+    def begin(self, section: Section) -> State:
+        state = keep("correction", [torch.zeros_like(p) for p in section.parameters])
+        return state | {"rate": torch.zeros((), dtype=torch.float64)}
+
+    @staticmethod
+    def matrix(section: Section) -> Matrix:
+        """What is mixed with."""
+        weights = section.mixing()
+        w = weights.at(0)
+        return (w + np.eye(len(w))) / 2 if _too_negative(weights.lambda_min) else w
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        before, rate = float(state["rate"]), section.rate
+        scale = rate / before if before else 1.0
+        corrections = kept(state, "correction", range(len(section.parameters)))
+        left = models(section)
+        y = [x.add(c, alpha=scale) for x, c in zip(left, corrections, strict=True)]
+        mixed = yield from section.mix(y, self.matrix(section))
+        take(section, mixed)
+        state = keep("correction", [m - x for m, x in zip(mixed, left, strict=True)])
+        return state | {"rate": torch.tensor(rate, dtype=torch.float64)}
+
+
+def _too_negative(lambda_min: float) -> bool:
+    return lambda_min <= -1 / 3 + 1e-9

@@ -1,0 +1,129 @@
+"""Grouping stale synchronous parallel: bounded staleness among the alike, none among groups."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from laconic.architecture.server.machine import Pull, Push, Relay
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.server import take_over
+from laconic.sync.ssp import SSP
+from laconic.worker import Field
+
+
+def alike(seconds: Sequence[float], groups: int) -> list[int]:
+    """Each worker's group: sorted by their times and cut where neighbours differ most (by ratio)."""
+    order = sorted(range(len(seconds)), key=lambda w: (seconds[w], w))
+    steps = [seconds[b] / max(seconds[a], 1e-12) for a, b in zip(order, order[1:], strict=False)]
+    cuts = sorted(sorted(range(len(steps)), key=lambda i: -steps[i])[: groups - 1])
+    found = [0] * len(seconds)
+    for place, w in enumerate(order):
+        found[w] = sum(place > cut for cut in cuts)
+    return found
+
+
+@technique("gssp", paper="Sun et al., IEEE Transactions on Cloud Computing 10(4), 2022")
+@dataclass(frozen=True)
+class GSSP(SSP):
+    """Workers of like speed share a server with bounded staleness; servers tell each other what they added up.
+
+    Every group's server holds the whole model. After as many pushes as it has members it sends their sum to all others,
+    which add it when it comes: no group waits for another. Groups form after `profile` steps, from measured times of
+    computing; the first ones are by rank. Readings chosen: servers broadcast sums (the published code) rather than
+    gossip; groups are cut where sorted times differ most. With `keep` < 1 a slower group sends only the largest share
+    of its sum, in proportion to its speed, and keeps the rest (GDTopK, ratio not published).
+    """
+
+    groups: int = knob(2, low=1, doc="servers of the whole model")
+    profile: int = knob(3, low=1, doc="steps after which groups form by speed")
+    keep: float = knob(1.0, above=0, high=1, doc="share of its sum that the slowest group sends")
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def groups_of(self, size: int) -> list[list[int]]:
+        count = min(self.groups, size)
+        return [[w for w in range(size) if w * count // size == g] for g in range(count)]
+
+    def open(self, store: Store) -> None:
+        zeros = [torch.zeros_like(value) for value in store.values]
+        store.memory = {"sum": zeros, "pushes": 0, "turn": 0, "times": {}, "slowness": 1.0}
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        store.memory["slowness"] = push.fields["slowness"]
+        super().receive(store, push)
+        for total, change in zip(store.memory["sum"], push.tensors, strict=True):
+            total.add_(change)
+        store.memory["pushes"] += 1
+        return {}
+
+    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+        store.memory["times"][str(worker)] = fields["seconds"]
+
+    def relay(self, store: Store) -> Relay | None:
+        memory = store.memory
+        if memory["pushes"] < max(len(store.clocks), 1):
+            return None
+        memory["pushes"], memory["turn"] = 0, memory["turn"] + 1
+        ratio = 1.0 if self.keep == 1.0 else max(self.keep, 1 / memory["slowness"])
+        sent, memory["sum"] = _largest(memory["sum"], ratio)
+        return Relay(store.group, memory["turn"], sent)
+
+    def relayed(self, store: Store, relay: Relay) -> None:
+        store.add(relay.tensors, 1 / store.size)
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        if pull.fields.get("wants") == "groups":
+            return len(store.memory["times"]) == store.size
+        return super().readable(store, pull)
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[torch.Tensor] | None]:
+        if pull.fields.get("wants") != "groups":
+            return {}, None
+        times = [float(store.memory["times"][str(w)]) for w in range(store.size)]
+        return {"groups": alike(times, min(self.groups, store.size)), "slowness": [t / min(times) for t in times]}, ()
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        began = torch.tensor(section.seconds - section.waited_seconds, dtype=torch.float64)
+        return {**super().init(section), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
+
+    def beside(self, state: State) -> dict[str, Field]:
+        return {"slowness": float(state["slowness"])}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        state = yield from super().stepping(section, state)
+        if section.step + 1 == self.profile and self.groups > 1:
+            return (yield from self._regroup(section, state))
+        return state
+
+    def _regroup(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        """Tell the coordinator (group 0's first shard) one's time, hear everybody's group, and move there."""
+        busy = section.seconds - section.waited_seconds - float(state["began"])
+        _, found = yield [
+            section.server.tell(only=0, group=0, seconds=busy / self.profile),
+            section.server.pull(only=0, group=0, wants="groups"),
+        ]
+        groups, slowness = (found.fields[0][name] for name in ("groups", "slowness"))
+        yield from section.server.move(groups[section.group.rank])
+        (pulled,) = yield [section.server.peek()]
+        take_over(section, pulled)
+        section.note(group=groups[section.group.rank])
+        stamp = torch.tensor(pulled.lowest("slowest"))
+        return {**state, "stamp": stamp, "slowness": torch.tensor(slowness[section.group.rank], dtype=torch.float64)}
+
+
+def _largest(tensors: Sequence[torch.Tensor], ratio: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The largest share of all elements, and the rest."""
+    if ratio >= 1.0:
+        return [x.clone() for x in tensors], [torch.zeros_like(x) for x in tensors]
+    everything = torch.cat([x.reshape(-1).abs() for x in tensors])
+    least = everything.kthvalue(max(1, everything.numel() - int(ratio * everything.numel()) + 1)).values
+    sent = [torch.where(x.abs() >= least, x, 0) for x in tensors]
+    return sent, [x - s for x, s in zip(tensors, sent, strict=True)]

@@ -1,0 +1,76 @@
+"""Hogwild: everybody writes into the same memory, and nobody locks it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.outer import keep, kept
+from laconic.sync.server import copies
+
+
+@technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")
+@dataclass(frozen=True)
+class Hogwild(Sync):
+    """Plain optimizer steps on parameters that all workers of a machine share, without a lock.
+
+    Reads may see some coordinates before and some after another worker's write, and writes to the same coordinate may
+    undo each other: harmless where gradients are sparse, so give sparse ones (`nn.Embedding(sparse=True)`), of which
+    only the rows they touch are written. What the optimizer remembers is each worker's own. On virtual workers a step
+    happens at one moment; `delay` lets a share of its coordinates, drawn anew each time, be written with the worker's
+    next step, up to N writes later, which is how inconsistent reads are replayed there.
+    """
+
+    delay: float = knob(0.0, low=0, high=1, doc="share of a step's coordinates that are written a step later")
+    talks: ClassVar[str] = "shared"
+    late: ClassVar[bool] = True
+    replaces_step: ClassVar[bool] = True
+
+    @torch.no_grad()
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        section.catch_up()
+        self._write(section, state)
+        before = copies(section.parameters) if self.delay else []
+        section.apply()
+        if not self.delay:
+            return state
+        draw = np.random.default_rng((section.seed, section.group.rank, section.step))
+        late = []
+        for parameter, x in zip(section.parameters, before, strict=True):
+            slow = torch.from_numpy(draw.random(tuple(parameter.shape)) < self.delay)
+            change = torch.where(slow, parameter - x, torch.zeros_like(x))
+            parameter.sub_(change)
+            late.append(change)
+        return keep("late", late)
+        yield
+
+    def _write(self, section: Section, state: State) -> None:
+        """What the last step left for this one."""
+        if state:
+            for parameter, change in zip(
+                section.parameters, kept(state, "late", range(len(section.parameters))), strict=True
+            ):
+                parameter.add_(change)
+
+    @torch.no_grad()
+    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        """All writes are there, and everybody has come."""
+        section.catch_up()
+        self._write(section, state)
+        yield from section.mean([torch.zeros(1)])
+        yield from average_buffers(section)
+        return {}
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """From now on everybody has its own again."""
+        yield from self.settle(section, state)
+        for group in section.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data.clone()
+        yield from section.mean([torch.zeros(1)])

@@ -1,0 +1,92 @@
+"""Hybrid synchronous parallelism: uploads in order, one update for all, and no worker idle for long."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.gathered import bring, complete, has_brought, open_round
+from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.worker import Field, whole
+
+
+@technique("hsp", paper="Li et al., ICPP 2022")
+@dataclass(frozen=True)
+class HSP(ServerSync):
+    """Workers upload one after the other; when all have, the mean is one update, and everybody gets the result.
+
+    Whoever has uploaded would wait for the others and the new weights. If that took long the last time, it computes the
+    next gradient on the weights before instead, which come down while its own gradient goes up: one version old, never
+    more. Readings chosen: a worker computes ahead when its last wait was at least `ahead` times its computing, stale
+    gradients count in full, and every `fresh`-th iteration everybody waits, which measures the wait anew. So stale
+    gradients are few where waiting is short, and most where it is long.
+    """
+
+    ahead: float | None = knob(0.5, low=0, doc="waiting over computing from which on to compute ahead; none: never")
+    fresh: int = knob(16, low=1, doc="every so many iterations all wait for new weights")
+    blocks: ClassVar[bool] = True
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        open_round(store)
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        tau = max(store.version - push.version, 0)
+        bring(store, push)
+        self._update(store)
+        return {"staleness": tau}
+
+    def _update(self, store: Store) -> None:
+        if (everything := complete(store)) is not None:
+            total, workers = everything
+            store.apply([x / len(workers) for x in total], workers[-1])
+
+    def lost(self, store: Store, worker: int) -> None:
+        self._update(store)
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        if pull.fields["wants"] == "turn":
+            return pull.worker == next((w for w in store.members if not has_brought(store, w)), None)
+        return pull.fields["wants"] == "newest" or not has_brought(store, pull.worker)
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        return {}, () if pull.fields["wants"] == "turn" else None
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        return {"ahead": torch.tensor(False)}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        computed = section.seconds - float(state["left"]) if "left" in state else None
+        ahead, waited = self._goes_ahead(section, computed, state.get("waited")), state.get("waited")
+        yield [section.server.pull(only=0, wants="turn")]
+        outdated = ahead and bool(state["ahead"])
+        newest = [section.server.pull(wants="newest")] if outdated else []  # down while the gradient goes up
+        *pulled, pushed = yield [*newest, section.server.push(section.gradients, section.step)]
+        section.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
+        if not ahead:
+            uploaded = section.seconds
+            pulled = yield [section.server.pull(wants="update")]
+            waited = torch.tensor(section.seconds - uploaded, dtype=torch.float64)
+        for values in pulled:
+            take_over(section, values)
+        state = {"ahead": torch.tensor(ahead), "left": torch.tensor(section.seconds, dtype=torch.float64)}
+        return state if waited is None else state | {"waited": waited}
+
+    def _goes_ahead(self, section: Section, computed: float | None, waited: Tensor | None) -> bool:
+        if self.ahead is None or computed is None or waited is None or (section.step + 1) % self.fresh == 0:
+            return False
+        return float(waited) >= self.ahead * computed
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)

@@ -1,0 +1,171 @@
+"""Lazily aggregated gradients: what has hardly changed is not sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.errors import StrategyError
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.outer import keep, kept
+from laconic.sync.server import ServerSync, copies, meet_at_server, take_over
+from laconic.worker import Field
+
+_EAGER = {"worker": 0.1, "server": 1.0}
+
+
+def squared(tensors: Sequence[Tensor]) -> float:
+    """The squared norm of all of them together."""
+    return sum(float(x.double().square().sum()) for x in tensors)
+
+
+def apart(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """The squared distance of two points."""
+    return squared([a.detach() - b.detach() for a, b in zip(some, others, strict=True)])
+
+
+@technique("lag", aliases=["lag_wk", "lazy_gradients"], paper="Chen, Giannakis, Sun, Yin, NeurIPS 2018")
+@dataclass(frozen=True)
+class LAG(ServerSync):
+    """The server steps on the mean of the last gradient that each worker has uploaded, however old.
+
+    A worker uploads when its gradient has changed more than the parameters did of late: the squared change is above
+    xi/rate² times the sum of the last `history` squared steps (with the mean of losses in place of the paper's sum,
+    a·M is the rate). `by=worker` compares gradients, which all compute (LAG-WK). `by=server` needs none: it asks a
+    worker when L² times the squared way from where it uploaded last is above the threshold; others get no parameters
+    (LAG-PS). They still run the script's backward, which their step drops. L is estimated from a worker's uploads
+    unless `smoothness` gives it. Gradients travel as they are, not as differences: the same bytes, and nothing is lost
+    to rounding. For full gradients: the noise of minibatches looks like change.
+    """
+
+    by: str = knob("worker", choices=("worker", "server"), doc="who decides whether a worker uploads")
+    xi: float | None = knob(None, low=0, doc="laziness; none: 0.1 where workers decide, 1 where the server does")
+    history: int = knob(10, low=1, doc="steps whose lengths make the threshold")
+    smoothness: tuple[float, ...] = knob((), above=0, doc="L of every worker, for by=server; none: estimated")
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
+    blocks: ClassVar[bool] = True
+
+    def threshold(self, changes: Sequence[float], rate: float) -> float:
+        """From the squared lengths of the last steps."""
+        return (_EAGER[self.by] if self.xi is None else self.xi) * sum(changes) / rate**2
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        store.memory = {
+            "gradients": {}, "uploads": {}, "spoken": [], "by": 0,
+            "asked": None, "places": {}, "changes": [], "smoothness": {},
+        }  # fmt: skip
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        memory, worker = store.memory, str(push.worker)
+        if self.by == "server":
+            self._learn(store, push)
+            memory["places"][worker] = copies(store.values)
+        memory["gradients"][worker] = copies(push.tensors)
+        memory["uploads"][worker] = memory["uploads"].get(worker, 0) + 1
+        memory["by"] = push.worker
+        self._speak(store, push.worker)
+        return {}
+
+    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+        """Nothing new from this worker."""
+        self._speak(store, worker)
+
+    def lost(self, store: Store, worker: int) -> None:
+        store.memory["gradients"].pop(str(worker), None)
+        self._step(store)
+
+    def _speak(self, store: Store, worker: int) -> None:
+        store.memory["spoken"].append(worker)
+        self._step(store)
+
+    def _step(self, store: Store) -> None:
+        """When all have spoken: on the mean of what is remembered of each, in the order of ranks."""
+        memory = store.memory
+        if not memory["spoken"] or not all(w in memory["spoken"] for w in store.members):
+            return
+        memory["spoken"] = []
+        before = copies(store.values)
+        gradients = lagged_sum(store)
+        store.apply([x / len(memory["gradients"]) for x in gradients], memory["by"])
+        if self.by == "server":
+            memory["changes"] = [*memory["changes"], apart(store.values, before)][-self.history :]
+            memory["asked"] = [w for w in store.members if self._is_asked(store, str(w))]
+
+    def _learn(self, store: Store, push: Push) -> None:
+        """How fast this worker's gradient can change: the steepest seen."""
+        memory, worker = store.memory, str(push.worker)
+        if self.smoothness:
+            memory["smoothness"][worker] = self.smoothness[push.worker % len(self.smoothness)]
+        elif worker in memory["places"] and (way := apart(store.values, memory["places"][worker])) > 0:
+            seen = (apart(push.tensors, memory["gradients"][worker]) / way) ** 0.5
+            memory["smoothness"][worker] = max(seen, memory["smoothness"].get(worker, 0.0))
+
+    def _is_asked(self, store: Store, worker: str) -> bool:
+        memory = store.memory
+        if worker not in memory["smoothness"]:
+            return True
+        rate = float(store.optimizer.param_groups[0]["lr"])
+        changed = memory["smoothness"][worker] ** 2 * apart(store.values, memory["places"][worker])
+        return bool(changed > self.threshold(memory["changes"], rate))
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return pull.worker not in store.memory["spoken"]
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        asked = store.memory["asked"] is None or pull.worker in store.memory["asked"]
+        return {"asked": asked}, None if asked else ()
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        if self.by == "server" and len(section.server.addresses) > 1:
+            raise StrategyError(
+                "lag(by=server) looks at the whole model, which one shard must hold; write ps(shards=1)"
+            )
+        return {"changes": torch.zeros(self.history, dtype=torch.float64), "asked": torch.tensor(True)}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        gradients, state = copies(section.gradients), dict(state)
+        uploads = bool(state["asked"]) if self.by == "server" else self._has_changed(section, state, gradients)
+        if uploads:
+            said = section.server.push(gradients, section.step)
+            state |= keep("sent", gradients) if self.by == "worker" else {}
+        else:
+            said = section.server.tell()
+        _, pulled = yield [said, section.server.pull()]
+        state["uploads"] = torch.as_tensor(state.get("uploads", 0)) + int(uploads)
+        section.note(uploads=int(state["uploads"]))
+        state["asked"] = torch.tensor(bool(pulled.tensors))
+        if pulled.tensors:
+            change = apart(pulled.tensors, section.parameters)
+            state["changes"] = torch.cat([state["changes"][1:], torch.tensor([change], dtype=torch.float64)])
+            take_over(section, pulled)
+        return state
+
+    def _has_changed(self, section: Section, state: State, gradients: list[Tensor]) -> bool:
+        if "sent.0" not in state:
+            return True
+        change = apart(gradients, kept(state, "sent", range(len(gradients))))
+        return change > self.threshold(state["changes"].tolist(), section.rate)
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)
+
+
+def lagged_sum(store: Store) -> list[Tensor]:
+    """Of the last gradients that were uploaded."""
+    first, *others = (store.memory["gradients"][w] for w in sorted(store.memory["gradients"], key=int))
+    totals = copies(first)
+    for gradients in others:
+        for total, gradient in zip(totals, gradients, strict=True):
+            total.add_(gradient)
+    return totals

@@ -1,0 +1,40 @@
+"""MATCHA: gossip on the links that matter for agreement, as often as the budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.gossip import Gossiping, models, take
+from laconic.topology.matchings import Activation, activation
+
+
+@technique("matcha", paper="Wang, Sahu, Yang, Joshi, Kar, arXiv 1905.09435 (ICC 2019)")
+@dataclass(frozen=True)
+class MATCHA(Gossiping):
+    """A step of one's own, then mixing over a few matchings of the topology's graph, drawn anew in every step.
+
+    Links of one matching work at the same time. Each matching has its probability, chosen once so that workers agree
+    as fast as `budget` times the whole graph's time allows: bridges are used nearly always, dense parts seldom. The
+    draws come from a seed that all share, so nobody asks who is at work. With budget 1 all links are.
+    """
+
+    budget: float = knob(0.5, above=0, high=1, doc="share of the links' time that is spent")
+
+    def check(self, section: Section) -> None:
+        section.mixing().must_be(self.name, "doubly", "symmetric", "static")
+
+    def plan(self, section: Section) -> Activation:
+        """Matchings, probabilities and weight, worked out once for a graph."""
+        return activation(section.group.size, section.mixing().edges, self.budget)
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        matrix = self.plan(section).at(section.step, section.seed)
+        take(section, (yield from section.mix(models(section), matrix)))
+        return state

@@ -1,0 +1,127 @@
+"""Overlapped synchronisation: important layers now, the rest while the next iteration computes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.server import copies, copy_into
+
+_REST = "rest"
+_PERIOD = 10  # steps between two decisions on the budget
+
+
+@technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)")
+@dataclass(frozen=True)
+class OSP(Sync):
+    """Gradients of important tensors are averaged and applied at once; the others travel during the next iteration.
+
+    Until they arrive, a worker goes on with its own: x - rate·g (LGP). Then that guess is taken back and the optimizer
+    steps on the mean, so that all replicas agree again and momentum has seen means alone; one iteration late at most.
+    Readings chosen: a tensor's importance is the sum of |w·g| over its elements, by the last mean gradient known (which
+    is the same everywhere); the budget of the second stage is what fits in the computation by the measured rate, times
+    the share by which the logged loss has fallen (no loss is logged: zero, which is `bsp`).
+    """
+
+    share: float | None = knob(None, low=0, high=1, doc="of all bytes in the second stage at most; none: grows")
+    late: ClassVar[bool] = True
+    replaces_step: ClassVar[bool] = True
+    replicas_differ: ClassVar[bool] = True
+    prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
+
+    def init(self, section: Section) -> State:
+        scores = torch.full((len(section.parameters),), torch.inf, dtype=torch.float64)  # unknown: not held back
+        if self.share is not None:
+            scores.zero_()
+        return {"scores": scores, "budget": torch.tensor(0.0, dtype=torch.float64)}
+
+    def held_back(self, section: Section, state: State) -> list[int]:
+        """The least important tensors that fit into the budget together."""
+        sizes = [p.nbytes for p in section.parameters]
+        left = float(state["budget"]) if self.share is None else self.share * sum(sizes)
+        chosen = []
+        for i in torch.argsort(state["scores"], stable=True).tolist():
+            if sizes[i] <= left and state["scores"][i] < torch.inf:
+                chosen.append(i)
+                left -= sizes[i]
+        return sorted(chosen)
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        computed = section.seconds - float(state["left"]) if "left" in state else 0.0
+        state, gradients = dict(state), copies(section.gradients)
+        yield from self._settle_rest(section, state)
+        rest = self.held_back(section, state)
+        now = [i for i in range(len(gradients)) if i not in rest]
+        began = section.seconds
+        means = yield from section.average([gradients[i].clone() for i in now], only=now)
+        sent_bytes = sum(mean.nbytes for mean in means)
+        if sent_bytes:
+            state["seconds_per_byte"] = _number((section.seconds - began) / sent_bytes)
+        self._step(section, state, now, means)
+        section.note(held_bytes=sum(gradients[i].nbytes for i in rest))
+        if rest:
+            self._go_on_alone(section, state, rest, gradients)
+            section.start(_REST, section.average([gradients[i].clone() for i in rest], only=rest))
+        if self.share is None and (section.step + 1) % _PERIOD == 0:
+            yield from self._decide(section, state, computed)
+        state["left"] = _number(section.seconds)
+        return state
+
+    @torch.no_grad()
+    def _go_on_alone(self, section: Section, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """The guess: this worker's own gradient in the place of the mean."""
+        rates = {id(p): float(group["lr"]) for group in section.optimizer.param_groups for p in group["params"]}
+        for i in rest:
+            parameter = section.parameters[i]
+            state[f"x.{i}"] = parameter.detach().clone()
+            parameter.sub_(gradients[i], alpha=rates[id(parameter)])
+
+    def _settle_rest(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """The last iteration's second stage arrives: back to what all hold in common, and a step on the mean."""
+        if not section.under_way(_REST):
+            return
+        means = yield from section.arrive(_REST)
+        which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
+        copy_into([section.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
+        self._step(section, state, which, means)
+
+    @staticmethod
+    def _step(section: Section, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
+        """The user's optimizer on these alone, and their importance from now on."""
+        scores = state["scores"].clone()
+        for parameter in section.parameters:
+            parameter.grad = None
+        for i, mean in zip(which, means, strict=True):
+            parameter = section.parameters[i]
+            scores[i] = float((parameter.detach() * mean).abs().sum())
+            parameter.grad = mean.view_as(parameter)
+        state["scores"] = scores
+        section.apply()
+
+    def _decide(self, section: Section, state: State, computed: float) -> Generator[Any, Any, None]:
+        """The same budget everywhere, from everybody's loss, computing time and rate in the mean."""
+        loss = section.logged("loss")
+        pace = state.get("seconds_per_byte", _number(0.0))
+        mine = torch.stack([_number(loss or 0.0), _number(float(loss is not None)), _number(computed), pace])
+        (mean,) = yield from section.mean([mine.to(section.parameters[0].device)])
+        total, known, computing, per_byte = mean.tolist()
+        if known:
+            state.setdefault("first_loss", _number(total / known))
+            progress = min(max(1 - total / known / float(state["first_loss"]), 0.0), 1.0)
+            state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from self._settle_rest(section, state)
+        for parameter in section.parameters:
+            parameter.grad = None
+        yield from average_buffers(section)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)

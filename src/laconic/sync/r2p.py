@@ -1,0 +1,107 @@
+"""Round-robin synchronous parallel: everybody has its turn at the server, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.equal_times import divide, fit
+from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.worker import Field
+
+_REMEMBERED = 32  # times of a worker, to fit its speed by
+
+
+@technique("r2p", aliases=["r2sp", "round_robin"], paper="Chen, Wang, Li, IEEE INFOCOM 2019 (R2SP)")
+@dataclass(frozen=True)
+class R2P(ServerSync):
+    """Push, pull and compute in a fixed cyclic order: one transfer at a time, and every gradient N - 1 updates old.
+
+    A turn begins when the last one's owner says that it has its parameters. So turns spread over the period by
+    themselves, and the server's link carries one transfer at full speed where N would share it. Who is not ready on its
+    turn is waited for; against that, `batch` divides that many samples so that all compute equally long, from times
+    t(b) = p·b + q measured on every worker. Readings chosen: an update counts by its share of the batch (1/N without
+    `batch`), and batches are divided anew every `retune` turns.
+    """
+
+    batch: int | None = knob(None, low=1, doc="samples of all workers together; none: every worker keeps the script's")
+    retune: int = knob(10, low=1, doc="turns of every worker between two divisions of the batch")
+    blocks: ClassVar[bool] = True
+    steers: ClassVar[bool] = True
+
+    # ------------------------------------------------------------------------------------------ server
+
+    def open(self, store: Store) -> None:
+        store.memory = {"last": -1, "times": {}, "since": {}, "batches": {}}
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        tau = max(store.version - push.version, 0)
+        if self.batch is None:
+            store.apply(push.tensors, push.worker, 1 / store.size)
+            return {"staleness": tau}
+        batch = push.fields["batch"]
+        assert isinstance(batch, int)
+        store.apply(push.tensors, push.worker, batch / self.batch)
+        self._learn(store, str(push.worker), batch, push.fields.get("seconds"))
+        return {"staleness": tau, "batch": store.memory["batches"].get(str(push.worker), batch)}
+
+    def _learn(self, store: Store, worker: str, batch: int, seconds: Field) -> None:
+        memory, members = store.memory, list(map(str, store.members))
+        if isinstance(seconds, float):
+            memory["times"][worker] = [*memory["times"].get(worker, []), [float(batch), seconds]][-_REMEMBERED:]
+            memory["since"][worker] = memory["since"].get(worker, 0) + 1
+        if all(memory["since"].get(w, 0) >= self.retune for w in members) and self.batch is not None:
+            shares = divide(self.batch, [fit(memory["times"][w]) for w in members])
+            memory["batches"], memory["since"] = dict(zip(members, shares, strict=True)), {}
+
+    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+        """A turn is over."""
+        store.memory["last"] = worker
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        if pull.fields["wants"] != "turn":
+            return True
+        later = [w for w in store.members if w > store.memory["last"]]
+        return pull.worker == (later or store.members or [-1])[0]
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        return {}, () if pull.fields["wants"] == "turn" else None
+
+    # ------------------------------------------------------------------------------------------ worker
+
+    def init(self, section: Section) -> State:
+        if self.batch is None:
+            return {}
+        rank, size = section.group.rank, section.group.size
+        mine = max(1, self.batch // size + (rank < self.batch % size))
+        section.steer(mine, 1.0)
+        return {"batch": torch.tensor(mine)}
+
+    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        batch = None if self.batch is None else int(state["batch"])
+        computed = section.seconds - float(state["left"]) if "left" in state else None
+        yield [section.server.pull(only=0, wants="turn")]
+        pushed, pulled = yield [
+            section.server.push(section.gradients, section.step, batch=batch, seconds=computed),
+            section.server.pull(wants="values"),
+        ]
+        section.server.tell(only=0)
+        take_over(section, pulled)
+        section.note(staleness=max(int(fields["staleness"]) for fields in pushed.fields))
+        if self.batch is None:
+            return state
+        mine = int(pushed.fields[0]["batch"])
+        section.steer(mine, 1.0)
+        section.note(batch=mine, compute_seconds=computed or 0.0)
+        return {"batch": torch.tensor(mine), "left": torch.tensor(section.seconds, dtype=torch.float64)}
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)

@@ -1,0 +1,78 @@
+"""Stochastic gradient push: gossip over directed graphs, without waiting for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.registry import knob, technique
+from laconic.sync.base import Section, State
+from laconic.sync.gossip import Gossiping, models, take
+from laconic.sync.outer import keep, kept
+
+
+@technique(
+    "sgp",
+    aliases=["stochastic_gradient_push", "push_sum"],
+    paper="Assran, Loizou, Ballas, Rabbat, ICML 2019, arXiv 1811.10792",
+)
+@dataclass(frozen=True)
+class SGP(Gossiping):
+    """Push-sum: a worker gives shares of (x, w) away and keeps the rest; the model it trains is z = x/w.
+
+    w, which begins as 1, travels with x and undoes the bias of graphs where some are heard more than others. With
+    `overlap` nobody waits for a message before that many steps have passed; it is then counted, in that step and not
+    sooner if it came sooner, so that a run does not depend on its timing. Nothing is lost on the way: what is under
+    way carries its weight.
+    """
+
+    overlap: int = knob(0, low=0, doc="steps after which what was sent is counted; 0: in the same step")
+    prefers: ClassVar[dict[str, str]] = {"topology": "one_peer_exponential"}
+
+    def check(self, section: Section) -> None:
+        section.mixing().must_be(self.name, "column")
+
+    def begin(self, section: Section) -> State:
+        x = models(section)
+        kind = torch.promote_types(x[0].dtype, torch.float32)
+        return keep("x", x) | {"w": torch.ones((), dtype=kind, device=x[0].device)}
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        matrix = section.mixing().at(section.step)
+        away = 1 - float(matrix[section.group.rank, section.group.rank])
+        mine = self._moved(section, state)
+        kept_back = [x - away * said for x, said in zip(mine, section.said(mine), strict=True)]
+        section.start(str(section.step), section.hear(mine, matrix))
+        due = str(section.step - self.overlap)
+        if section.under_way(due):
+            heard = yield from section.arrive(due)
+            kept_back = [x + y for x, y in zip(kept_back, heard, strict=True)]
+        return self._hold(section, kept_back)
+
+    @staticmethod
+    def _moved(section: Section, state: State) -> list[Tensor]:
+        """(x − u, w), after what the optimizer did to z."""
+        x, w = kept(state, "x", range(len(section.parameters))), state["w"]
+        return [*(x + (p.detach() - x / w) for x, p in zip(x, section.parameters, strict=True)), w]
+
+    @staticmethod
+    def _hold(section: Section, mine: list[Tensor]) -> State:
+        *x, w = mine
+        take(section, [x / w for x in x])
+        return keep("x", x) | {"w": w}
+
+    @torch.no_grad()
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """All that is under way arrives; the mean of x is the mean of the models, since the weights sum to N."""
+        *x, w = self._moved(section, state)
+        for step in range(section.step - self.overlap, section.step):
+            if section.under_way(str(step)):
+                *heard, weight = yield from section.arrive(str(step))
+                x, w = [a + b for a, b in zip(x, heard, strict=True)], w + weight
+        take(section, x)
+        yield from super().leave(section, state)

@@ -1,0 +1,41 @@
+"""n-softsync: the server steps once it has enough gradients, each divided by its age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from laconic.architecture.server.machine import Push
+from laconic.architecture.server.store import Store
+from laconic.registry import knob, technique
+from laconic.sync.server import PushPull
+from laconic.theory.rates import inverse_staleness
+from laconic.worker import Field
+
+
+@technique("staleness_aware_lr", aliases=["softsync"], paper="Zhang, Gupta, Lian, Liu, IJCAI 2016")
+@dataclass(frozen=True)
+class StalenessAware(PushPull):
+    """Gradients of any floor(N/n) workers make one step, as their mean; one of age tau > 1 counts 1/tau.
+
+    n = 1 is about synchronous, though nobody waits; n = N steps on every gradient. The mean age is close to n. The
+    rate is the one that suits synchronous training. (The survey names the idea without a reference; this paper's
+    system is the best-known of that name.)
+    """
+
+    n: int = knob(1, low=1, doc="steps of the server while each worker pushes once; at most N")
+
+    def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
+        memory, tau = store.memory, max(store.version - push.version, 0)
+        if "sum" not in memory:
+            memory.update(sum=[torch.zeros_like(value) for value in store.values], count=0)
+        for total, gradient in zip(memory["sum"], push.tensors, strict=True):
+            total.add_(gradient, alpha=inverse_staleness(tau))
+        memory["count"] += 1
+        enough = max(1, store.size // self.n)
+        if memory["count"] >= enough:
+            store.apply([total / memory["count"] for total in memory["sum"]], push.worker)
+            memory.clear()
+        return {"staleness": tau}

@@ -1,0 +1,87 @@
+"""What a person asks theory: a problem, a cluster, a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laconic.errors import LaconicError
+from laconic.language.literals import read_number
+from laconic.theory.delayed.orders import Curvature
+from laconic.theory.values import Measure, Problem, counts, require
+from laconic.units import seconds
+
+
+@dataclass(frozen=True)
+class Question:
+    """`iterations` are steps of each worker; `speeds` are relative, and `step_seconds` is for a speed of 1."""
+
+    problem: Problem
+    workers: int
+    iterations: int
+    epsilon: float
+    speeds: tuple[float, ...]
+    tau_avg: float
+    tau_max: float
+    model_bytes: float | None = None
+    step_seconds: float | None = None
+    round_seconds: float | None = None
+
+    @property
+    def curvature(self) -> Curvature:
+        """The most that the given constants say."""
+        if self.problem.mu is not None:
+            return "strongly convex"
+        return "non-convex" if self.problem.R0 is None else "convex"
+
+    @property
+    def measure(self) -> Measure:
+        """What epsilon bounds in the methods that are compared."""
+        return "|grad f|^2" if self.curvature == "non-convex" else "f - f*"
+
+
+def ask(
+    *,
+    workers: int,
+    iterations: int,
+    epsilon: float,
+    smoothness: float,
+    sigma: float,
+    mu: float | None = None,
+    gap: float | None = None,
+    distance: float | None = None,
+    gradient_bound: float | None = None,
+    tau_max: float | None = None,
+    tau_avg: float | None = None,
+    speeds: str | None = None,
+    model_bytes: str | None = None,
+    step_seconds: str | None = None,
+    round_seconds: str | None = None,
+) -> Question:
+    """The question in the command line's words. Delays left out are those of workers that are always busy."""
+    counts(workers=workers, iterations=iterations, epsilon=epsilon)
+    pace = (1.0,) * workers if speeds is None else tuple(_number(part, "--speeds") for part in speeds.split(","))
+    require(len(pace) == workers, f"--speeds names {len(pace)} workers and --workers {workers}; give one number each")
+    require(min(pace) > 0, f"--speeds {speeds}: every speed must be above 0")
+    average = float(workers - 1) if tau_avg is None else tau_avg
+    longest = max(average, (sum(pace) - min(pace)) / min(pace)) if tau_max is None else tau_max
+    require(0 <= average <= longest, f"--tau-avg {average:g} must lie between 0 and --tau-max {longest:g}")
+    bound = None if gradient_bound is None else gradient_bound**2
+    return Question(
+        Problem(smoothness, sigma**2, mu, bound, gap, distance),
+        workers,
+        iterations,
+        epsilon,
+        pace,
+        average,
+        longest,
+        None if model_bytes is None else _number(model_bytes, "--model-bytes"),
+        None if step_seconds is None else seconds(step_seconds),
+        None if round_seconds is None else seconds(round_seconds),
+    )
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(read_number(text.strip()))
+    except ValueError:
+        raise LaconicError(f'"{text}" in {option} is no number; write one such as 5, 0.5 or 100MiB') from None

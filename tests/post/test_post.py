@@ -1,0 +1,277 @@
+"""The real post: sockets, strangers, kills."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zmq
+
+from laconic.engine.post.codec import encode, wire_bytes
+from laconic.engine.post.control import Hello
+from laconic.engine.post.control import encode as encode_control
+from laconic.engine.post.envelope import Envelope
+from laconic.engine.post.keys import Keys, Pair
+from laconic.engine.post.real import Post
+from laconic.engine.post.seal import Seal, make_key
+from laconic.errors import ContractError, WorkerLost
+from laconic.worker import Kind, Letter
+from tests.post.processes import post, start
+from tests.post.shards import push, shard, values
+from tests.post.test_fuzz import letter_frames, spoilt
+from tests.post.world import Tagged
+
+PULL = Letter("pull")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Keys.make().write(tmp_path / "keys")
+    return tmp_path
+
+
+def opened(stack: ExitStack, folder: Path, rank: int, **settings: Any) -> Post:
+    made = post(folder, rank, **settings)
+    stack.callback(made.close)
+    return made
+
+
+def refused_by(server: Post) -> Any:
+    assert server._door is not None
+    return server._door.desk.refused
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    """Without sleeping: whoever it waits for runs in threads of this process."""
+    context: zmq.Context[Any] = zmq.Context()
+    waiting = context.socket(zmq.PULL)
+    try:
+        for _ in range(round(seconds / 0.01)):
+            if condition():
+                return
+            waiting.poll(10)
+        raise AssertionError("it did not happen")
+    finally:
+        context.destroy(linger=0)
+
+
+def test_letters_are_answered_and_counted(stack: ExitStack, folder: Path) -> None:
+    machine = shard()
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", machine)
+    receipts = [worker.call("s", push(), writes=True) for _ in range(3)]
+    assert [receipt.wait().fields["clock"] for receipt in receipts] == [1, 2, 3]
+    (seen,) = worker.call("s", PULL, writes=False).wait().tensors
+    assert torch.equal(seen, values(machine))
+    sent = [wire_bytes("s", Envelope(0, 0, n, True, n, 0, push())) for n in (1, 2, 3)]
+    ledger = worker._ledger
+    assert ledger.sent_bytes(Kind.PAYLOAD) == sum(payload for payload, _ in sent)
+    (asked,) = [wire_bytes("s", Envelope(0, 0, 1, False, 3, 0, PULL))]
+    assert ledger.sent_bytes(Kind.CONTROL) == sum(other for _, other in sent) + asked[1]
+    assert ledger.received_bytes(Kind.PAYLOAD) == seen.nbytes
+
+
+def test_large_tensors_are_neither_copied_nor_changed_on_the_way(stack: ExitStack, folder: Path) -> None:
+    class Keeper(Tagged):
+        def write(self, sender: int, letter: Letter) -> Letter:
+            self.kept = letter.tensors
+            return Letter("kept")
+
+        def read(self, sender: int, letter: Letter) -> Letter:
+            return Letter("values", {}, self.kept)
+
+    keeper = Keeper()
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", keeper)
+    sent = (torch.randn(300_000), torch.randn(7, dtype=torch.float64), torch.arange(200_000, dtype=torch.int16))
+    assert worker.call("s", Letter("keep", {}, sent), writes=True).wait().kind == "kept"
+    seen = worker.call("s", PULL, writes=False).wait().tensors
+    assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(sent, seen, strict=True))
+
+
+def test_what_a_machine_refuses_is_an_answer(stack: ExitStack, folder: Path) -> None:
+    class Strict(Tagged):
+        def write(self, sender: int, letter: Letter) -> Letter:
+            raise ContractError("not today")
+
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", Strict())
+    answer = worker.call("s", push(), writes=True).wait()
+    assert (answer.kind, answer.fields["why"]) == ("refused", "not today")
+
+
+def test_one_door_serves_several_machines_and_workers(stack: ExitStack, folder: Path) -> None:
+    server = opened(stack, folder, -1)
+    workers = [opened(stack, folder, rank) for rank in range(3)]
+    machines = {f"s/{k}": Tagged() for k in range(2)}
+    for address, machine in machines.items():
+        server.host(address, machine)
+    calls = [
+        worker.call(address, Letter("push", {"name": f"{rank}/0", "number": n}), writes=True)
+        for n in range(1, 21)
+        for rank, worker in enumerate(workers)
+        for address in machines
+    ]
+    for call in calls:
+        assert call.wait().kind == "receipt"
+    assert all(machine.counts == {"0/0": 20, "1/0": 20, "2/0": 20} for machine in machines.values())
+
+
+def test_workers_wait_for_each_other_and_not_for_the_silent(stack: ExitStack, folder: Path) -> None:
+    """A read waits until enough was written, or until a worker that fell silent is given up."""
+    server, worker, other = (opened(stack, folder, rank) for rank in (-1, 0, 1))
+    server.host("s", Tagged())
+    ask = Letter("pull", {"name": "0/0", "total": 1})
+    waiting = worker.call("s", ask, writes=False)
+    worker.call("s", Letter("pull", {"name": "0/0", "total": 0}), writes=False).wait()
+    assert not waiting.done()
+    other.call("s", Letter("push", {"name": "1/0", "number": 1}), writes=True).wait()
+    waiting.wait()
+    waiting = worker.call("s", Letter("pull", {"name": "0/0", "total": 9}), writes=False)
+    other.close()
+    waiting.wait()
+
+
+def test_a_worker_that_leaves_is_safe_and_not_missed(stack: ExitStack, folder: Path) -> None:
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", shard(), every_bytes=1 << 40)
+    worker.call("s", push(), writes=True).wait()
+    worker.leave()
+    server.serve_until_done(1)
+    again = shard()
+    restarted = opened(stack, folder, -1)
+    restarted.host("s", again)  # from the snapshot that the worker asked for
+    expected = shard()
+    expected.write(0, push())
+    assert torch.equal(values(again), values(expected))
+
+
+def test_a_worker_of_the_past_is_turned_away(stack: ExitStack, folder: Path) -> None:
+    server, new = opened(stack, folder, -1), opened(stack, folder, 0, life=1)
+    server.host("s", Tagged())
+    new.call("s", Letter("push", {"name": "0/1", "number": 1}), writes=True).wait()
+    for life, why in ((0, "started again since"), (1, "another process already speaks")):
+        with pytest.raises(WorkerLost, match=why):
+            opened(stack, folder, 0, life=life).call("s", PULL, writes=False).wait()
+
+
+# ---------------------------------------------------------------------------------------------- strangers
+
+
+def test_without_the_runs_keys_nobody_is_heard(stack: ExitStack, folder: Path) -> None:
+    machine = shard()
+    server = opened(stack, folder, -1)
+    server.host("s", machine)
+    own = Keys.read(folder / "keys")
+    wrong_worker = Keys(Pair(own.servers.public, ""), Pair.make())
+    wrong_server = Keys(Pair.make(), own.workers)
+    for keys in (wrong_worker, wrong_server):
+        stranger = opened(stack, folder, 0, keys=keys, unreachable_seconds=1.0)
+        with pytest.raises(WorkerLost, match="was silent"):
+            stranger.call("s", push(), writes=True).wait()
+    until(lambda: refused_by(server)["Stranger"])
+    assert not values(machine).any() and not server._door.desk.sessions  # type: ignore[union-attr]
+
+
+def test_garbage_and_spoilt_frames_on_live_sockets_change_nothing(stack: ExitStack, folder: Path) -> None:
+    """Strangers at both ports; and one that got as far as a connection for tensors, but has not the key."""
+    machine = shard()
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", machine)
+    first = worker.call("s", push(0.5), writes=True)
+    first.wait()
+    before = values(machine)
+    assert server._door is not None
+    desk, refused = server._door.desk, refused_by(server)
+    control_port, draw = int(server._door.endpoint.rpartition(":")[2]), random.Random(4)
+    for port in (control_port, desk.port):
+        for garbage in (b"GET / HTTP/1.0\r\n\r\n", draw.randbytes(5000), b"\xff" + bytes(8) + b"\x7f" + bytes(500)):
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(garbage)
+    context = stack.enter_context(zmq.Context())
+    stack.callback(context.destroy, 0)
+    plain, guessing, inside = (context.socket(zmq.DEALER) for _ in range(3))
+    (session,) = desk.sessions.values()
+    guessing.plain_username, guessing.plain_password = session.name.hex().encode(), b"guess"
+    inside.plain_username, inside.plain_password = session.name.hex().encode(), session.password.encode()
+    inside.sndhwm = 0
+    plain.connect(server._door.endpoint)
+    plain.send(encode_control(Hello(1, 7, 0, b"", ["s"])))
+    for stranger in (plain, guessing, inside):
+        stranger.connect(f"tcp://127.0.0.1:{desk.port}")
+        stranger.send_multipart(Seal.of_worker(session.name, make_key()).close(letter_frames(2)))
+    seal = Seal.of_worker(session.name, make_key())
+    for _ in range(3000):
+        inside.send_multipart(spoilt(list(map(bytes, seal.close(letter_frames(2)))), draw) or [b""])
+    until(lambda: refused["Forged"] + refused["Malformed"] >= 3001)
+    until(lambda: refused["Stranger"] >= 1)
+    assert torch.equal(values(machine), before) and set(desk.sessions) == {session.name}
+    (seen,) = worker.call("s", PULL, writes=False).wait().tensors
+    assert torch.equal(seen, before)
+
+
+def test_a_recorded_message_is_not_heard_again(stack: ExitStack, folder: Path) -> None:
+    machine = shard()
+    server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", machine)
+    worker.call("s", push(), writes=True).wait()
+    before = values(machine)
+    assert server._door is not None and worker._calls is not None
+    desk = server._door.desk
+    (session,), (line,) = desk.sessions.values(), worker._calls._lines.values()
+    assert line.seal is not None
+    recorded = Seal(session.name, line.seal.sending_key, b"").close(encode("s", Envelope(0, 0, 1, True, 1, 0, push())))
+    inside = stack.enter_context(zmq.Context()).socket(zmq.DEALER)
+    stack.callback(inside.close, 0)
+    inside.plain_username, inside.plain_password = session.name.hex().encode(), session.password.encode()
+    inside.connect(f"tcp://127.0.0.1:{desk.port}")
+    inside.send_multipart(recorded)
+    until(lambda: desk.refused["Forged"] == 1)
+    assert torch.equal(values(machine), before)
+
+
+# ---------------------------------------------------------------------------------------------- kills
+
+
+def test_a_killed_server_loses_nothing(stack: ExitStack, folder: Path) -> None:
+    """Twice, at moments when some writes are in a snapshot, some are only acknowledged, and some are on their way."""
+    running: list[subprocess.Popen[str]] = [start(folder, every_bytes=500)]
+
+    def end() -> None:
+        for process in running:
+            process.kill()
+            process.wait()
+
+    stack.callback(end)
+    workers = [opened(stack, folder, rank) for rank in range(2)]
+    gradients = [[(1 + rank) * 2.0**-step for step in range(30)] for rank in range(2)]
+    acknowledged = []
+    for step in range(30):
+        calls = [w.call("s", push(gradients[rank][step]), writes=True) for rank, w in enumerate(workers)]
+        if step in (9, 19):
+            running[-1].kill()
+            running[-1].wait()
+            running.append(start(folder, every_bytes=500))
+        if step % 3 == 0:
+            acknowledged += [call.wait() for call in calls]
+    seen = workers[0].call("s", PULL, writes=False)
+    final = [w.call("s", Letter("push", {"version": 0}), writes=True).wait() for w in workers]
+    assert [receipt.fields["clock"] for receipt in final] == [31, 31]
+    assert seen.wait().fields["version"] in range(30, 61)
+    assert workers[0].call("s", PULL, writes=False).wait().fields["version"] == 60
+    for worker in workers:
+        worker.leave()
+    assert running[-1].wait(30) == 0

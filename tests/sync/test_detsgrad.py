@@ -1,0 +1,55 @@
+"""Event-triggered gossip: silence while one has not moved far, and nothing lost by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.sync.gossiping import DIMENSION, classify, draws, mixing_of, sgd, walk
+
+
+def broadcasts(tier: Any) -> int:
+    return int(tier.sync_state["broadcasts"])
+
+
+def unsaid(tier: Any) -> tuple[float, int]:
+    state = tier.sync_state
+    return float((state["said.0"] - state["x.0"]).abs().sum()), broadcasts(tier)
+
+
+@pytest.mark.technique("detsgrad", check=1)
+def test_without_a_threshold_everything_is_said() -> None:
+    seen = walk("detsgrad(0, gain=0.6, decay=0.01)", 5, 20, targets=draws(5, DIMENSION), look=broadcasts)
+    weights = mixing_of("detsgrad", 5).at(0)
+    laplacian = np.eye(5) - weights
+    for step in range(20):
+        beta, fade = 0.6 * (0.01 * step + 1) ** -0.1, 1 / (0.01 * step + 1)
+        expected = seen.x[step] - beta * laplacian @ seen.x[step] - 0.1 * fade * seen.gradients[step]
+        np.testing.assert_allclose(seen.x[step + 1], expected, atol=1e-12)
+    assert seen.seen[-1] == [20] * 5
+
+
+@pytest.mark.technique("detsgrad", check=2)
+def test_nobody_strays_unsaid_beyond_the_threshold() -> None:
+    seen = walk("detsgrad(0.5, decay=0.01)", 5, 60, targets=draws(5, DIMENSION), look=unsaid)
+    silent = 0
+    for step, row in enumerate(seen.seen):
+        allowed = 0.5 * DIMENSION * 0.1 / (0.01 * (step + 1) + 1)
+        assert all(distance <= allowed for distance, _ in row)
+        silent += sum(distance > 0 for distance, _ in row)
+    assert 0 < silent < 300  # some spoke, some did not
+    spoken = [count for _, count in seen.seen[-1]]
+    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in spoken]
+
+
+@pytest.mark.technique("detsgrad", check=3)
+def test_a_class_that_one_never_saw_is_learnt_from_neighbours_with_far_fewer_broadcasts() -> None:
+    parts = [[c for c in range(10) if c != rank] for rank in range(5)]
+    always = classify("detsgrad(0, decay=0.01)", parts, 300, sgd(0.5), broadcasts)
+    seldom = classify("detsgrad(decay=0.01)", parts, 300, sgd(0.5), broadcasts)
+    assert [end.seen for end in always] == [300] * 5
+    assert sum(end.seen for end in seldom) <= 0.6 * 5 * 300
+    for often, rarely in zip(always, seldom, strict=True):
+        assert rarely.accuracy >= often.accuracy - 1

@@ -1,0 +1,159 @@
+"""Rules that treat workers by their speed: groups, barriers among the fast, local steps by speed, barriers on demand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from laconic.engine.virtual.compute import Straggling
+from laconic.sync.ashl import local_steps
+from laconic.sync.fsp import breakpoint_of
+from laconic.sync.gssp import alike
+from tests.sync.racing import Race, race
+
+CLASSES = (1.0,) * 4 + (2.0,) * 4 + (3.0,) * 4 + (4.0,) * 4
+
+
+def spread_at_starts(run: Race, workers: list[int]) -> int:
+    """By how many ready gradients a worker was ever ahead of the slowest of these, when it had one ready."""
+    counts = Counter(dict.fromkeys(workers, 0))
+    worst = 0
+    for _, worker in run.gradients:
+        if worker in counts:
+            counts[worker] += 1
+            worst = max(worst, counts[worker] - min(counts.values()))
+    return worst
+
+
+# ---------------------------------------------------------------------------------------------- GSSP
+
+
+def test_workers_of_like_speed_form_groups() -> None:
+    assert alike([1.0, 4.1, 1.1, 4.0], 2) == [0, 1, 0, 1]
+    assert alike([1.0, 1.0, 1.0], 1) == [0, 0, 0]
+
+
+@pytest.mark.technique("gssp", check=1)
+def test_a_group_is_bounded_and_a_slow_group_delays_no_other() -> None:
+    run = race("gssp(groups=2, staleness=2)", 4, 240, slowness=(1, 1, 4, 4))
+    grouped = [g for g in run.gradients if g[0] > 0.6]  # groups form after three steps of the slowest: 0.38 s
+    counted = Race(gradients=grouped)
+    assert spread_at_starts(counted, [0, 1]) <= 2 + 1 and spread_at_starts(counted, [2, 3]) <= 2 + 1
+    alone = race("gssp(groups=2, staleness=2)", 4, 240, slowness=(1, 1, 1, 1))
+    pace = [np.median(np.diff(r.steps(0)[8:40])) for r in (run, alone)]
+    assert pace[0] == pytest.approx(pace[1], rel=0.02)
+
+
+@pytest.mark.technique("gssp", check=2)
+def test_one_group_is_ssp() -> None:
+    one, ssp = (race(s, 4, 160, equal=True, slowness=(1, 1, 2, 3)) for s in ("gssp(groups=1)", "ssp(3)"))
+    assert one.waited_seconds == pytest.approx(ssp.waited_seconds, rel=0.05)
+    assert one.loss == pytest.approx(ssp.loss, rel=0.05)  # gssp reads in every step, ssp from its cache
+
+
+@pytest.mark.technique("gssp", check=3)
+def test_sixteen_workers_in_four_classes_are_sooner_than_under_ssp() -> None:
+    gssp = race("gssp(groups=4, staleness=3)", 16, 960, slowness=CLASSES, rate=1.0)
+    ssp = race("ssp(3)", 16, 960, slowness=CLASSES, rate=1.0)
+    assert ssp.seconds / gssp.seconds >= 1.4
+    bsp = race("bsp", 16, 960, equal=True, rate=1.0)
+    assert gssp.accuracy >= bsp.accuracy - 1
+
+
+# ---------------------------------------------------------------------------------------------- A2S
+
+
+@pytest.mark.technique("a2s", check=1)
+def test_all_fast_is_bsp_and_all_slow_is_asp() -> None:
+    fast, bsp = (race(s, 4, 120, equal=True, slowness=(1, 2, 1, 3)) for s in ("a2s(slow=0)", "bsp / none / ps"))
+    assert torch.allclose(fast.parameters[0], bsp.parameters[0], atol=1e-6)
+    slow, asp = (race(s, 4, 120, slowness=(1, 2, 1, 3)) for s in ("a2s(slow=2)", "asp(staleness=inverse)"))
+    assert [w for _, w in slow.gradients] == [w for _, w in asp.gradients]
+    assert torch.equal(slow.parameters[0], asp.parameters[0])
+
+
+@pytest.mark.technique("a2s", check=2)
+def test_slow_workers_block_nobody_and_fast_ones_stay_together() -> None:
+    run = race("a2s(threshold=1)", 4, 240, slowness=(1, 1, 1, 5))
+    pace = np.diff(run.steps(0)[4:60])
+    assert pace.max() < 0.031 * 2, "a fast worker never waits for the slow one, which takes 0.155 s"
+    assert spread_at_starts(Race(gradients=[g for g in run.gradients if g[0] > 0.3]), [0, 1, 2]) <= 1 + 1
+
+
+@pytest.mark.technique("a2s", check=3)
+def test_one_slow_worker_of_four_costs_a2s_little() -> None:
+    setting = {"slowness": (1, 1, 1, 5), "rate": 0.5}
+    bsp = race("bsp", 4, 320, equal=True, **setting)
+    a2s, asp = (race(s, 4, 640, **setting) for s in ("a2s", "asp"))
+    assert bsp.reached(bsp.loss) / a2s.reached(bsp.loss) >= 1.5
+    assert a2s.loss <= asp.loss
+
+
+# ---------------------------------------------------------------------------------------------- ASHL
+
+
+@pytest.mark.technique("ashl", check=1)
+def test_local_steps_make_rounds_equally_long() -> None:
+    seconds = [1.0, 0.5, 0.25]
+    steps = local_steps(seconds, [0.1, 0.1, 0.1], least=4)
+    rounds = [h * p for h, p in zip(steps, seconds, strict=True)]
+    assert steps == [4, 8, 16] and max(rounds) - min(rounds) <= max(seconds)
+    run = race("ashl(coarse=4, switch=0)", 3, 120, slowness=(4, 2, 1))
+    told = {worker: notes["local_steps"] for worker, notes in run.notes if "local_steps" in notes}
+    assert [told[w] for w in range(3)] == [4, 8, 16]
+
+
+@pytest.mark.technique("ashl", check=2)
+def test_always_fine_is_bsp_and_after_the_switch_staleness_is_bounded() -> None:
+    fine, bsp = (race(s, 4, 120, equal=True) for s in (f"ashl(switch={math.inf}, staleness=0)", "bsp / none / ps"))
+    assert torch.allclose(fine.parameters[0], bsp.parameters[0], atol=1e-5)
+    run = race("ashl(coarse=2, switch=3.0, staleness=1)", 4, 300, slowness=(1, 1, 1.4, 1.4))
+    assert any(notes.get("fine") for _, notes in run.notes)
+    late = Race(gradients=run.gradients[100:])
+    assert spread_at_starts(late, [0, 1]) <= 2 + 1 and spread_at_starts(late, [2, 3]) <= 2 + 1
+
+
+@pytest.mark.technique("ashl", check=3)
+def test_ashl_reaches_the_target_before_ssp_and_asp() -> None:
+    setting = {"slowness": (1, 2, 3, 4), "bits_per_second": 8e6, "servers": 1}
+    runs = {s: race(s, 4, 600, **setting) for s in ("ashl(coarse=4)", "ssp(3)", "asp")}
+    target = max(run.loss for run in runs.values()) * 1.02
+    when = {s: run.reached(target) for s, run in runs.items()}
+    assert when["ssp(3)"] / when["ashl(coarse=4)"] >= 1.2 and when["asp"] / when["ashl(coarse=4)"] >= 1.2
+
+
+# ---------------------------------------------------------------------------------------------- FSP
+
+
+@pytest.mark.technique("fsp", check=1)
+@pytest.mark.parametrize("bend", [12.0, 30.0, 55.0])
+def test_the_bend_of_a_noisy_curve_is_found(bend: float) -> None:
+    work = np.arange(1, 101, dtype=float)
+    clean = np.where(work < bend, work, bend + 0.1 * (work - bend))
+    noisy = clean + np.random.default_rng(0).normal(0, 0.01 * clean.max(), len(work))
+    assert breakpoint_of(work, noisy) == pytest.approx(bend, rel=0.05)
+
+
+@pytest.mark.technique("fsp", check=2)
+def test_steps_follow_speeds_and_nobody_idles_longer_than_a_minibatch() -> None:
+    run = race("fsp(first=16)", 3, 600, slowness=(1, 2, 4))
+    counts = Counter(worker for _, worker in run.gradients)
+    assert counts[0] / counts[1] == pytest.approx(2, rel=0.15) and counts[0] / counts[2] == pytest.approx(4, rel=0.15)
+    for worker, slow in enumerate((1, 2, 4)):
+        pauses = np.diff(run.steps(worker)) - 0.031 * slow
+        assert pauses.max() <= 0.031 * 4 + 0.02, "a minibatch of the slowest, and the exchange"
+
+
+@pytest.mark.technique("fsp", check=3)
+def test_fsp_needs_no_period_to_be_chosen() -> None:
+    setting = {"slowness": (1, 1, 1, 2), "bits_per_second": 2e6, "straggling": Straggling(0.1, 2.0)}
+    fixed = {h: race(f"local({h})", 4, 512, equal=True, **setting) for h in (1, 4, 16, 64)}
+    target = 1.05 * max(run.loss for run in fixed.values())
+    when = {h: run.reached(target) for h, run in fixed.items()}
+    fsp = race("fsp / none / ps(shards=4)", 4, 512, **setting).reached(target)
+    assert max(when.values()) / fsp >= 1.5
+    assert fsp <= 1.3 * min(when.values())

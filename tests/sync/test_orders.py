@@ -1,0 +1,209 @@
+"""The server's whole protocol under random orders of its letters: both halves of a rule, real boxes, no clock.
+
+Letters overtake each other, are lost and said twice; the server is killed and comes back from a snapshot. Updates are
+tagged (one number per worker and step), so that the values show which of them were applied, and how often.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from laconic.architecture.server.client import Server
+from laconic.architecture.server.machine import Shard
+from laconic.architecture.server.sharding import Range
+from laconic.architecture.server.store import Store
+from laconic.compression.base import TensorSpec
+from laconic.compression.none import Identity
+from laconic.engine.post.envelope import Answer, Envelope
+from laconic.engine.post.inbox import Inbox
+from laconic.engine.post.outbox import Outbox
+from laconic.sync.asp import ASP
+from laconic.sync.server import ServerSync
+from laconic.sync.ssp import SSP
+from laconic.worker import Letter
+
+CHUNK, CHUNKS = 250, 10
+"""Orders per test and rule."""
+
+
+class Handle:
+    """What a client waits for."""
+
+    letter: Letter | None = None
+
+    def done(self) -> bool:
+        return self.letter is not None
+
+    def wait(self) -> Letter:
+        assert self.letter is not None
+        return self.letter
+
+
+class Client:
+    """One worker: the rule's own half, step after step, over a box whose letters the world carries when it likes."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank, self.size = world, rank, world.size
+        self.outbox = Outbox(rank, life=1)
+        self.handles: dict[tuple[bool, int], Handle] = {}
+        self.parameters = [torch.zeros(world.size, world.steps, dtype=torch.float64)]
+        self.group, self.step = SimpleNamespace(size=world.size), 0
+        self.optimizer = world.optimizer
+        self.server = Server(self, [["s"]], 0, world.ranges, world.specs, Identity(), world.meeting)  # type: ignore[arg-type]
+        self.state = world.rule.init(self)
+        self._waits: list[Any] | None = None
+        self._talk: Any = None
+        self._go_on()
+
+    # ------------------------------------------------------------------------------------------ as a section
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Of which, at a rate of 1 and 1/N of each, the server adds 1 to this step's own number."""
+        tagged = torch.zeros_like(self.parameters[0])
+        tagged[self.rank, self.step] = -self.size
+        return [tagged]
+
+    def apply(self) -> None:
+        self.parameters[0] -= self.gradients[0]
+
+    def note(self, **numbers: float) -> None: ...
+
+    # ------------------------------------------------------------------------------------------ as a worker
+
+    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
+        envelope = self.outbox.post(letter, writes)
+        handle = self.handles[writes, envelope.number] = Handle()
+        self.world.under_way.append(envelope)
+        return handle
+
+    def heard(self, answer: Answer) -> None:
+        letter, again = self.outbox.heard(answer)
+        if letter is not None:
+            self.handles[answer.writes, answer.number].letter = letter
+        self.world.under_way += again
+        self._go_on()
+
+    # ------------------------------------------------------------------------------------------ its steps
+
+    @property
+    def finished(self) -> bool:
+        return self.step == self.world.steps
+
+    def _resume(self, results: list[Any] | None) -> None:
+        try:
+            self._waits = self._talk.send(results)
+        except StopIteration as end:
+            self.state, self._waits = end.value, None
+            self.step += 1
+            self.world.entered(self)
+
+    def _go_on(self) -> None:
+        while not self.finished and (self._waits is None or all(handle.done() for handle in self._waits)):
+            if self._waits is None:
+                self._talk = self.world.rule.stepping(self, self.state)
+                self._resume(None)
+            else:
+                self._resume([handle.wait() for handle in self._waits])
+
+
+class World:
+    """A server, its clients, and everything under way between them, in the hands of chance."""
+
+    def __init__(self, rule: Any, size: int, steps: int, seed: int) -> None:
+        self.rule, self.size, self.steps = rule, size, steps
+        self.random = random.Random(seed)
+        self.under_way: list[Envelope | Answer] = []
+        self.ticked = [0] * size  # the most that any life of the server has seen of each worker's clock
+        values = torch.zeros(size, steps, dtype=torch.float64)
+        self.optimizer = torch.optim.SGD([values], lr=1.0)
+        self.specs = [TensorSpec("tags", tuple(values.shape), values.dtype)]
+        self.ranges = [Range(0, 0, values.numel(), 0)]
+        self._values = values
+        self.inbox = Inbox(self._shard())
+        self.snapshot = self.inbox.state()
+        self.kills = 1
+        self.clients: list[Client] = []
+        for rank in range(size):
+            self.clients.append(Client(self, rank))
+
+    def meeting(self, rank: int, name: str, step: int) -> Any:
+        return None
+
+    def _shard(self) -> Shard:
+        store = Store(self.ranges, self.specs, [self._values], self.optimizer, self.size)
+        store.planted = True
+        return Shard(store, self.rule, Identity(), self.meeting, "")
+
+    def run(self) -> None:
+        """All steps of all clients, and a last look at the values, which comes after all of one's own updates."""
+        self._until_nobody_waits()
+        self.kills = 0
+        for client in self.clients:
+            client.call("s", Letter("peek"), writes=False)
+        self._until_nobody_waits()
+
+    def _until_nobody_waits(self) -> None:
+        chance = self.random.random
+        while not all(client.finished and not client.outbox.waiting for client in self.clients):
+            if not self.under_way:
+                for client in self.clients:
+                    self.under_way += client.outbox.overdue()
+                assert self.under_way, "somebody waits, and nothing is under way"
+            place = int(chance() * len(self.under_way))
+            message, what = self.under_way[place], chance()
+            if what >= 0.08:  # else it arrives, and is there once more
+                self.under_way[place] = self.under_way[-1]
+                self.under_way.pop()
+            if what < 0.88:  # else it is lost
+                self._deliver(message)
+            if what > 0.99 and self.kills:
+                self._kill()
+
+    def _deliver(self, message: Envelope | Answer) -> None:
+        if isinstance(message, Answer):
+            self.clients[message.to].heard(message)
+            return
+        self.under_way += self.inbox.receive(message)
+        for rank, clock in self.store.clocks.items():
+            self.ticked[rank] = max(self.ticked[rank], clock)
+        if message.writes and self.random.random() < 0.1:
+            self.snapshot = self.inbox.state()
+            self.inbox.saved(self.snapshot)
+
+    def _kill(self) -> None:
+        """What came after the snapshot is forgotten; what is under way, either way, may still arrive."""
+        self.kills -= 1
+        self.inbox = Inbox(self._shard(), self.inbox.epoch + 1)
+        self.inbox.restore(self.snapshot)
+
+    @property
+    def store(self) -> Store:
+        store: Store = self.inbox.machine.store  # type: ignore[attr-defined]
+        return store
+
+    def entered(self, client: Client) -> None:
+        """A worker begins the step of its clock: nobody may be too far behind, and it holds what it must."""
+        held, clock = client.parameters[0], client.step
+        assert (held[client.rank, :clock] == 1).all(), "it does not see its own updates"
+        assert ((held == 0) | (held == 1)).all(), "an update was applied twice"
+        if isinstance(self.rule, SSP):
+            must = clock - self.rule.staleness
+            others = [ticked for rank, ticked in enumerate(self.ticked) if rank != client.rank]
+            assert min(others) >= must, "it is let in too early"
+            assert must <= 0 or (held[:, :must] == 1).all(), "it does not see what it must"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("rule", [ASP(), SSP(0), SSP(1), SSP(2)], ids=str)
+def test_every_update_once_and_nobody_too_far_ahead(rule: ServerSync, chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        world = World(rule, 3 + seed % 2, 3, seed)
+        world.run()
+        assert torch.equal(world.store.values[0].detach(), torch.ones(world.size, world.steps, dtype=torch.float64))

@@ -1,0 +1,178 @@
+"""Rules that order what travels: one worker at a time at the server's link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import laconic
+from laconic.engine.connect import connect
+from laconic.engine.virtual.compute import Compute
+from laconic.engine.virtual.network import Network
+from laconic.engine.virtual.post import Trip
+from laconic.engine.virtual.simulate import Simulated
+from laconic.errors import ContractError
+from laconic.sync.equal_times import divide, fit
+from tests.sync import rounds
+
+WORKERS = 4
+RATE = 1e9
+MODEL_BYTES = 4 * 500 * 200
+TRANSFER_SECONDS = 8 * MODEL_BYTES / RATE
+"""One way."""
+
+
+@dataclass
+class Seen:
+    """By step: when it was over, and what the rule said of it. In all: seconds, and how many of them were waited."""
+
+    ends_seconds: list[float]
+    noted: list[dict[str, float]]
+    seconds: float
+    waited_seconds: float
+
+
+def train(strategy: str, steps: int) -> Seen:
+    model = nn.Linear(500, 200, bias=False)
+    model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01), strategy)
+    worker = connect()
+    began, waited = worker.clock_seconds(), worker.waited_seconds
+    seen = Seen([], [], 0.0, 0.0)
+    for step in range(steps):
+        draw = torch.Generator().manual_seed(100 * step + laconic.rank())
+        model(torch.randn(laconic.batch_size(4), 500, generator=draw)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.ends_seconds.append(worker.clock_seconds())
+        seen.noted.append(dict(optimizer.session.noted))
+    seen.seconds, seen.waited_seconds = worker.clock_seconds() - began, worker.waited_seconds - waited
+    return seen
+
+
+def simulated(strategy: str, steps: int, compute: Compute, workers: int = WORKERS) -> Simulated:
+    """With the server on a node of its own, whose link is as fast as everybody's."""
+    return laconic.simulate(
+        lambda: train(strategy, steps), workers, Network.flat(workers + 1, RATE), compute, servers=1
+    )
+
+
+def trips(run: Simulated, *kinds: str, server: int = WORKERS) -> list[Trip]:
+    """What went over the server's link, as it began; the first values go to everybody at once and do not count."""
+    assert run.posts is not None
+    begun = max(run.results, key=lambda seen: seen.ends_seconds[0]).ends_seconds[0]
+    over = [t for t in run.posts.trips if server in (t.source, t.to) and t.kind in kinds and t.end_seconds > begun]
+    return sorted(over, key=lambda trip: trip.begin_seconds)
+
+
+def overlaps(over: list[Trip]) -> int:
+    return sum(later.begin_seconds < earlier.end_seconds - 1e-9 for earlier, later in pairwise(over))
+
+
+# ---------------------------------------------------------------------------------------------- r2p
+
+
+@pytest.mark.technique("r2p", check=1)
+@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
+def test_turns_never_overlap_and_every_gradient_is_equally_old(slowness: tuple[float, ...]) -> None:
+    run = simulated("r2p", 12, Compute(forward_seconds=0.05, slowness=slowness))
+    over = trips(run, "push", "values")
+    assert len(over) > 2 * 10 * WORKERS and overlaps(over) == 0
+    for rank, seen in enumerate(run.results):
+        assert [noted["staleness"] for noted in seen.noted] == [rank] + 11 * [WORKERS - 1]
+    together = simulated("asp", 12, Compute(forward_seconds=0.05, slowness=slowness))
+    assert overlaps(trips(together, "push", "values")) > 0
+
+
+@pytest.mark.technique("r2p", check=2)
+def test_a_period_has_one_transfer_where_bsp_has_all() -> None:
+    both_ways = 2 * TRANSFER_SECONDS
+    compute = Compute(forward_seconds=1.2 * (WORKERS - 1) * both_ways)
+
+    def period(strategy: str) -> float:
+        ends = simulated(strategy, 10, compute).results[0].ends_seconds
+        return (ends[-1] - ends[4]) / 5
+
+    assert period("r2p") == pytest.approx(compute.forward_seconds + both_ways, rel=0.01)
+    assert period("bsp / ps") == pytest.approx(compute.forward_seconds + WORKERS * both_ways, rel=0.01)
+
+
+@pytest.mark.technique("r2p", check=3)
+def test_batches_are_tuned_until_all_compute_equally_long() -> None:
+    compute = Compute(forward_seconds=0.01, backward_seconds=0.02, step_seconds=0.002, slowness=(4, 2, 1), batch=32)
+    run = simulated("r2p(batch=256, retune=3)", 18, compute, workers=3)
+    first, last = ([seen.noted[step] for seen in run.results] for step in (1, 14))
+    assert max(n["compute_seconds"] for n in first) > 3 * min(n["compute_seconds"] for n in first)
+    seconds = [noted["compute_seconds"] for noted in last]
+    assert max(seconds) - min(seconds) < 0.05 * min(seconds)
+    assert sum(noted["batch"] for noted in last) == 256
+    assert last[0]["batch"] < last[1]["batch"] < last[2]["batch"]
+
+
+def test_a_batch_is_divided_by_lines() -> None:
+    assert fit([[10, 0.12], [20, 0.22], [40, 0.42]]) == pytest.approx((0.01, 0.02))
+    assert fit([[10, 0.1], [10, 0.1]]) == pytest.approx((0.01, 0.0))
+    assert divide(70, [(4, 0), (2, 0), (1, 0)]) == [10, 20, 40]
+    assert divide(5, [(1, 100), (1, 0)]) == [1, 4]
+    assert sum(divide(101, [(0.3, 1), (0.7, 2), (0.11, 0)])) == 101
+    with pytest.raises(ContractError, match="cannot be divided among 3 workers"):
+        divide(2, [(1, 0)] * 3)
+
+
+def test_a_worker_that_ends_gives_its_turns_away() -> None:
+    def body() -> int:
+        return len(train("r2p", 3 + 2 * laconic.rank()).noted)
+
+    assert laconic.simulate(body, 3, compute=Compute(forward_seconds=0.1)).results == [3, 5, 7]
+
+
+# ---------------------------------------------------------------------------------------------- hsp
+
+
+@pytest.mark.technique("hsp", check=1)
+@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
+def test_uploads_never_overlap_and_gradients_are_one_version_old_at_most(slowness: tuple[float, ...]) -> None:
+    run = simulated("hsp(fresh=5)", 20, Compute(forward_seconds=WORKERS * TRANSFER_SECONDS, slowness=slowness))
+    over = trips(run, "push")
+    assert len(over) > 15 * WORKERS and overlaps(over) == 0
+    assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0, 1}
+
+
+@pytest.mark.technique("hsp", check=2)
+def test_without_computing_ahead_it_is_bsp() -> None:
+    compute = Compute(forward_seconds=0.01, slowness=(1, 2, 1, 3))
+    plain, everyone = (
+        rounds.simulated(s, 50, rounds.with_momentum, compute=compute) for s in ("hsp(none)", "bsp / ps")
+    )
+    for mine, theirs in zip(plain, everyone, strict=True):
+        for a, b in zip(mine.path, theirs.path, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.technique("hsp", check=3)
+def test_computing_ahead_halves_idleness() -> None:
+    compute = Compute(forward_seconds=WORKERS * TRANSFER_SECONDS)
+
+    def idle(strategy: str) -> float:
+        seen = simulated(strategy, 40, compute).results
+        return sum(s.waited_seconds for s in seen) / sum(s.seconds for s in seen)
+
+    assert idle("hsp") <= idle("hsp(ahead=none)") / 2
+
+
+def test_where_waiting_is_short_nobody_computes_ahead() -> None:
+    run = simulated("hsp", 10, Compute(forward_seconds=100 * WORKERS * TRANSFER_SECONDS))
+    assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0}
+
+
+def test_all_hold_the_last_update_when_they_finish() -> None:
+    def body() -> torch.Tensor:
+        run = rounds.train("hsp", 7)
+        laconic.finish(run.model, run.optimizer)
+        return rounds.flat(run.model.parameters())
+
+    first, *others = laconic.simulate(body, 3, Network.flat(3, 1e5), Compute(forward_seconds=0.001)).results
+    assert all(torch.equal(first, other) for other in others)
