@@ -1,7 +1,7 @@
 """Two sites, far apart: DiLoCo against what talks in every step, at equal samples.
 
-    python bench/two_sites.py --output two_sites.json       # needs root, `ip` and `tc`; about 20 minutes on two cores
-    python bench/two_sites.py --only diloco --steps 400     # one row beside bsp
+    python bench/two_sites.py --folder two_sites            # needs root, `ip` and `tc`; about 25 minutes on two cores
+    python bench/two_sites.py --only streaming              # one row beside bsp
 
 Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
 trip of 50 ms between the sites. All rows start from the same model, after some steps of `bsp`, as the paper does, and
@@ -16,14 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
@@ -39,6 +43,7 @@ ROWS = {
     "bsp": "bsp",
     "ddp16": "torch:ddp16",
     "diloco": "diloco(period={period})",
+    "diloco4": "diloco(period={period}) / e3m0",
     "sites": "[bsp]@node > [diloco(period={period})]@site",
     "streaming": "streaming_diloco(period={period}, overlap=5) / e3m0",
 }
@@ -85,8 +90,8 @@ def work(training: Training) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     model, optimizer = laconic.distribute(model, optimizer, t.strategy)
-    worker, interface = connect(), _interface()
-    begin, rows = [0.0, 0.0, 0.0], []
+    worker, interface = connect(), os.environ["GLOO_SOCKET_IFNAME"]
+    begin = [0.0, 0.0, 0.0]
     for step in range(t.first, t.first + t.steps):
         if step == t.first + (WARM_STEPS if t.steps == WARM_STEPS + TIMED_STEPS else 0):
             worker.world.barrier().wait()
@@ -112,12 +117,6 @@ def scheduled(step: int, span: int) -> float:
     """A short warm-up, then a cosine to a tenth: one schedule over all steps, whatever the rounds."""
     warm, through = min(1.0, (step + 1) / 50), min(1.0, step / span)
     return warm * (0.55 + 0.45 * math.cos(math.pi * through))
-
-
-def _interface() -> str:
-    import os
-
-    return os.environ["GLOO_SOCKET_IFNAME"]
 
 
 # ------------------------------------------------------------------------------------------------ runs
@@ -178,43 +177,61 @@ def predict(training: Training, compute_seconds: float) -> float:
     return 1 - sum(waited) / sum(seconds)
 
 
-def measure(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from laconic.engine.net import shaped
+class Notes:
+    """A folder of what has been measured: after an interruption, the same command goes on from there."""
 
-    span = args.pretrain + args.steps
-    rows = {name: text.format(period=args.period) for name, text in ROWS.items()}
-    names = [name for name in rows if name in ("bsp", *(args.only or rows))]
-    found: dict[str, Any] = {}
+    def __init__(self, folder: Path, settings: dict[str, Any], console: Console) -> None:
+        self.folder, self._console = folder, console
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.once("settings", lambda: settings) != settings:
+            raise SystemExit(f"{folder} holds runs with other settings: give another --folder, or remove it")
 
-    def say(what: str, row: dict[str, Any]) -> dict[str, Any]:
-        loss = "" if row["loss"] is None else f", loss {row['loss']:.4f}"
-        console.print(f"{what}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}", style="dim")
+    def once(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            found = make()
+            path.write_text(json.dumps(found, indent=1) + "\n")
+        row: dict[str, Any] = json.loads(path.read_text())
+        if "busy" in row:
+            loss = "" if row["loss"] is None else f", loss {row['loss']:.4f}"
+            said = f"{name}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}"
+            self._console.print(said, style="dim", markup=False)
         return row
 
-    with tempfile.TemporaryDirectory() as folder:
-        model = {"seed": args.seed, "layers": args.layers, "width": args.width, "context": args.context}
-        start_from = {"first": 0, "steps": args.pretrain, "span": span, "model": str(Path(folder) / "model.pt")}
-        common = Training("bsp", **start_from, **model, batch=args.batch, rate=args.rate, validate=True)
-        say("the common beginning, without links", run(common, None))
-        rest = replace(common, first=args.pretrain, steps=args.steps)
-        short = replace(rest, steps=WARM_STEPS + TIMED_STEPS, validate=False)
-        alone = say("without talking", run(replace(short, strategy="diloco(period=1000000)"), None))
-        for name in names:
-            training = replace(rest, strategy=rows[name])
-            with shaped(WORKERS, None, DELAY_SECONDS, SITE_WORKERS, UPLINK_BITS_PER_SECOND) as net:
-                if name in EVERY_STEP:
-                    row = run(replace(short, strategy=rows[name]), net)
-                    row["loss"] = say(f"{rows[name]}, without links", run(training, None))["loss"]
-                else:
-                    row = run(training, net)
-            if name == "ddp16":  # it waits where laconic cannot see it
-                row["busy"] = row["least_busy"] = min(1.0, alone["step_seconds"] / row["step_seconds"])
-                row["predicted_busy"] = None
-            else:
-                steps = 10 if name in EVERY_STEP else min(args.steps, 2 * args.period)
-                row["predicted_busy"] = predict(replace(training, steps=steps), alone["step_seconds"])
-            found[name] = say(rows[name], {"strategy": rows[name], **row})
-    return {"settings": {k: v for k, v in vars(args).items() if k != "output"}, "alone": alone, "rows": found}
+
+def over_links(training: Training) -> dict[str, Any]:
+    from laconic.engine.net import shaped
+
+    with shaped(WORKERS, None, DELAY_SECONDS, SITE_WORKERS, UPLINK_BITS_PER_SECOND) as net:
+        return run(training, net)
+
+
+def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
+    span = args.pretrain + args.steps
+    model = {"seed": args.seed, "layers": args.layers, "width": args.width, "context": args.context}
+    start_from = {"first": 0, "steps": args.pretrain, "span": span, "model": str(notes.folder.resolve() / "model.pt")}
+    common = Training("bsp", **start_from, **model, batch=args.batch, rate=args.rate, validate=True)
+    notes.once("beginning", lambda: run(common, None))
+    rest = replace(common, first=args.pretrain, steps=args.steps)
+    short = replace(rest, steps=WARM_STEPS + TIMED_STEPS, validate=False)
+    alone = notes.once("alone", lambda: run(replace(short, strategy="diloco(period=1000000)"), None))
+    rows: dict[str, Any] = {}
+    for name in (name for name in ROWS if name in ("bsp", *(args.only or ROWS))):
+        training = replace(rest, strategy=ROWS[name].format(period=args.period))
+        few = replace(short, strategy=training.strategy)
+        if name in EVERY_STEP:
+            row = notes.once(f"{name}-steps", partial(over_links, few))
+            row["loss"] = notes.once(f"{name}-without-links", partial(run, training, None))["loss"]
+        else:
+            row = notes.once(name, partial(over_links, training))
+        if name == "ddp16":  # it waits where laconic cannot see it
+            row["busy"] = row["least_busy"] = min(1.0, alone["step_seconds"] / row["step_seconds"])
+            row["predicted_busy"] = None
+        else:
+            steps = 10 if name in EVERY_STEP else min(args.steps, 2 * args.period)
+            row["predicted_busy"] = predict(replace(training, steps=steps), alone["step_seconds"])
+        rows[name] = {"strategy": training.strategy, **row}
+    return {"alone": alone, "rows": rows}
 
 
 def table(result: dict[str, Any]) -> Table:
@@ -226,7 +243,7 @@ def table(result: dict[str, Any]) -> Table:
         more = f"{100 * (row['loss'] / rows['bsp']['loss'] - 1):+.2f} %"
         busy = [f"{row[key]:.1%}" for key in ("busy", "least_busy")]
         sizes = [f"{1e3 * row['step_seconds']:.0f}", f"{row['sent_bytes_per_step'] / 1e6:.3f}"]
-        shown.add_row(row["strategy"], *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
+        shown.add_row(escape(row["strategy"]), *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
     r = rows["bsp"]["step_seconds"] / alone["step_seconds"] - 1
     shown.caption = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}"
     return shown
@@ -239,12 +256,12 @@ def main() -> None:
     parser.add_argument("--pretrain", type=int, default=400, help="steps of the common beginning (default 400)")
     parser.add_argument("--period", type=int, default=50, help="DiLoCo's local steps in a round (default 50)")
     parser.add_argument("--batch", type=int, default=8, help="windows per worker and step (default 8)")
-    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of AdamW, for all (default 0.002)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate of AdamW, for all (default 0.001)")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="write every number here, as JSON")
+    parser.add_argument("--folder", type=Path, help="keep every number here, and go on from what is there already")
     parser.add_argument("--as-worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.as_worker is not None:
@@ -252,11 +269,10 @@ def main() -> None:
         return
     if args.steps % args.period:
         parser.error(f"--steps {args.steps} is no number of whole rounds of {args.period}")
-    del args.as_worker
-    console = Console()
-    result = measure(args, console)
-    if args.output is not None:
-        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    console = Console(width=None if sys.stdout.isatty() else 140)  # a file is read with all columns
+    settings = {k: v for k, v in vars(args).items() if k not in ("folder", "only", "as_worker")}
+    with tempfile.TemporaryDirectory() as beside:
+        result = measure(args, Notes(args.folder or Path(beside), settings, console))
     console.print(table(result))
     rows = result["rows"]
     kept = [n for n in rows if n not in EVERY_STEP and rows[n]["busy"] >= BUSY]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -60,11 +61,14 @@ class Model(nn.Module):
 class Optimizer(torch.optim.SGD):
     def __init__(self, model: Model) -> None:
         super().__init__(model.parameters(), lr=0.1)
-        self.clock = model.clock
+        torch.optim.SGD(model.parameters())  # from now on torch calls hooks for the parent's step, too
+        self.clock, self.fails = model.clock, False
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         loss = super().step(closure)
         self.clock.now += STEP
+        if self.fails:
+            raise ValueError
         return loss
 
 
@@ -126,6 +130,16 @@ def test_a_step_with_a_closure_waits_once_for_each_part() -> None:
     optimizer.step(closure)
     assert clock.slept == [FORWARD + BACKWARD, STEP]
     assert clock.now == 2 * (FORWARD + BACKWARD + STEP)
+
+
+def test_a_step_that_raises_is_forgotten() -> None:
+    clock = Clock()
+    model, optimizer, pace = alone(clock, Speeds((2.0,)))
+    for optimizer.fails in (True, False):
+        model(torch.ones(2, 3)).sum().backward()
+        with suppress(ValueError):
+            optimizer.step()
+    assert clock.slept == [FORWARD + BACKWARD, FORWARD + BACKWARD, STEP] and pace.step == 1
 
 
 def test_attaching_again_replaces_and_copies_are_left_alone() -> None:

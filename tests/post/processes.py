@@ -42,7 +42,7 @@ def start(folder: Path, every_bytes: int) -> subprocess.Popen[str]:
 def main() -> None:
     folder, every_bytes = Path(sys.argv[1]), int(sys.argv[2])
     server = post(folder, -1)
-    server.host("s", shard(), every_bytes=every_bytes)
+    server.host("s", shard(momentum=0.0), every_bytes=every_bytes)
     print("ready", flush=True)
     server.serve_until_done(2)
     server.close()

@@ -18,11 +18,11 @@ SHAPES = ((4, 3), (5,))
 ELEMENTS = 17
 
 
-def shard(workers: int = 2) -> Shard:
-    """Plain asynchronous SGD with momentum on 17 zeros, one rate for each push."""
+def shard(workers: int = 2, momentum: float = 0.5) -> Shard:
+    """Plain asynchronous SGD on 17 zeros; each push steps with its share of the rate, 1."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     specs = [TensorSpec(f"p{i}", shape, torch.float32, "matrix") for i, shape in enumerate(SHAPES)]
-    optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=0.5)
+    optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=momentum)
     store = Store(even(specs, 1), specs, parameters, optimizer, workers)
     made = Shard(store, ASP(), Identity(), lambda rank, name, step: Meeting(rank, 1, step, name, 0), "digest")
     made.write(0, Letter("plant", {}, (torch.zeros(ELEMENTS),)))

@@ -78,10 +78,8 @@ def test_bytes_on_the_wire_are_known_before_they_are_sent() -> None:
 
 
 def header(**changes: object) -> bytes:
-    parts = dict(
-        version=1, address="a", sender=1, life=0, number=1, writes=True, after=1, confirmed=0, kind="push", fields={},
-        tensors=[["float32", [2]]],
-    )  # fmt: skip
+    parts = {"version": 1, "address": "a", "sender": 1, "life": 0, "number": 1, "writes": True, "after": 1}
+    parts |= {"confirmed": 0, "kind": "push", "fields": {}, "tensors": [["float32", [2]]]}
     assert changes.keys() <= parts.keys()
     return msgspec.msgpack.encode([*{**parts, **changes}.values()])
 
@@ -106,7 +104,6 @@ EIGHT = bytes(8)
         [header(tensors=[["float33", [2]]]), EIGHT],
         [header(tensors=[["__class__", [2]]]), EIGHT],
         [header(tensors=[["float32", [2.0]]]), EIGHT],
-        [header(sender=-1), EIGHT],
         [header(life=-1), EIGHT],
         [header(number=0), EIGHT],
         [header(after=-1), EIGHT],
@@ -149,7 +146,7 @@ def test_seals_hold_in_one_direction_once_and_in_order() -> None:
     first, second = (worker.close([b"header", bytes_of(torch.arange(3))]) for _ in range(2))
     with pytest.raises(Forged):
         worker.open(first)  # a reflection
-    assert list(map(bytes, server.open(second)))[0] == b"header"
+    assert bytes(server.open(second)[0]) == b"header"
     for again in (second, first):  # a repetition, and one that comes too late
         with pytest.raises(Forged):
             server.open(again)

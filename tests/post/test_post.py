@@ -24,7 +24,7 @@ from laconic.engine.post.seal import Seal, make_key
 from laconic.errors import ContractError, WorkerLost
 from laconic.worker import Kind, Letter
 from tests.post.processes import post, start
-from tests.post.shards import push, shard, values
+from tests.post.shards import ELEMENTS, push, shard, values
 from tests.post.test_fuzz import letter_frames, spoilt
 from tests.post.world import Tagged
 
@@ -52,6 +52,13 @@ def opened(stack: ExitStack, folder: Path, rank: int, **settings: Any) -> Post:
 def refused_by(server: Post) -> Any:
     assert server._door is not None
     return server._door.desk.refused
+
+
+def dealer(stack: ExitStack) -> zmq.Socket[Any]:
+    made: zmq.Socket[Any] = stack.enter_context(zmq.Context()).socket(zmq.DEALER)
+    stack.callback(made.close, 0)
+    made.linger = 0
+    return made
 
 
 def until(condition: Any, seconds: float = 30.0) -> None:
@@ -145,6 +152,25 @@ def test_workers_wait_for_each_other_and_not_for_the_silent(stack: ExitStack, fo
     waiting.wait()
 
 
+def test_machines_speak_to_machines(stack: ExitStack, folder: Path) -> None:
+    """Once each, before the snapshot that holds what made them speak."""
+
+    class Gossip(Tagged):
+        def write(self, sender: int, letter: Letter) -> Letter:
+            if sender >= 0:
+                self.outgoing.append(("b", letter))
+            return super().write(sender, letter)
+
+    first, second = opened(stack, folder, -1), opened(stack, folder, -2)
+    worker, other = opened(stack, folder, 0), Tagged()
+    first.host("a", Gossip(), every_bytes=1)
+    second.host("b", other)
+    for number in range(1, 11):
+        worker.call("a", Letter("push", {"name": "0/0", "number": number}), writes=True).wait()
+    worker.leave()
+    assert other.counts == {"0/0": 10}
+
+
 def test_a_worker_that_leaves_is_safe_and_not_missed(stack: ExitStack, folder: Path) -> None:
     server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
     server.host("s", shard(), every_bytes=1 << 40)
@@ -201,9 +227,7 @@ def test_garbage_and_spoilt_frames_on_live_sockets_change_nothing(stack: ExitSta
         for garbage in (b"GET / HTTP/1.0\r\n\r\n", draw.randbytes(5000), b"\xff" + bytes(8) + b"\x7f" + bytes(500)):
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(garbage)
-    context = stack.enter_context(zmq.Context())
-    stack.callback(context.destroy, 0)
-    plain, guessing, inside = (context.socket(zmq.DEALER) for _ in range(3))
+    plain, guessing, inside = (dealer(stack) for _ in range(3))
     (session,) = desk.sessions.values()
     guessing.plain_username, guessing.plain_password = session.name.hex().encode(), b"guess"
     inside.plain_username, inside.plain_password = session.name.hex().encode(), session.password.encode()
@@ -234,8 +258,7 @@ def test_a_recorded_message_is_not_heard_again(stack: ExitStack, folder: Path) -
     (session,), (line,) = desk.sessions.values(), worker._calls._lines.values()
     assert line.seal is not None
     recorded = Seal(session.name, line.seal.sending_key, b"").close(encode("s", Envelope(0, 0, 1, True, 1, 0, push())))
-    inside = stack.enter_context(zmq.Context()).socket(zmq.DEALER)
-    stack.callback(inside.close, 0)
+    inside = dealer(stack)
     inside.plain_username, inside.plain_password = session.name.hex().encode(), session.password.encode()
     inside.connect(f"tcp://127.0.0.1:{desk.port}")
     inside.send_multipart(recorded)
@@ -257,21 +280,21 @@ def test_a_killed_server_loses_nothing(stack: ExitStack, folder: Path) -> None:
 
     stack.callback(end)
     workers = [opened(stack, folder, rank) for rank in range(2)]
-    gradients = [[(1 + rank) * 2.0**-step for step in range(30)] for rank in range(2)]
-    acknowledged = []
-    for step in range(30):
-        calls = [w.call("s", push(gradients[rank][step]), writes=True) for rank, w in enumerate(workers)]
-        if step in (9, 19):
+    steps, kills, total = 30, (9, 19), 0
+    for step in range(steps):
+        calls = [worker.call("s", push(100.0 * rank + step), writes=True) for rank, worker in enumerate(workers)]
+        total += 100 + 2 * step
+        if step in kills:
             running[-1].kill()
             running[-1].wait()
             running.append(start(folder, every_bytes=500))
         if step % 3 == 0:
-            acknowledged += [call.wait() for call in calls]
-    seen = workers[0].call("s", PULL, writes=False)
-    final = [w.call("s", Letter("push", {"version": 0}), writes=True).wait() for w in workers]
-    assert [receipt.fields["clock"] for receipt in final] == [31, 31]
-    assert seen.wait().fields["version"] in range(30, 61)
-    assert workers[0].call("s", PULL, writes=False).wait().fields["version"] == 60
+            assert all(call.wait().kind == "receipt" for call in calls)
+    for worker in workers:
+        assert worker.call("s", PULL, writes=False).wait().fields["clock"] == steps  # its own are all there
+    seen = workers[0].call("s", PULL, writes=False).wait()
+    assert seen.fields["version"] == 2 * steps  # and each once
+    assert torch.equal(seen.tensors[0], torch.full((ELEMENTS,), -total / 2))
     for worker in workers:
         worker.leave()
     assert running[-1].wait(30) == 0

@@ -19,6 +19,7 @@ class Tagged:
     """
 
     def __init__(self) -> None:
+        self.outgoing: list[tuple[str, Letter]] = []
         self.counts: dict[str, int] = {}  # by worker and life
         self.total = 0
         self.losses = 0
@@ -95,7 +96,7 @@ class World:
             deed()
 
     def come_to_rest(self) -> None:
-        """No more trouble: everybody looks once more, and says again what has no answer, until nothing is left to say."""
+        """No more trouble: everybody looks once more, and says again what has no answer, until all have one."""
         for writer in self.writers:
             self.read(writer)
         for _ in range(1000):

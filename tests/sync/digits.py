@@ -51,6 +51,7 @@ def train(
     make: Make,
     seed: int = 0,
     examples: int | None = None,
+    build: Callable[[int], nn.Module] = network,
     before_step: Callable[[Any, int], None] = lambda optimizer, step: None,
 ) -> Trained:
     """The loop of a script, on the worker that calls it; each draws from its own part of the training images."""
@@ -59,7 +60,7 @@ def train(
     rank, size = laconic.rank(), laconic.size()
     mine = torch.arange(rank, len(labels), size)
     draw = torch.Generator().manual_seed(1000 * seed + rank)
-    model = network(seed)
+    model = build(seed)
     model, optimizer = laconic.distribute(model, make(model.parameters()), strategy)
     ledger = connect().ledger
     before = ledger.sent_bytes(Kind.PAYLOAD)

@@ -78,23 +78,28 @@ class Counter(nn.Module):
         return -weight * self.tags[rank, step]
 
 
-def count(
-    strategy: str, workers: int, steps: int, weight: float | None = None, **setting: Any
-) -> tuple[Simulated, list[tuple[int, int, Tensor]]]:
-    """Tagged updates: (rank, step, the model this worker holds after it), in order of virtual time.
+@dataclass(frozen=True)
+class Seen:
+    """A worker after one of its steps: when it may go on, and the tags it holds."""
 
-    An update weighs 1 on the server: where 1/N of each counts, the worker gives it the weight N.
-    """
-    seen: list[tuple[int, int, Tensor]] = []
+    rank: int
+    step: int
+    seconds: float
+    tags: Tensor
+
+
+def count(strategy: str, workers: int, steps: int, **setting: Any) -> tuple[Simulated, list[Seen]]:
+    """Tagged updates under rules of which 1/N of each counts, so that the server adds 1."""
+    seen: list[Seen] = []
 
     def body() -> Any:
         model = Counter(workers, steps)
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0), strategy)
         for step in range(steps):
-            model(laconic.rank(), step, weight or workers).backward()
+            model(laconic.rank(), step, workers).backward()
             optimizer.step()
             optimizer.zero_grad()
-            seen.append((laconic.rank(), step, model.tags.detach().clone()))
+            seen.append(Seen(laconic.rank(), step, connect().clock_seconds(), model.tags.detach().clone()))
         laconic.finish(model, optimizer)
         return model.tags.detach().clone()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import nn
 
 import laconic
@@ -31,14 +30,15 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def objective(x: torch.Tensor) -> float:
-    """The mean of all workers' losses above its least value."""
+    """The mean of all workers' losses."""
     matrices, targets = problem()
-    best = torch.linalg.lstsq(matrices.reshape(-1, DIMENSION), targets.reshape(-1)).solution
+    return float(0.5 * (matrices @ x - targets).square().sum(dim=1).mean())
 
-    def value(at: torch.Tensor) -> float:
-        return float(0.5 * (matrices @ at - targets).square().sum(dim=1).mean())
 
-    return value(x) - value(best)
+@cache
+def least() -> float:
+    matrices, targets = problem()
+    return objective(torch.linalg.lstsq(matrices.reshape(-1, DIMENSION), targets.reshape(-1)).solution)
 
 
 def smoothness() -> torch.Tensor:
@@ -58,11 +58,10 @@ class Point(nn.Module):
 
 @dataclass
 class Descent:
-    """Worker 0's way: how far from the best it was after each step; and everybody's uploads by then."""
+    """The steepest worker's way: how far from the best it was after each step; and everybody's uploads by then."""
 
     gaps: list[float]
     uploads: list[list[int]]
-    servers: list[dict[str, Any]]
     path: list[torch.Tensor]
 
     def reaches(self, gap: float) -> int:
@@ -84,12 +83,12 @@ def descend(strategy: str, steps: int) -> Descent:
             optimizer.step()
             optimizer.zero_grad()
             path.append(model.x.detach().clone())
-            gaps.append(objective(path[-1]) if rank == WORKERS - 1 else 0.0)
+            gaps.append(objective(path[-1]) - least() if rank == WORKERS - 1 else 0.0)
             uploads.append(int(optimizer.session.noted.get("uploads", step + 1)))
         return gaps, uploads, path
 
     results = laconic.simulate(body, WORKERS).results
-    return Descent(results[-1][0], [r[1] for r in results], [], results[-1][2])
+    return Descent(results[-1][0], [r[1] for r in results], results[-1][2])
 
 
 @cache
@@ -131,10 +130,11 @@ def test_it_takes_a_quarter_of_the_uploads_and_less_than_twice_the_steps() -> No
 @pytest.mark.technique("lag", check=3)
 @pytest.mark.parametrize("by", ["worker", "server"])
 def test_steep_workers_upload_more(by: str) -> None:
+    """By rank; two workers of nearly the same L may differ by a single upload in the other direction."""
     lazy = descend(f"lag(by={by})", 150)
     last = [uploads[-1] for uploads in lazy.uploads]
-    order = np.argsort(smoothness().numpy())
-    assert (np.diff(np.array(last)[order]) >= 0).all() and last[order[0]] < last[order[-1]]
+    assert spearmanr(smoothness().numpy(), last).statistic > 0.95
+    assert 2 * last[0] < last[-1]
 
 
 @pytest.mark.technique("lag", check=3)

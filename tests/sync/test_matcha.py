@@ -87,8 +87,8 @@ def test_a_tenth_of_the_budget_still_agrees_and_is_what_is_spent() -> None:
 
 def test_rho_is_what_models_come_together_by_in_the_mean() -> None:
     plan = activation(8, TWO_CLIQUES, 0.5)
-    square = np.mean([plan.at(step, 1).T @ plan.at(step, 1) for step in range(20_000)], axis=0)
-    assert np.linalg.eigvalsh(square - 1 / 8).max() == pytest.approx(plan.rho, abs=0.01)
+    square = np.mean([plan.at(step, 1).T @ plan.at(step, 1) for step in range(4000)], axis=0)
+    assert np.linalg.eigvalsh(square - 1 / 8).max() == pytest.approx(plan.rho, abs=0.02)
 
 
 def clock(tier: Any) -> float:
@@ -113,6 +113,5 @@ def test_half_the_links_time_at_the_same_loss() -> None:
     )
     losses = [np.mean([end.loss for end in ends]) for ends in (whole, half)]
     seconds = [max(end.seen for end in ends) for ends in (whole, half)]
-    print(losses, seconds)
     assert losses[1] <= 1.02 * losses[0]
     assert 0.4 <= seconds[1] / seconds[0] <= 0.65

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 import pytest
 import torch
 
 import laconic
 from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.network import Network
+from tests.sync.digits import sgd as digits_sgd
+from tests.sync.digits import trained
 from tests.sync.rounds import WORKERS, adamw, assert_same, by_hand, net, sgd, simulated, timed, train, with_momentum
 
-LOCAL = "diloco(period={}, lr=1, momentum=0)"
+LOCAL = "local_sgd({})"
 PERIOD = 4
 ELEMENTS = sum(p.numel() for p in net().parameters())
 
@@ -36,10 +40,10 @@ def test_a_pull_moves_the_mean_towards_the_anchor_by_alpha(beta: float) -> None:
     strategy, alpha, steps = f"overlap_local_sgd(period={PERIOD}, alpha=0.6, beta={beta})", 0.6, 3 * PERIOD
     runs = simulated(strategy, steps, with_momentum)
     before = before_the_pull(strategy, steps)
-    mean, mean_before = (torch.stack(x).mean(dim=0) for x in ([r.path[-1] for r in runs], before))
+    middle, middle_before = (torch.stack(x).mean(dim=0) for x in ([r.path[-1] for r in runs], before))
     anchor = runs[0].remembered("point")
     assert all(torch.equal(run.remembered("point"), anchor) for run in runs)
-    torch.testing.assert_close(mean, (1 - alpha) * mean_before + alpha * anchor, rtol=0, atol=1e-14)
+    torch.testing.assert_close(middle, (1 - alpha) * middle_before + alpha * anchor, rtol=0, atol=1e-14)
 
 
 def before_the_pull(strategy: str, steps: int) -> list[torch.Tensor]:
@@ -91,3 +95,12 @@ def test_averaging_is_hidden_while_it_takes_less_than_a_round(share: float) -> N
     late = max(0.0, averaging - PERIOD)
     assert overlapped == pytest.approx(steps + late * 4)  # the fifth is not waited for
     assert (waited == 0) == (share <= 1)
+
+
+@pytest.mark.technique("overlap_local_sgd", check=3)
+def test_it_is_as_accurate_as_local_sgd_within_a_point() -> None:
+    accuracy = {
+        strategy: mean(trained(strategy, 30 * 12, 16, digits_sgd(0.4), seed=seed).accuracy for seed in range(3))
+        for strategy in ("overlap_local_sgd(period=12)", "local_sgd(12)")
+    }
+    assert accuracy["overlap_local_sgd(period=12)"] > accuracy["local_sgd(12)"] - 1

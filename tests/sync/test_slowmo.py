@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import mean
 
 import pytest
 import torch
 from torch import nn
 
 import laconic
+from tests.sync.digits import sgd as digits_sgd
+from tests.sync.digits import trained
 from tests.sync.rounds import Make, adamw, assert_same, by_hand, sgd, simulated, train, with_momentum
 from tests.sync.test_diloco import averaging
 
@@ -67,9 +70,19 @@ def test_the_optimizers_own_memory_is_reset_kept_or_averaged(make: Make) -> None
         simulated(f"slowmo(period=3, buffers={choice})", 3, make) for choice in ("reset", "keep", "average")
     )
     assert not any(run.optimizer.state for run in reset)
-    mean = torch.stack([run.memory(name) for run in kept]).mean(dim=0)
+    middle = torch.stack([run.memory(name) for run in kept]).mean(dim=0)
     for mine, theirs in zip(averaged, kept, strict=True):
-        torch.testing.assert_close(mine.memory(name), mean, rtol=0, atol=1e-12)
-        assert not torch.equal(theirs.memory(name), mean)
+        torch.testing.assert_close(mine.memory(name), middle, rtol=0, atol=1e-12)
+        assert not torch.equal(theirs.memory(name), middle)
         assert torch.equal(mine.path[-1], theirs.path[-1])
     assert all(run.path for run in simulated("slowmo(period=3, buffers=reset)", 7, make))
+
+
+@pytest.mark.technique("slowmo", check=3)
+def test_after_as_many_rounds_its_loss_is_below_local_sgds() -> None:
+    """At the learning rate that is local SGD's best of 0.05, 0.1, 0.2 and 0.4."""
+
+    def loss(strategy: str) -> float:
+        return mean(trained(strategy, 10 * 12, 16, digits_sgd(0.4), seed=seed).loss for seed in range(3))
+
+    assert min(loss(f"slowmo(period=12, beta={beta})") for beta in (0.4, 0.6, 0.8)) < loss("local_sgd(12)")

@@ -13,7 +13,10 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import Server
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
-from laconic.compression.base import TensorSpec
+from laconic.compression.base import Compressor, TensorSpec
+from laconic.compression.chain import chain
+from laconic.errors import StrategyError
+from laconic.language.word import Word
 from laconic.registry import knob, technique
 from laconic.worker import Gather, Reduce, Request
 
@@ -35,13 +38,31 @@ class ParameterServer(Architecture):
     payload up and a payload down, however many workers there are. For asynchronous rules they hold the values and step
     the user's optimizer. Shards are cut evenly by bytes where the optimizer treats every element alone, and by whole
     tensors where it may look at a tensor as a whole; `hashed` puts blocks on a hash ring, so that one server more moves
-    only its own share.
+    only its own share. With a replica every write goes to two servers and is acknowledged when both have it, so that
+    either may be lost for good (the paper replicates between servers, after aggregation, with fewer bytes for workers).
+    Ranges are agreed from the start, so that no message carries keys.
     """
 
     shards: int = knob(1, low=1, doc="servers among which the model is divided")
     placement: str = knob("auto", choices=("auto", "even", "whole", "hashed"), doc="how tensors are divided")
+    replicas: int = knob(0, low=0, high=1, doc="further copies of each shard, on other servers")
+    down: str = knob("none", doc="compression of what is read, such as bf16; the sentence's own is for what is pushed")
     offers: ClassVar[tuple[str, ...]] = ("average", "server")
     collective: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (down := self.downward()) is not None and down.has_memory:
+            raise StrategyError(
+                f"ps(down={self.down}) would remember one error for many readers; write a cast, as bf16"
+            )
+
+    def downward(self) -> Compressor | None:
+        """What reads go through."""
+        if self.down == "none":
+            return None
+        words: list[Compressor] = [Word.of(name).make() for name in self.down.split("+")]
+        return chain(words)
 
     def carry(self, request: Request, line: Any) -> Carrying:
         server: Server = line

@@ -50,6 +50,7 @@ class Pace:
         self._forward_seconds = 0.0  # computed since the last backward pass
         self._forward_began = self._backward_began = self._step_began = math.nan
         self._in_backward = self._is_cuda = False
+        self._passes = self._passes_before_step = self._steps_within = 0
         self._attached: WeakKeyDictionary[nn.Module, list[BackwardHooks | RemovableHandle]] = WeakKeyDictionary()
 
     def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None:
@@ -75,6 +76,7 @@ class Pace:
         """A pass begins, at the first of the models it runs through."""
         if not self._in_backward:
             self._in_backward, self._backward_began = True, self._now()
+            self._passes += 1
         Variable._execution_engine.queue_callback(finish)
 
     def _begin_forward(self) -> None:
@@ -96,12 +98,17 @@ class Pace:
         self._slow_down(took)
 
     def _begin_step(self) -> None:
-        self._step_began = self._now()
+        """torch calls this again within a step whose class calls its parent's; a step that raised is none any more."""
+        if self._steps_within == 0 or self._passes != self._passes_before_step:
+            self._steps_within, self._passes_before_step, self._step_began = 0, self._passes, self._now()
+        self._steps_within += 1
 
     def _end_step(self, counts: bool) -> None:
-        self._slow_down(self._now() - self._step_began)
-        if counts:
-            self.next_step()
+        self._steps_within -= 1
+        if self._steps_within == 0:
+            self._slow_down(self._now() - self._step_began)
+            if counts:
+                self.next_step()
 
     def _slow_down(self, computed_seconds: float) -> None:
         factor = self.speeds.factor(self._worker.rank, self.step)

@@ -5,6 +5,7 @@ gloo carries CPU tensors, NCCL carries CUDA tensors.
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,16 +19,19 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from laconic.engine.apart import ApartGroup
+from laconic.engine.config import RunConfig
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
 from laconic.engine.recording import Flight, Recording
 from laconic.engine.shared import mapped_together
 from laconic.errors import LaconicError
-from laconic.worker import Group
+from laconic.worker import Group, Home, Letter, Machine
 
 if TYPE_CHECKING:
     from laconic.engine.pace import Pace
+    from laconic.engine.post.real import Post
+    from laconic.engine.post.route import Call
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -50,6 +54,23 @@ class RealHandle:
         finally:
             self._worker.waited(begin, self._flight)
         return self.result
+
+
+class LetterHandle:
+    """A letter under way to a machine."""
+
+    def __init__(self, call: Call, worker: RealWorker) -> None:
+        self._call, self._worker = call, worker
+
+    def done(self) -> bool:
+        return self._call.done()
+
+    def wait(self) -> Letter:
+        begin = time.perf_counter()
+        try:
+            return self._call.wait()
+        finally:
+            self._worker.waited(begin, None)
 
 
 class SummedHandle:
@@ -141,6 +162,7 @@ class RealWorker:
         self.recording: Recording | None = None
         self.pace: Pace | None = None  # where it is to be slower than it is
         self._messages: list[RealHandle] = []
+        self._post: Post | None = None
         self.is_apart = place is not None
         self.world: RealGroup | ApartGroup
         if place is None:
@@ -210,6 +232,25 @@ class RealWorker:
 
     def catch_up(self) -> None:
         """Real time needs no help."""
+
+    @property
+    def post(self) -> Post:
+        """Opened when the first letter is written; at the end of the process it serves whoever is not done."""
+        if self._post is None:
+            from laconic.engine.post.real import Post  # a process that sends no letters needs no sockets
+
+            self._post = Post.of_worker(RunConfig.current(), self.rank, self.ledger)
+            atexit.register(self._post.finish, self.size)
+        return self._post
+
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        if home.on == "server" and RunConfig.current().servers:
+            return  # a process of its own does
+        if home.number % self.size == self.rank:
+            self.post.host(address, build())
+
+    def call(self, address: str, letter: Letter, writes: bool) -> LetterHandle:
+        return LetterHandle(self.post.call(address, letter, writes), self)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Processes have nothing to share."""

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from laconic.architecture.ps import ParameterServer
 from laconic.architecture.server.client import Server
+from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.machine import Rule, Shard
 from laconic.architecture.server.store import Store
 from laconic.compression.base import TensorSpec
@@ -50,38 +51,46 @@ class Shards:
         self.tier, self.specs, self.size = tier, specs, size
         self._parameters, self._optimizer = parameters, optimizer
         self.ranges = architecture.divide(specs, optimizer)
-        self._shards = architecture.shards
+        self._shards, self._copies, self._down = architecture.shards, 1 + architecture.replicas, architecture.downward()
         self._groups = tier.sync.groups_of(size) if isinstance(tier.sync, Rule) else [list(range(size))]
         self._name = name
         self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
-    def meeting(self, rank: int, name: str, step: int) -> Meeting:
+    def meeting(self, rank: int, step: int, name: str) -> Meeting:
         return Meeting(rank, 1, step, name, self.tier.seed)
 
     @property
-    def places(self) -> list[tuple[int, int]]:
-        """Every machine as (group, shard): each group has a server of the whole model."""
-        return [(g, k) for g in range(len(self._groups)) for k in range(self._shards)]
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """Every machine as (home, group, shard, copy): each group has a server of the whole model, and copies live on
+        the servers that follow."""
+        shards = [(g, k) for g in range(len(self._groups)) for k in range(self._shards)]
+        return [(number + c, g, k, c) for number, (g, k) in enumerate(shards) for c in range(self._copies)]
 
-    def address(self, group: int, shard: int) -> str:
-        return f"{self._name}/{group}.{shard}"
+    def address(self, group: int, shard: int, copy: int = 0) -> str:
+        return f"{self._name}/{group}.{shard}" + "'" * copy
 
     def build(self, group: int, shard: int) -> Shard:
         mine = [r for r in self.ranges if r.shard == shard]
         members = self._groups[group]
         store = Store(mine, self.specs, self._parameters, self._optimizer, self.size, group, members)
         rule = self.tier.sync if isinstance(self.tier.sync, Rule) else Rule()
-        others = [self.address(g, shard) for g in range(len(self._groups)) if g != group]
-        return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others)
+        others = [
+            self.address(g, shard, c) for c in range(self._copies) for g in range(len(self._groups)) if g != group
+        ]
+        return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others, self._down)
 
     def enter(self, worker: Worker) -> Server:
         """See to it that all shards are served, join them, and take over their values."""
-        for number, (g, k) in enumerate(self.places):
-            worker.host(self.address(g, k), Home(number), partial(self.build, g, k))
+        for home, g, k, c in self.places:
+            worker.host(self.address(g, k, c), Home(home), partial(self.build, g, k))
         mine = next((g for g, members in enumerate(self._groups) if worker.rank in members), 0)
-        groups = [[self.address(g, k) for k in range(self._shards)] for g in range(len(self._groups))]
+        groups = [
+            [Replicas(worker, [self.address(g, k, c) for c in range(self._copies)]) for k in range(self._shards)]
+            for g in range(len(self._groups))
+        ]
+        compressor = self.tier.compressor
         server = Server(
-            worker, groups, mine, self.ranges, self.specs, self.tier.compressor, self.meeting, self._optimizer
+            worker, groups, mine, self.ranges, self.specs, compressor, self.meeting, self._optimizer, down=self._down
         )
         drive([Departed(server.join(self.digest, self._parameters if worker.rank == 0 else None))])
         for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
@@ -108,9 +117,9 @@ def serve(
         tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
         name = address_of(0, sentence, members)
         shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, size, description)
-        for number, (g, k) in enumerate(shards.places):
-            if number % config.servers == config.index:
-                post.host(shards.address(g, k), shards.build(g, k))
+        for home, g, k, c in shards.places:
+            if home % config.servers == config.index:
+                post.host(shards.address(g, k, c), shards.build(g, k))
     post.serve_until_done(size)
     sys.exit(0)
 

@@ -90,7 +90,7 @@ class ASHL(ServerSync):
         busy = (section.seconds - began) - (section.waited_seconds - waited)
         changes = [p.detach() - state[f"x{i}"] for i, p in enumerate(section.parameters)]
         asked = section.seconds
-        report: dict[str, Field] = {"step_seconds": busy / done, "transfer_seconds": transfer}
+        report: dict[str, Any] = {"step_seconds": busy / done, "transfer_seconds": transfer}
         if (loss := section.logged("loss")) is not None:
             report["loss"] = loss
         (_,) = yield [section.server.push(changes, section.step, **report)]

@@ -102,7 +102,7 @@ class ASP(PushPull):
     # ------------------------------------------------------------------------------------------ worker
 
     def init(self, section: Section) -> State:
-        if self.staleness == "picky" and len(section.server.addresses) > 1:
+        if self.staleness == "picky" and len(section.server.shards) > 1:
             raise StrategyError("picky measures how far the whole model has moved, so one server must hold it: ps(1)")
         if self.momentum == "auto" and not all("momentum" in group for group in section.optimizer.param_groups):
             name = type(section.optimizer).__name__

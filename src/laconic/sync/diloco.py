@@ -16,8 +16,9 @@ from laconic.sync.outer import Outer, nesterov
 class DiLoCo(Outer):
     """Local steps, then one Nesterov step on the mean displacement; the inner optimizer's memory stays on its worker.
 
-    The inner optimizer is the user's (AdamW in the paper, Muon works as well), and its schedule runs over all steps.
-    `lr=1, momentum=0` is averaging of parameters.
+    The inner optimizer is the user's (AdamW in the paper, Muon works as well), and so are its rate and its schedule,
+    which runs over all steps. `lr=1, momentum=0` is averaging of parameters. The paper starts from a trained model, as
+    in `bsp until step 500, then diloco(period=50)`: from scratch the outer momentum overshoots.
     """
 
     lr: float = knob(0.7, above=0, doc="rate of the outer step")

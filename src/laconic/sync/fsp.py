@@ -116,7 +116,7 @@ class FSP(ServerSync):
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
         section.apply()
         interval, steps = int(state["interval"]), int(state["steps"]) + 1
-        report: dict[str, Field] = {"interval": interval}
+        report: dict[str, Any] = {"interval": interval}
         if (loss := section.logged("loss")) is not None:
             report["loss"] = loss
         section.server.tell(only=0, **report)

@@ -94,7 +94,7 @@ class GSSP(SSP):
         began = torch.tensor(section.seconds - section.waited_seconds, dtype=torch.float64)
         return {**super().init(section), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
 
-    def beside(self, state: State) -> dict[str, Field]:
+    def beside(self, state: State) -> dict[str, Any]:
         return {"slowness": float(state["slowness"])}
 
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:

@@ -127,7 +127,7 @@ class LAG(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     def init(self, section: Section) -> State:
-        if self.by == "server" and len(section.server.addresses) > 1:
+        if self.by == "server" and len(section.server.shards) > 1:
             raise StrategyError(
                 "lag(by=server) looks at the whole model, which one shard must hold; write ps(shards=1)"
             )

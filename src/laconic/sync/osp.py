@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State, Sync, average_buffers
@@ -22,7 +24,7 @@ _PERIOD = 10  # steps between two decisions on the budget
 class OSP(Sync):
     """Gradients of important tensors are averaged and applied at once; the others travel during the next iteration.
 
-    Until they arrive, a worker goes on with its own: x - rate·g (LGP). Then that guess is taken back and the optimizer
+    Until they arrive, a worker goes on from a step on its own (LGP). Then that guess is taken back and the optimizer
     steps on the mean, so that all replicas agree again and momentum has seen means alone; one iteration late at most.
     Readings chosen: a tensor's importance is the sum of |w·g| over its elements, by the last mean gradient known (which
     is the same everywhere); the budget of the second stage is what fits in the computation by the measured rate, times
@@ -73,14 +75,15 @@ class OSP(Sync):
         state["left"] = _number(section.seconds)
         return state
 
-    @torch.no_grad()
     def _go_on_alone(self, section: Section, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        """The guess: this worker's own gradient in the place of the mean."""
-        rates = {id(p): float(group["lr"]) for group in section.optimizer.param_groups for p in group["params"]}
-        for i in rest:
-            parameter = section.parameters[i]
-            state[f"x.{i}"] = parameter.detach().clone()
-            parameter.sub_(gradients[i], alpha=rates[id(parameter)])
+        """The guess: a step on this worker's own gradients in the place of their means, of which nothing is kept."""
+        with forgetting(section.optimizer, [section.parameters[i] for i in rest]):
+            for parameter in section.parameters:
+                parameter.grad = None
+            for i in rest:
+                state[f"x.{i}"] = section.parameters[i].detach().clone()
+                section.parameters[i].grad = gradients[i].clone()
+            section.apply()
 
     def _settle_rest(self, section: Section, state: State) -> Generator[Any, Any, None]:
         """The last iteration's second stage arrives: back to what all hold in common, and a step on the mean."""
@@ -125,3 +128,21 @@ class OSP(Sync):
 
 def _number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
+
+
+@contextmanager
+def forgetting(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Iterator[None]:
+    """What the optimizer remembers of these parameters is afterwards what it was before."""
+    before = {p: {k: _copied(v) for k, v in optimizer.state.get(p, {}).items()} for p in parameters}
+    try:
+        yield
+    finally:
+        for parameter, memory in before.items():
+            if memory:
+                optimizer.state[parameter] = memory
+            else:
+                optimizer.state.pop(parameter, None)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value

@@ -22,9 +22,9 @@ class PSPlus(ASP):
     """The next model is pulled, and the last gradient pushed, while the worker computes.
 
     So each gradient misses its worker's last update, and what others did meanwhile; the server steps with 1/(1+tau) of
-    the rate (a reading: the paper's formula is not established). Nor is the moment of the pull: `after_push` asks when
-    the worker begins to compute and sees the push that leaves then, so that a lone worker is one update behind and a
-    step takes max(compute, push + pull); `at_once` does not wait for it: two behind, max(compute, push, pull).
+    the rate, which is about 1/N already. Readings chosen: that formula, and the moment of the pull. `after_push` asks
+    when the worker begins to compute and sees the push that leaves then, so that a lone worker is one update behind
+    and a step takes max(compute, push + pull); `at_once` does not wait for it: two behind, max(compute, push, pull).
     """
 
     staleness: str = knob(
@@ -32,6 +32,7 @@ class PSPlus(ASP):
         choices=("ignore", "inverse", "capped", "drop", "adaptive", "picky"),
         doc="what a stale gradient's rate becomes",
     )
+    share: float | None = knob(1.0, above=0, doc="of the rate for one push; none: 1/N")
     pull: str = knob(
         "after_push", choices=("after_push", "at_once"), doc="whether it sees the push that leaves with it"
     )

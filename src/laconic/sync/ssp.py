@@ -12,7 +12,7 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, copies, copy_into, take_over
+from laconic.sync.server import ServerSync, copies, copy_into, meet_at_server, take_over
 from laconic.worker import Field
 
 
@@ -30,8 +30,25 @@ class SSP(ServerSync):
     blocks: ClassVar[bool] = True
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
-        store.add(push.tensors, 1 / store.size)
+        if self.staleness > 0:
+            store.add(push.tensors, 1 / store.size)
+        else:  # nobody may see an update of the next clock before it has read the last one's: all are added together
+            waiting = store.memory.setdefault("waiting", {}).setdefault(str(push.clock), {})
+            waiting[str(push.worker)] = copies(push.tensors)
+            self._add_complete(store)
         return {}
+
+    def _add_complete(self, store: Store) -> None:
+        """The updates of clocks that everybody has reached, in the order of ranks."""
+        waiting = store.memory.get("waiting", {})
+        for clock in sorted(map(int, waiting)):
+            if clock <= store.slowest:
+                brought = waiting.pop(str(clock))
+                for worker in sorted(brought, key=int):
+                    store.add(brought[worker], 1 / store.size)
+
+    def lost(self, store: Store, worker: int) -> None:
+        self._add_complete(store)
 
     def readable(self, store: Store, pull: Pull) -> bool:
         return store.slowest >= pull.clock - self.staleness
@@ -51,6 +68,9 @@ class SSP(ServerSync):
         take_over(section, pulled)
         return {**state, "stamp": torch.tensor(pulled.lowest("slowest"))}
 
-    def beside(self, state: State) -> dict[str, Field]:
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from meet_at_server(section)
+
+    def beside(self, state: State) -> dict[str, Any]:
         """What a push says beside the change."""
         return {}

@@ -6,10 +6,11 @@ consensus, columns that sum to one keep the mean of all models, and how fast wor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -119,7 +120,7 @@ class Mixing:
 
     @property
     def _ever(self) -> NDArray[np.bool_]:
-        return np.logical_or.reduce([matrix != 0 for matrix in self.rounds])
+        return np.asarray((np.stack(self.rounds) != 0).any(axis=0))
 
     # ------------------------------------------------------------------------------------------ spectrum
 
@@ -145,15 +146,15 @@ class Mixing:
         for matrix in self.rounds:
             product = matrix @ product
         if self.stochastic == "doubly":
-            left = np.linalg.norm(product - 1 / self.size, 2)
+            left = float(np.linalg.norm(product - 1 / self.size, 2))
         else:  # what everybody ends with is no plain mean, so the second eigenvalue says how fast
-            left = np.sort(np.abs(np.linalg.eigvals(product)))[-2] if self.size > 1 else 0.0
-        return float(left if left > 1e-13 else 0.0) ** (2 / self.period)
+            left = float(np.sort(np.abs(np.linalg.eigvals(product)))[-2]) if self.size > 1 else 0.0
+        return float((left if left > 1e-13 else 0.0) ** (2 / self.period))
 
     @property
     def gap(self) -> float:
         """The spectral gap, 1 − sqrt(rho): 1 where one step (or period) brings full agreement."""
-        return 1 - self.rho**0.5
+        return 1 - math.sqrt(self.rho)
 
     # ------------------------------------------------------------------------------------------ for rules
 
@@ -201,8 +202,7 @@ def metropolis(size: int, edges: Iterable[tuple[int, int]]) -> Matrix:
     """Metropolis–Hastings weights 1/(1 + the larger degree): doubly stochastic on any undirected graph."""
     links = adjacency(size, edges)
     degree = links.sum(axis=1)
-    matrix = np.where(links, 1 / (1 + np.maximum.outer(degree, degree)), 0.0)
-    return keeping_the_rest(matrix)
+    return keeping_the_rest(links / (1.0 + np.maximum.outer(degree, degree)))
 
 
 def equal_weights(size: int, edges: Iterable[tuple[int, int]], weight: float) -> Matrix:
@@ -215,7 +215,7 @@ def pushing(size: int, arrows: Sequence[tuple[int, int]]) -> Matrix:
     matrix = np.eye(size)
     for source, to in arrows:
         matrix[to, source] = 1.0
-    return matrix / matrix.sum(axis=0)
+    return np.asarray(matrix / matrix.sum(axis=0))
 
 
 def adjacency(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -225,6 +225,6 @@ def adjacency(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
     return links & ~np.eye(size, dtype=bool)
 
 
-def keeping_the_rest(matrix: Matrix) -> Matrix:
+def keeping_the_rest(matrix: NDArray[np.floating[Any]]) -> Matrix:
     """With a diagonal that makes rows sum to one."""
-    return matrix + np.diag(1 - matrix.sum(axis=1))
+    return np.asarray(matrix + np.diag(1 - matrix.sum(axis=1)), dtype=np.float64)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.machine import Meetings
 from laconic.architecture.server.sharding import Range
-from laconic.architecture.server.speech import speak, spoken_by
+from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import scalars_of
 from laconic.compression.base import Compressor, State, TensorSpec
 from laconic.errors import Disagreement
@@ -64,7 +66,7 @@ class Server:
     """
 
     worker: Worker
-    groups: Sequence[Sequence[str]]  # addresses of each group's shards
+    groups: Sequence[Sequence[Replicas]]  # each group's shards
     group: int
     ranges: Sequence[Range]
     specs: Sequence[TensorSpec]
@@ -79,14 +81,16 @@ class Server:
     _collected: set[int] = field(default_factory=set)
     _told: dict[str, Any] = field(default_factory=dict)
 
+    down: Compressor | None = None  # what the servers speak through
+
     @property
-    def addresses(self) -> Sequence[str]:
-        """Of the shards this worker belongs to."""
+    def shards(self) -> Sequence[Replicas]:
+        """Those that this worker belongs to."""
         return self.groups[self.group]
 
     def __post_init__(self) -> None:
-        self.versions = self.versions or [0] * len(self.addresses)
-        self._by_shard = [[r for r in self.ranges if r.shard == k] for k in range(len(self.addresses))]
+        self.versions = self.versions or [0] * len(self.shards)
+        self._by_shard = [[r for r in self.ranges if r.shard == k] for k in range(len(self.shards))]
 
     # ------------------------------------------------------------------------------------------ for rules
 
@@ -98,7 +102,7 @@ class Server:
         only: int | None = None,
         versions: Sequence[int] | None = None,
         settings: Mapping[str, Field] | None = None,
-        **fields: Field,
+        **fields: Any,
     ) -> Answers:
         """Send one tensor per parameter, compressed unless it must be exact; the receipt tells when it was taken in.
 
@@ -112,19 +116,19 @@ class Server:
         for k in self._chosen(only):
             words = self._words(tensors, k, step, exact)
             letter = {"version": versions[k], "step": step, **changed, **words[0], **fields}
-            sent.append(self.worker.call(self.addresses[k], Letter("push", letter, words[1]), writes=True))
+            sent.append(self.shards[k].write(Letter("push", letter, words[1])))
         return Answers(sent, lambda letters: Receipt(tuple(letter.fields for letter in letters)))
 
-    def tell(self, only: int | None = None, group: int | None = None, **fields: Field) -> Answers:
+    def tell(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Report something; to another group's server where that coordinates."""
-        addresses = self.groups[self.group if group is None else group]
-        sent = [self.worker.call(addresses[k], Letter("tell", fields), writes=True) for k in self._chosen(only)]
+        shards = self.groups[self.group if group is None else group]
+        sent = [shards[k].write(Letter("tell", fields)) for k in self._chosen(only)]
         return Answers(sent, lambda answers: Receipt(tuple(answer.fields for answer in answers)))
 
-    def pull(self, only: int | None = None, group: int | None = None, **fields: Field) -> Answers:
+    def pull(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Read the values, as soon as the rule lets this worker."""
-        chosen, addresses = self._chosen(only), self.groups[self.group if group is None else group]
-        asked = [self.worker.call(addresses[k], Letter("pull", fields), writes=False) for k in chosen]
+        chosen, shards = self._chosen(only), self.groups[self.group if group is None else group]
+        asked = [shards[k].read(Letter("pull", fields)) for k in chosen]
 
         def combine(letters: list[Letter]) -> Pulled:
             if only is not None:
@@ -133,7 +137,7 @@ class Server:
                 return Pulled([], tuple(letter.fields for letter in letters))
             for k, letter in zip(chosen, letters, strict=True):
                 self.versions[k] = letter.number("version")
-            return Pulled(self._joined([letter.tensors for letter in letters]), tuple(x.fields for x in letters))
+            return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
 
         return Answers(asked, combine)
 
@@ -142,18 +146,16 @@ class Server:
     def join(self, digest: str, values: Sequence[Tensor] | None) -> Generator[list[Handle], Any, None]:
         """Become a member; the one who has `values` gives the servers of all groups their first ones."""
         self._digest = digest
-        letters = [
-            self.worker.call(address, Letter("join", {"digest": digest}), writes=True) for address in self.addresses
-        ]
+        letters = [shard.write(Letter("join", {"digest": digest})) for shard in self.shards]
         (welcomes,) = yield [Answers(letters, lambda answers: answers)]
         self.clock = max(welcome.number("clock") for welcome in welcomes)
         self.round = self._collected_below = max(welcome.number("round") for welcome in welcomes)
         if values is not None:
-            parts = [self._flat(values, k) for k in range(len(self.addresses))]
+            parts = [self._flat(values, k) for k in range(len(self.shards))]
             planted = [
-                self.worker.call(address, Letter("plant", {}, part), writes=True)
-                for addresses in self.groups
-                for address, part in zip(addresses, parts, strict=True)
+                shard.write(Letter("plant", {}, part))
+                for shards in self.groups
+                for shard, part in zip(shards, parts, strict=True)
             ]
             yield [Answers(planted, lambda answers: None)]
 
@@ -161,22 +163,22 @@ class Server:
         """Become a member of another group."""
         if group != self.group:
             yield from self.leave()
-            self.group, self.versions = group, [0] * len(self.addresses)
+            self.group, self.versions = group, [0] * len(self.shards)
             yield from self.join(self._digest, None)
 
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
-        asked = [self.worker.call(address, Letter("peek"), writes=False) for address in self.addresses]
+        asked = [shard.read(Letter("peek")) for shard in self.shards]
 
         def combine(letters: list[Letter]) -> Pulled:
             self.versions = [letter.number("version") for letter in letters]
-            return Pulled(self._joined([letter.tensors for letter in letters]), tuple(x.fields for x in letters))
+            return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
 
         return Answers(asked, combine)
 
     def leave(self) -> Generator[list[Handle], Any, None]:
         """Say goodbye, so that nobody waits for this worker."""
-        letters = [self.worker.call(address, Letter("leave"), writes=True) for address in self.addresses]
+        letters = [shard.write(Letter("leave")) for shard in self.shards]
         yield [Answers(letters, lambda answers: None)]
 
     def aggregate(
@@ -187,8 +189,8 @@ class Server:
         fields: dict[str, Field] = {"round": turn, "op": op, "collected": self._collected_below}
         shards = self._chosen(only)
         for k, part in zip(shards, parts, strict=True):
-            self.worker.call(self.addresses[k], Letter("contribute", fields, part), writes=True)
-        asked = [self.worker.call(self.addresses[k], Letter("collect", {"round": turn}), writes=False) for k in shards]
+            self.shards[k].write(Letter("contribute", fields, part))
+        asked = [self.shards[k].read(Letter("collect", {"round": turn})) for k in shards]
         letters: list[Letter] = yield Answers(asked, lambda answers: answers)
         self._collected.add(turn)
         while self._collected_below in self._collected:
@@ -199,7 +201,7 @@ class Server:
     # ------------------------------------------------------------------------------------------ inside
 
     def _chosen(self, only: int | None) -> list[int]:
-        return list(range(len(self.addresses))) if only is None else [only]
+        return list(range(len(self.shards))) if only is None else [only]
 
     def _slices(self, tensors: Sequence[Tensor], k: int) -> list[Tensor]:
         return [tensors[r.tensor].reshape(-1)[r.start : r.stop] for r in self._by_shard[k]]
@@ -217,29 +219,26 @@ class Server:
         specs = [r.spec(self.specs) for r in self._by_shard[k]]
         if exact or not any(map(self.compressor.accepts, specs)):
             return {}, self._flat(tensors, k)
-        counts: list[int] = []
-        words: list[Tensor] = []
-        for spec, part in zip(specs, self._slices(tensors, k), strict=True):
-            compressor = spoken_by(self.compressor, spec)
-            if spec.name not in self.memory:
-                self.memory[spec.name] = compressor.init(spec)
-            meet = self.meetings(self.worker.rank, spec.name, step)
-            said, outcome = speak(compressor, part.detach().clone().view(spec.shape), self.memory[spec.name], meet)
-            self.memory[spec.name] = outcome.state
-            counts.append(len(said))
-            words += said
-        return {"words": counts}, tuple(words)
+        parts = [x.detach().clone().view(s.shape) for s, x in zip(specs, self._slices(tensors, k), strict=True)]
+        meeting = partial(self.meetings, self.worker.rank, step)
+        return said(self.compressor, specs, parts, self.memory, meeting)
 
-    def _joined(self, parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """From the shards' flat tensors back to one per parameter."""
+    def _joined(self, letters: Sequence[Letter]) -> list[Tensor]:
+        """From what the shards said back to one tensor per parameter."""
         whole = [torch.empty(spec.numel, dtype=spec.dtype) for spec in self.specs]
-        for ranges, flats in zip(self._by_shard, parts, strict=True):
-            rest = {flat.dtype: flat for flat in flats}
-            for r in ranges:
-                dtype = self.specs[r.tensor].dtype
-                whole[r.tensor][r.start : r.stop] = rest[dtype][: len(r)]
-                rest[dtype] = rest[dtype][len(r) :]
+        for ranges, letter in zip(self._by_shard, letters, strict=True):
+            for r, part in zip(ranges, self._parts(ranges, letter), strict=True):
+                whole[r.tensor][r.start : r.stop] = part
         return [x.view(spec.shape) for x, spec in zip(whole, self.specs, strict=True)]
+
+    def _parts(self, ranges: Sequence[Range], letter: Letter) -> list[Tensor]:
+        specs = [r.spec(self.specs) for r in ranges]
+        if self.down is not None and "words" in letter.fields:
+            heard = understood(self.down, specs, letter, partial(self.meetings, -1, letter.number("version")))
+            return [part.reshape(-1) for part in heard]
+        lengths = {flat.dtype: [s.numel for s in specs if s.dtype == flat.dtype] for flat in letter.tensors}
+        parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in letter.tensors}
+        return [next(parts[spec.dtype]) for spec in specs]
 
     def _changed_settings(self) -> dict[str, Field]:
         if self.optimizer is None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.speech import listen, spoken_by
+from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
 from laconic.errors import ContractError, Disagreement
 from laconic.worker import Field, Letter, Meet
 
-Meetings = Callable[[int, str, int], Meet]
-"""The meeting of a worker, for a tensor's name, in a step: what a compressor's draws depend on."""
+Meetings = Callable[[int, int, str], Meet]
+"""The meeting of a worker, in a step, for a tensor's name: what a compressor's draws depend on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +102,18 @@ class Shard:
         meetings: Meetings,
         digest: str,
         others: Sequence[str] = (),
+        down: Compressor | None = None,
     ) -> None:
         self.store, self.rule = store, rule
         self.outgoing: list[tuple[str, Letter]] = []
         self._others = others  # the same shard of other groups
+        self._down = down  # what reads go through
         self._heard: dict[int, int] = {}  # by group: how much of what it said
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
         self._results: dict[int, tuple[list[Tensor], int]] = {}  # what came out, of how many
         self._collected: dict[int, int] = {}  # by member: it has the results of all rounds before this one
-        self._published: tuple[int, list[Tensor]] | None = None
+        self._published: tuple[int, Mapping[str, Field], tuple[Tensor, ...]] | None = None
         self.rule.open(store)
 
     # ------------------------------------------------------------------------------------------ writes
@@ -178,20 +181,10 @@ class Shard:
 
     def _decoded(self, sender: int, letter: Letter) -> list[Tensor]:
         """Tensors that were compressed travel as so many words each; all others, of one dtype, as one."""
-        counts = letter.fields.get("words")
-        if counts is None:
+        if "words" not in letter.fields:
             return self._views(letter) if letter.tensors else []
-        lengths = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
-        if len(lengths) != len(self.store.specs) or sum(lengths) != len(letter.tensors):
-            raise ContractError(f"worker {sender} sent {len(letter.tensors)} words that are not those of this shard")
-        step = letter.number("step", 0)
-        rest, decoded = list(letter.tensors), []
-        for spec, count in zip(self.store.specs, lengths, strict=True):
-            words, rest = rest[:count], rest[count:]
-            decoded.append(
-                listen(spoken_by(self._compressor, spec), spec, words, self._meetings(sender, spec.name, step))
-            )
-        return decoded
+        meeting = partial(self._meetings, sender, letter.number("step", 0))
+        return understood(self._compressor, self.store.specs, letter, meeting)
 
     def _views(self, letter: Letter) -> list[Tensor]:
         """A letter's tensors as this shard's ranges, if that is what they are."""
@@ -248,14 +241,23 @@ class Shard:
                 return None
             fields, tensors = self.rule.view(self.store, pull)
         found = {"version": self.store.version, "clock": clock, "slowest": self.store.slowest, **fields}
-        if tensors is None:
-            return Letter("values", found, tuple(self._values()))
-        return Letter("values", found, tuple(tensors))
+        if tensors is not None:
+            return Letter("values", found, tuple(tensors))
+        words, values = self._values()
+        return Letter("values", {**found, **words}, values)
 
-    def _values(self) -> list[Tensor]:
-        if self._published is None or self._published[0] != self.store.version:
-            self._published = (self.store.version, self.store.flat_copy())
-        return self._published[1]
+    def _values(self) -> tuple[Mapping[str, Field], tuple[Tensor, ...]]:
+        """As they are now, the same for all who read this version."""
+        version = self.store.version
+        if self._published is None or self._published[0] != version:
+            self._published = (version, *self._said(version))
+        return self._published[1:]
+
+    def _said(self, version: int) -> tuple[Mapping[str, Field], tuple[Tensor, ...]]:
+        if self._down is None:
+            return {}, tuple(self.store.flat_copy())
+        values = [value.detach().clone() for value in self.store.values]
+        return said(self._down, self.store.specs, values, {}, partial(self._meetings, -1, version))
 
     def _collect(self, letter: Letter) -> Letter | None:
         found = self._results.get(letter.number("round"))
@@ -265,7 +267,7 @@ class Shard:
 
     def state(self) -> dict[str, Any]:
         return {
-            "store": self.store.state(),
+            "store": self.store.state(list(self._values()[1]) if self._down is None else None),  # readers' copy will do
             "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
             "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
             "collected": {str(w): turn for w, turn in self._collected.items()},

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Outcome, State, TensorSpec
 from laconic.compression.none import Identity
-from laconic.worker import Gather, Meet, Reduce, Request
+from laconic.errors import ContractError
+from laconic.worker import Field, Gather, Letter, Meet, Reduce, Request
 
 _PLAIN = Identity()
 
@@ -45,6 +46,42 @@ def listen(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], me
 
     empty = torch.zeros(spec.shape, dtype=spec.dtype)
     return _hold(compressor, empty, compressor.init(spec), meet, answer).result
+
+
+def said(
+    compressor: Compressor,
+    specs: Sequence[TensorSpec],
+    tensors: Sequence[Tensor],
+    memory: dict[str, State],
+    meeting: Callable[[str], Meet],
+) -> tuple[dict[str, Field], tuple[Tensor, ...]]:
+    """Several tensors in one letter: how many words each has, and all words."""
+    counts: list[int] = []
+    words: list[Tensor] = []
+    for spec, x in zip(specs, tensors, strict=True):
+        speaker = spoken_by(compressor, spec)
+        if spec.name not in memory:
+            memory[spec.name] = speaker.init(spec)
+        spoken, outcome = speak(speaker, x, memory[spec.name], meeting(spec.name))
+        memory[spec.name] = outcome.state
+        counts.append(len(spoken))
+        words += spoken
+    return {"words": counts}, tuple(words)
+
+
+def understood(
+    compressor: Compressor, specs: Sequence[TensorSpec], letter: Letter, meeting: Callable[[str], Meet]
+) -> list[Tensor]:
+    """The tensors of such a letter, if that is what it is."""
+    counts = letter.fields.get("words")
+    lengths = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
+    if len(lengths) != len(specs) or sum(lengths) != len(letter.tensors) or min(lengths, default=0) < 0:
+        raise ContractError(f"{len(letter.tensors)} words in a {letter.kind} are not those of this shard")
+    rest, heard = list(letter.tensors), []
+    for spec, count in zip(specs, lengths, strict=True):
+        words, rest = rest[:count], rest[count:]
+        heard.append(listen(spoken_by(compressor, spec), spec, words, meeting(spec.name)))
+    return heard
 
 
 def _hold(compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: Callable[[Request], Any]) -> Outcome:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from laconic.architecture.server.copies import Copies
 from laconic.architecture.server.sharding import Range
 from laconic.compression.base import TensorSpec
 
@@ -20,8 +21,10 @@ Scalar = int | float | bool | list[float]
 class Store:
     """One shard of a model.
 
-    `size` counts all workers, `group` says which of several servers of the whole model this is; `version` counts updates; `clocks` say how many writes of each member were received (what a worker calls its clock);
-    `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory, so that they travel as one.
+    `size` counts all workers, `group` says which of several servers of the whole model this is; `version` counts
+    updates; `clocks` say how many writes of each member were received (what a worker calls its clock), and hold all who
+    are expected until they are lost; `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory,
+    so that they travel as one.
     """
 
     def __init__(
@@ -44,12 +47,11 @@ class Store:
         self.values = [nn.Parameter(view) for view in self.views(list(self.flats.values()))]
         self.optimizer = _moved(optimizer, parameters, ranges, self.values)
         self.version = 0
-        self.clocks = dict.fromkeys(
-            range(size) if members is None else members, 0
-        )  # all of them are expected until they are lost
+        self.clocks = dict.fromkeys(range(size) if members is None else members, 0)
         self.scalars: dict[int, dict[str, Scalar]] = {}
         self.memory: dict[str, Any] = {}
         self.planted = False
+        self._copies = Copies()
 
     def views(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of all ranges, in their own shapes, within one flat tensor per dtype."""
@@ -64,7 +66,7 @@ class Store:
 
     def flat_copy(self) -> list[Tensor]:
         """The values as they are now, one tensor per dtype."""
-        return [flat.clone() for flat in self.flats.values()]
+        return [self._copies.of(flat) for flat in self.flats.values()]
 
     @property
     def members(self) -> list[int]:
@@ -118,9 +120,10 @@ class Store:
 
     # ------------------------------------------------------------------------------------------ saving
 
-    def state(self) -> dict[str, Any]:
+    def state(self, flats: list[Tensor] | None = None) -> dict[str, Any]:
+        """Everything, as a copy; of the values, `flats` is one already if it is given."""
         return {
-            "flats": self.flat_copy(),
+            "flats": self.flat_copy() if flats is None else flats,
             "optimizer": _copied(self.optimizer.state_dict()["state"]),
             "groups": [_scalars(group) for group in self.optimizer.param_groups],
             "version": self.version,

@@ -7,6 +7,7 @@ answer Ctrl-C and --timeout, even while the crew waits in native code for a mach
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,7 @@ class _Run:
         )
         self._crew: Crew | None = None
         self._node = 0
+        self._begun = False
         self._follow: Follow | None = None
         self._lock = threading.Lock()
         self._ending = False
@@ -159,6 +161,9 @@ class _Run:
         """Called by the crew before it starts processes."""
         assert self._crew is not None
         site, self._node = self._crew.site, node
+        if node == 0 and not self._begun:  # another run's servers may have saved themselves in the same folder
+            shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
+        self._begun = True
         self._record.begin(node)
         forget(self._folder, ranks)
         servers = f" and {self._request.servers} server(s)" if self._request.servers and node == 0 else ""

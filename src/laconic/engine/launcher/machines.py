@@ -15,7 +15,7 @@ from torch.distributed import TCPStore
 from laconic.engine.interfaces import is_own
 from laconic.engine.launcher.request import Request
 from laconic.engine.launcher.site import JOIN_SECONDS, Site, await_host
-from laconic.engine.liveness.beats import Judge, interval
+from laconic.engine.liveness.beats import Judge, Lost, interval
 from laconic.engine.liveness.watch import Place, Watch
 from laconic.engine.post.keys import Keys
 from laconic.errors import LaconicError
@@ -25,12 +25,12 @@ _TELL_SECONDS = 2.0
 
 
 class Machines:
-    """The others, as this launcher sees them; `node` is its own number among them, `store` the run's."""
+    """The others, as this launcher sees them; `node` is its own number among them."""
 
     def __init__(self, request: Request, site: Site, store: TCPStore, node: int) -> None:
         self.node, self._store = node, store  # the store lives as long as somebody holds it
         self._request, self._site = request, site
-        self._lost: set[int] = set()
+        self._silent: set[int] = set()
         self._watch: Watch | None = None
         if request.nodes > 1:
             step = interval(site.heartbeat_seconds)
@@ -45,18 +45,18 @@ class Machines:
     def port(self) -> int:
         return int(self._store.port)
 
-    def lost(self) -> list[str]:
-        """A sentence about machines that have fallen silent since it was last asked, on the first machine."""
+    def lost(self) -> Lost | None:
+        """Whose workers are lost because their machine has fallen silent, if the first machine has not heard of it."""
         if self._watch is None or self.node != 0:
-            return []
+            return None
         found = self._judge.look(self._watch.beats, time.monotonic())
-        new = set() if found is None else set(found.ranks) - self._lost
+        new = set() if found is None else set(found.ranks) - self._silent
         if found is None or not new:
-            return []
-        self._lost |= new
+            return None
+        self._silent |= new
         workers = self._request.workers
-        ranks = tuple(rank for node in sorted(new) for rank in range(node * workers, (node + 1) * workers))
-        return [f"{replace(found, ranks=ranks).sentence()} The run goes on without them."]
+        ranks = [rank for node in sorted(new) for rank in range(node * workers, (node + 1) * workers)]
+        return replace(found, ranks=tuple(ranks))
 
     def trouble(self) -> str | None:
         """Why this machine cannot go on, if so: the first one is gone."""
@@ -73,7 +73,7 @@ class Machines:
         """Whether nobody needs this machine any more, once its own workers have ended."""
         if self._watch is None or self.node != 0:
             return True
-        return all(beat.done or n in self._lost for n, beat in enumerate(self._watch.beats) if n)
+        return all(beat.done or n in self._silent for n, beat in enumerate(self._watch.beats) if n)
 
     def leave(self) -> None:
         """Tell the others that this machine's workers have ended."""
@@ -95,7 +95,8 @@ def meet(request: Request, site: Site) -> Machines:
         return Machines(request, site, store, 0)
     await_host(host, port)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False)
-    Keys.read(keys)
+    if not keys.exists():
+        raise LaconicError(f"there are no keys at {keys}: copy the first machine's --keys file there, over ssh, say.")
     node = int(store.add(f"{_PREFIX}/count", 1))
     if node >= request.nodes:
         raise LaconicError(f"all {request.nodes} machines are there already: a run's machines come once each.")

@@ -22,7 +22,7 @@ from laconic.engine.launcher.machines import Machines, keys_file, meet
 from laconic.engine.launcher.members import Member, enlist
 from laconic.engine.launcher.request import Request
 from laconic.engine.launcher.site import Site
-from laconic.engine.liveness.beats import EXIT_LOST, describe_exit
+from laconic.engine.liveness.beats import EXIT_LOST, describe_exit, name_ranks
 
 _LOOK_SECONDS = 0.05
 _GOODBYE_SECONDS = 3.0  # for servers to end by themselves once all workers have said goodbye
@@ -93,20 +93,20 @@ class Supervisor:
         """A run without some of its workers has still ended well; one without any, or without a server, has not."""
         if again := [f"{member.name} ({member.life})" for member in self._members if member.life > 0]:
             self._say(f"started again: {', '.join(again)}")
-        gone = [member for member in self._members if member.gone]
-        for member in gone:
-            loss = next(loss for loss in reversed(self.losses) if loss.who == member.name)
+        gone = {member.name: member for member in self._members if member.gone}
+        for loss in (loss for loss in self.losses if not loss.restarted):
             self._say(f"{loss.who} was lost after {loss.seconds:.1f} s for good: {loss.cause}")
-            show_log(member.name, member.log, tail=member.name != "rank 0")
+            if loss.who in gone:
+                show_log(loss.who, gone[loss.who].log, tail=loss.who != "rank 0")
         if self._failure is None and not all(worker.gone for worker in self._workers):
             return 0
         self._say(f"the run failed: {self._failure or 'no worker of this machine came to its end.'}")
-        code = next((member.code for member in gone if member.code), EXIT_LOST)
+        code = next((member.code for member in gone.values() if member.code), EXIT_LOST)
         return 128 - code if code < 0 else code
 
     def facts(self) -> dict[str, Any]:
         return {
-            "lost": [member.name for member in self._members if member.gone],
+            "lost": [loss.who for loss in self.losses if not loss.restarted],
             "losses": [asdict(loss) for loss in self.losses],
             "restarts": {member.name: member.life for member in self._members if member.life > 0},
         }
@@ -122,15 +122,15 @@ class Supervisor:
             if code := member.look():
                 self._lose(member, code)
         self._failure = self._failure or self._machines.trouble()
-        for sentence in self._machines.lost():
-            self._say(sentence)
+        if (lost := self._machines.lost()) is not None:
+            self._note(name_ranks(lost.ranks), lost.machine, lost.cause)
+            self._say(f"{lost.sentence()} The run goes on.")
 
     def _lose(self, member: Member, code: int) -> None:
         """Say who died and why; then start it again, or go on without."""
         cause, advice = describe_exit(code)
         again = member.life < member.restarts
-        seconds = time.monotonic() - self._began_seconds
-        self.losses.append(Loss(member.name, self.site.machine, cause, round(seconds, 3), member.life, again))
+        self._note(member.name, self.site.machine, cause, member.life, again)
         said = f"{member.name} on {self.site.machine} was lost: {cause}."
         if again:
             whence = " from its snapshot" if member.is_server else ""
@@ -146,6 +146,10 @@ class Supervisor:
             )
             return
         self._say(f"{said} {advice} The run goes on without it.")
+
+    def _note(self, who: str, machine: str, cause: str, life: int = 0, restarted: bool = False) -> None:
+        seconds = round(time.monotonic() - self._began_seconds, 3)
+        self.losses.append(Loss(who, machine, cause, seconds, life, restarted))
 
     def _revive_servers(self) -> None:
         """A server that has ended because everybody had said goodbye is needed again when somebody comes back."""

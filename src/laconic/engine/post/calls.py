@@ -68,8 +68,9 @@ class Calls:
 
     # ------------------------------------------------------------------------------------------ for others
 
-    def call(self, address: str, letter: Letter, writes: bool) -> Call:
-        """Send a letter, whose tensors must not change any more. Waits where too much would have to be kept."""
+    def call(self, address: str, letter: Letter, writes: bool, waits: bool = True) -> Call:
+        """Send a letter, whose tensors must not change any more. Where too much would have to be kept it waits, unless
+        the caller may not."""
         wire_bytes(address, Envelope(self._rank, self._life, 1, writes, 0, 0, letter))  # what cannot travel is refused
         call = Call(letter.kind, self._settle)
         with self._lock:
@@ -78,7 +79,7 @@ class Calls:
                 route = self._routes[address] = Route(address, Outbox(self._rank, self._life), time.monotonic())
                 self._tick_seconds = float("-inf")
             route.largest_bytes = max(route.largest_bytes, letter.nbytes)
-            while writes and route.failed is None and route.outbox.kept_bytes + letter.nbytes > route.limit_bytes:
+            while writes and waits and route.would_overflow(letter):
                 self._lock.wait()
             if route.failed is not None:
                 raise route.failed
@@ -88,6 +89,12 @@ class Calls:
         self._wake.ring()
         self._settle()
         return call
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every letter has its answer."""
+        with self._lock:
+            return not any(route.calls for route in self._routes.values())
 
     def leave(self) -> None:
         """Wait until all that was written is durable, then say goodbye."""

@@ -157,7 +157,7 @@ def _dtype_name(tensor: Tensor) -> str:
 def decode_envelope(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Envelope]:
     """The address and what is to be handed in there; its tensors are views of the frames."""
     said = decode(_written, frames, VERSION)
-    _refuse_negative(said.sender, said.life, said.after, said.confirmed, said.number - 1)
+    _refuse_negative(said.life, said.after, said.confirmed, said.number - 1)
     letter = Letter(said.kind, cast(Mapping[str, Field], said.fields), _tensors(said.tensors, frames[1:], limits))
     return said.address, Envelope(said.sender, said.life, said.number, said.writes, said.after, said.confirmed, letter)
 
@@ -165,7 +165,7 @@ def decode_envelope(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Enve
 def decode_answer(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Answer]:
     """Whose answer it is, and the answer."""
     said = decode(_answered, frames, VERSION)
-    _refuse_negative(said.to, said.life, said.number, said.epoch, said.received, said.durable)
+    _refuse_negative(said.life, said.number, said.epoch, said.received, said.durable)
     tensors = _tensors(said.tensors, frames[1:], limits)
     letter = None if said.kind is None else Letter(said.kind, cast(Mapping[str, Field], said.fields), tensors)
     numbers = (said.to, said.life, said.number, said.writes, said.epoch, said.received, said.durable)

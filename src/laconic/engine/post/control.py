@@ -89,6 +89,6 @@ def decode(frame: bytes) -> Control:
         raise Malformed(f"a control message that says nothing: {error}") from error
     if isinstance(said, Hello | Welcome) and said.version != VERSION:
         raise Malformed(f"a control message of version {said.version}, where version {VERSION} is spoken")
-    if isinstance(said, Hello) and min(said.worker, said.life) < 0:
-        raise Malformed("a hello from nobody")
+    if isinstance(said, Hello) and said.life < 0:
+        raise Malformed("a hello from before anybody lived")
     return said

@@ -15,6 +15,7 @@ from laconic.engine.post.codec import Buffer, Limits, Malformed, decode_envelope
 from laconic.engine.post.control import Beat, Control, Goodbye, Hello, Refused, Save, Saved, Unknown, Welcome
 from laconic.engine.post.envelope import Answer
 from laconic.engine.post.inbox import Inbox
+from laconic.engine.post.relay import Relay
 from laconic.engine.post.saver import Saver
 from laconic.engine.post.seal import SESSION_BYTES, Forged, Seal, make_key, session_of
 
@@ -24,7 +25,19 @@ class Box:
     """One machine that is served here."""
 
     inbox: Inbox
-    saver: Saver | None
+    saver: Saver | None = None
+    relay: Relay | None = None
+
+    def pass_on(self) -> None:
+        """What the machine wants others to hear."""
+        outgoing, self.inbox.machine.outgoing = self.inbox.machine.outgoing, []
+        if outgoing and self.relay is not None:
+            self.relay.send(outgoing)
+
+    @property
+    def is_due(self) -> bool:
+        """A snapshot that holds a write must not be without what the write made the machine say."""
+        return self.saver is not None and self.saver.due and (self.relay is None or self.relay.is_quiet)
 
 
 @dataclass(eq=False)
@@ -40,13 +53,16 @@ class Session:
     spoke_to: bytes  # where control messages go
     heard_seconds: float
     tensors_to: bytes | None = None
-    silent: bool = False
     left: bool = False
     leaving: dict[tuple[str, bool, int], Any] = field(default_factory=dict)  # answers still being sent
 
     @property
     def name(self) -> bytes:
         return self.seal.session
+
+    @property
+    def title(self) -> str:
+        return f"worker {self.worker}" if self.worker >= 0 else "another server"
 
 
 Outgoing = list[tuple[Session, str, Answer]]
@@ -61,6 +77,7 @@ class Desk:
         self.sessions: dict[bytes, Session] = {}
         self.refused: Counter[str] = Counter()
         self.left: set[int] = set()
+        self.silent: dict[int, float] = {}  # lost workers, and when they were heard last
         self._workers: dict[int, Session] = {}
         self._expected: dict[int, float | None] = {}  # since when, as soon as anybody looked
         self._limits = limits or Limits()
@@ -70,7 +87,7 @@ class Desk:
     def expect(self, workers: Sequence[int]) -> None:
         """Those a restored machine counts on: who does not return in time is lost too."""
         for worker in workers:
-            if worker not in self._workers:
+            if worker >= 0 and worker not in self._workers:
                 self._expected.setdefault(worker, None)
 
     # ------------------------------------------------------------------------------------------ letters
@@ -93,6 +110,7 @@ class Desk:
         self._alive(session, now)
         box = self.boxes[address]
         answers = box.inbox.receive(envelope)
+        box.pass_on()
         if box.saver is not None and envelope.writes:
             box.saver.wrote(envelope.letter.nbytes)
         return self._addressed(address, answers)
@@ -108,14 +126,16 @@ class Desk:
             self._expected[worker] = since
             if now - since > self._heartbeat_seconds:
                 del self._expected[worker]
+                self.silent[worker] = since
                 _say(f"worker {worker} has not returned to this server and is waited for no longer")
                 freed += self._lose(worker)
         for session in self._workers.values():
             session.heard_seconds += blind
             silence = now - session.heard_seconds
-            if not session.silent and not session.left and silence > self._heartbeat_seconds:
-                session.silent = True
-                _say(f"worker {session.worker} has been silent for {silence:.1f} s and is waited for no longer")
+            lost = session.worker in self.silent or session.left
+            if not lost and silence > self._heartbeat_seconds:
+                self.silent[session.worker] = session.heard_seconds
+                _say(f"{session.title} has been silent for {silence:.1f} s and is waited for no longer")
                 freed += self._lose(session.worker)
         return freed
 
@@ -196,7 +216,7 @@ class Desk:
             if state is not None:
                 box.inbox.saved(state)
                 told += [(session, self._saved(session, address)) for session in self._workers.values()]
-            if box.saver.due:
+            if box.is_due:
                 box.saver.begin(box.inbox.state())
         return told
 
@@ -217,13 +237,17 @@ class Desk:
 
     def _alive(self, session: Session, now: float) -> None:
         session.heard_seconds = now
-        if session.silent:
-            session.silent = False
-            _say(f"worker {session.worker} is back")
+        if self.silent.pop(session.worker, None) is not None:
+            _say(f"{session.title} is back")
 
     def _lose(self, worker: int) -> Outgoing:
-        boxes = list(self.boxes.items())
-        return [out for address, box in boxes for out in self._addressed(address, box.inbox.lose(worker))]
+        freed: Outgoing = []
+        if worker < 0:  # a machine, which nobody counts on
+            return freed
+        for address, box in list(self.boxes.items()):
+            freed += self._addressed(address, box.inbox.lose(worker))
+            box.pass_on()
+        return freed
 
     def _addressed(self, address: str, answers: Sequence[Answer]) -> Outgoing:
         known = [(self._workers.get(answer.to), answer) for answer in answers]

@@ -23,6 +23,19 @@ class Directory(Protocol):
         ...
 
 
+class OwnDirectory:
+    """A process's own, where there is no other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def publish(self, address: str, endpoint: str) -> None:
+        self._known[address] = endpoint
+
+    def find(self, address: str) -> str | None:
+        return self._known.get(address)
+
+
 class FileDirectory:
     """A folder with a file per address, for processes of one machine."""
 

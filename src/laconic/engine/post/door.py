@@ -77,8 +77,9 @@ class Door:
         self._wake.ring()
         self._thread.join()
         for box in self.desk.boxes.values():
-            if box.saver is not None:
-                box.saver.close()
+            for part in (box.relay, box.saver):
+                if part is not None:
+                    part.close()
         self._control.close(linger=_LAST_WORDS_MS)
         self._zap.close(linger=0)
         self._tensors.close(linger=0)

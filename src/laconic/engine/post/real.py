@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.beats import START_SECONDS, interval
 from laconic.engine.post.calls import Calls, Patience
 from laconic.engine.post.desk import Box
-from laconic.engine.post.directory import Directory, StoreDirectory, look_up
+from laconic.engine.post.directory import Directory, OwnDirectory, StoreDirectory, look_up
 from laconic.engine.post.door import Door
 from laconic.engine.post.inbox import Inbox
 from laconic.engine.post.keys import Keys
+from laconic.engine.post.relay import Relay, number_of
 from laconic.engine.post.route import Call
 from laconic.engine.post.saver import Saver
 from laconic.engine.post.snapshots import Snapshots, tensor_bytes
-from laconic.errors import LaconicError
 from laconic.worker import Ledger as AnyLedger
 from laconic.worker import Letter, Machine
 
@@ -73,9 +74,7 @@ class Post:
     @classmethod
     def _of(cls, config: RunConfig, rank: int, ledger: AnyLedger | None) -> Post:
         if "MASTER_PORT" not in os.environ:
-            raise LaconicError(
-                "letters need a run's store to find each other by: start this script with `laconic run`."
-            )
+            return cls(Keys.make(), OwnDirectory(), rank, config.life, ledger, config.heartbeat_seconds)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         directory = StoreDirectory(host, int(os.environ["MASTER_PORT"]), f"{config.heartbeat_prefix()}/post")
         return cls(
@@ -103,7 +102,8 @@ class Post:
             door = self._door = Door(self._context, self._keys, self._host, self._heartbeat_seconds, step)
         folder = snapshots or self._snapshots
         if folder is None:
-            door.admit(address, Box(Inbox(machine, is_saved=False), None))
+            inbox = Inbox(machine, is_saved=False)
+            door.admit(address, Box(inbox, None, self._relay(address, inbox)))
         else:
             kept = Snapshots(folder / quote(address, safe=""))
             inbox = Inbox(machine, kept.begin_epoch())
@@ -113,16 +113,13 @@ class Post:
             if every_bytes is None:
                 own = tensor_bytes(state if state is not None else machine.state())
                 every_bytes = max(_SHARDS_PER_SNAPSHOT * own, _LEAST_SNAPSHOT_BYTES)
-            door.admit(address, Box(inbox, Saver(kept, every_bytes, door.ring)))
+            door.admit(address, Box(inbox, Saver(kept, every_bytes, door.ring), self._relay(address, inbox)))
         self._directory.publish(address, door.endpoint)
 
     def call(self, address: str, letter: Letter, writes: bool) -> Call:
         """Send a letter, whose tensors must not change any more; the answer is the handle's result."""
         if self._calls is None:
-            patience = Patience(interval(self._heartbeat_seconds), self._unreachable_seconds, START_SECONDS)
-            self._calls = Calls(
-                self._context, self._keys, self._directory, self._rank, self._life, self._ledger, patience
-            )
+            self._calls = self._caller(self._rank, self._life, self._ledger)
         return self._calls.call(address, letter, writes)
 
     def leave(self) -> None:
@@ -133,14 +130,30 @@ class Post:
             self._directory.publish(f"{_LEFT}/{self._rank}", str(self._life))
 
     def serve_until_done(self, members: int) -> None:
-        """Leave, then serve the others until all workers have left. The launcher may end this earlier."""
+        """Leave, then serve the others until all workers have left, or have been lost for long. The launcher may end
+        this earlier."""
         self.leave()
         waiting = set(range(members))
-        while waiting:
-            said = set() if self._door is None else self._door.desk.left
-            waiting = {w for w in waiting - said if self._directory.find(f"{_LEFT}/{w}") is None}
+        while waiting and self._door is not None:
+            desk = self._door.desk
+            patience = time.monotonic() - self._unreachable_seconds
+            gone = desk.left | {worker for worker, heard in list(desk.silent.items()) if heard < patience}
+            waiting = {w for w in waiting - gone if self._directory.find(f"{_LEFT}/{w}") is None}
             if waiting:
                 time.sleep(interval(self._heartbeat_seconds))
+
+    def _relay(self, address: str, inbox: Inbox) -> Relay:
+        return Relay(lambda: self._caller(number_of(address), inbox.epoch, Ledger()))
+
+    def _caller(self, number: int, life: int, ledger: AnyLedger) -> Calls:
+        patience = Patience(interval(self._heartbeat_seconds), self._unreachable_seconds, START_SECONDS)
+        return Calls(self._context, self._keys, self._directory, number, life, ledger, patience)
+
+    def finish(self, members: int) -> None:
+        """At the end of a worker's process; after an error nobody is waited for."""
+        if getattr(sys, "last_value", None) is None:
+            self.serve_until_done(members)
+        self.close()
 
     def close(self) -> None:
         """Stop at once; what was said and not answered is lost."""

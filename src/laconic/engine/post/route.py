@@ -62,6 +62,9 @@ class Route:
         """How much may be kept here for the machine."""
         return max(_KEPT_BYTES, _KEPT_LETTERS * self.largest_bytes)
 
+    def would_overflow(self, letter: Letter) -> bool:
+        return self.failed is None and self.outbox.kept_bytes + letter.nbytes > self.limit_bytes
+
     @property
     def is_heavy(self) -> bool:
         """Whether it is time to ask for a snapshot, before anybody has to wait for one."""

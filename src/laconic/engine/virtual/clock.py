@@ -128,6 +128,11 @@ class Clock:
         """Whose body came to its end."""
         return [rank for rank, runner in self._by_rank.items() if runner.error is None]
 
+    def drain(self) -> None:
+        """All workers have ended: whatever is still on its way arrives."""
+        while (flows := self.fluid.next_event()) < math.inf:
+            self.fluid.advance(flows)
+
     def check(self) -> None:
         """Somebody has failed, so everybody ends."""
         if self._failed is not None:

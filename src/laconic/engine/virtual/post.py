@@ -6,6 +6,7 @@ links may be cut: what travels then is lost, and whoever waits says it again whe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from laconic.engine.post.inbox import Inbox
 from laconic.engine.post.outbox import Outbox
 from laconic.engine.virtual import flows
 from laconic.engine.virtual.clock import Operation
-from laconic.errors import LaconicError
+from laconic.errors import LaconicError, WorkerLost
 from laconic.worker import Home, Letter, Machine
 
 if TYPE_CHECKING:
@@ -111,7 +112,12 @@ class Posts:
         self.trips: list[Trip] = []  # of tensors, for whoever asks
         self._lines: dict[tuple[int, str], _Line] = {}
         self._lives: dict[int, int] = {}
+        self._gone: set[int] = set()
         for trouble in self._troubles.each:
+            if trouble.worker is None and math.isinf(trouble.end_seconds):
+                noticed = trouble.begin_seconds + world.heartbeat_seconds
+                world.clock.at(noticed, partial(self._give_up, trouble.server, noticed))
+                continue
             if trouble.worker is None:
                 world.clock.at(trouble.end_seconds, partial(self._revive, trouble.server))
             later = trouble.end_seconds + self._troubles.retry_seconds
@@ -151,6 +157,11 @@ class Posts:
             line = self._lines[rank, address] = _Line(Outbox(rank, self._lives.get(rank, 0)), rank)
         envelope = line.outbox.post(letter, writes)
         call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}", heard)
+        if self.offices[address].server in self._gone:
+            self._world.clock.end(
+                line.waiting.pop((writes, envelope.number)), seconds, _lost(self.offices[address].server)
+            )
+            return call
         self._send(line, self.offices[address], envelope, seconds)
         return call
 
@@ -247,9 +258,22 @@ class Posts:
                 for key in [key for key in self._lines if key[0] == number]:
                     del self._lines[key]
 
+    def _give_up(self, server: int, seconds: float) -> None:
+        """It does not come back: whoever waits for it, now or later, is told."""
+        self._gone.add(server)
+        for (_, address), line in list(self._lines.items()):
+            if self.offices[address].server == server:
+                for call in line.waiting.values():
+                    self._world.clock.end(call, seconds, _lost(server))
+                line.waiting.clear()
+
     def _say_again(self, server: int, seconds: float) -> None:
         for (_, address), line in list(self._lines.items()):
             office = self.offices[address]
             if office.server == server:
                 for envelope in line.outbox.overdue():
                     self._send(line, office, envelope, seconds)
+
+
+def _lost(server: int) -> WorkerLost:
+    return WorkerLost(f"server {server} is gone for good. Keep a copy elsewhere with ps(replicas=1)")

@@ -90,6 +90,8 @@ def simulate(
 
             try:
                 results = world.clock.run(body, story)
+                if world.posts.offices:
+                    world.clock.drain()
                 if world.lost and not world.clock.survivors:
                     raise max(world.lost.values(), key=lambda loss: loss[0])[1]
                 break

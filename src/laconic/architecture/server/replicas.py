@@ -1,0 +1,71 @@
+"""A shard that lives in two places: what is written goes to both, what is read comes from whoever is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from laconic.errors import WorkerLost
+from laconic.worker import Handle, Letter, Worker
+
+
+@dataclass(eq=False)
+class Replicas:
+    """The addresses of one shard and its replicas, without those that are lost.
+
+    A write is acknowledged when every copy has it, so that it outlives any one of them. Replicas take writes of different
+    workers in the orders in which they come, and so may differ in rounding, and in more where the order matters.
+    """
+
+    worker: Worker
+    addresses: list[str]
+
+    def write(self, letter: Letter) -> Handle:
+        if len(self.addresses) == 1:
+            return self.worker.call(self.addresses[0], letter, writes=True)
+        return _Written(self, {address: self.worker.call(address, letter, writes=True) for address in self.addresses})
+
+    def read(self, letter: Letter) -> Handle:
+        first = self.worker.call(self.addresses[0], letter, writes=False)
+        return first if len(self.addresses) == 1 else _Read(self, letter, self.addresses[0], first)
+
+    def drop(self, address: str, error: WorkerLost) -> None:
+        """This copy is lost; the last one is not."""
+        if address in self.addresses:
+            if len(self.addresses) == 1:
+                raise error
+            self.addresses.remove(address)
+
+
+class _Written:
+    def __init__(self, copies: Replicas, handles: dict[str, Handle]) -> None:
+        self._copies, self._handles = copies, handles
+
+    def done(self) -> bool:
+        return all(handle.done() for handle in self._handles.values())
+
+    def wait(self) -> Any:
+        answers = []
+        for address, handle in self._handles.items():
+            try:
+                answers.append(handle.wait())
+            except WorkerLost as error:
+                self._copies.drop(address, error)
+        return answers[0]
+
+
+class _Read:
+    def __init__(self, copies: Replicas, letter: Letter, address: str, handle: Handle) -> None:
+        self._copies, self._letter, self._address, self._handle = copies, letter, address, handle
+
+    def done(self) -> bool:
+        return self._handle.done()
+
+    def wait(self) -> Any:
+        while True:
+            try:
+                return self._handle.wait()
+            except WorkerLost as error:
+                self._copies.drop(self._address, error)
+                self._address = self._copies.addresses[0]
+                self._handle = self._copies.worker.call(self._address, self._letter, writes=False)

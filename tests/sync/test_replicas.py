@@ -1,0 +1,96 @@
+"""A parameter server whose servers die: from a snapshot, from a copy; and what workers hear of those who are gone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import laconic
+from laconic.engine.connect import connect
+from laconic.engine.virtual.compute import Compute
+from laconic.engine.virtual.membership import Event
+from laconic.engine.virtual.network import Network
+from laconic.engine.virtual.post import Trouble, Troubles
+from laconic.engine.virtual.simulate import Simulated
+from laconic.errors import WorkerLost
+
+WORKERS, STEPS = 3, 40
+
+
+def train(
+    strategy: str, troubles: tuple[Trouble, ...] = (), events: tuple[Event, ...] = (), servers: int = 2
+) -> tuple[Simulated, list[int]]:
+    """A small regression; the pushes that each worker saw acknowledged."""
+    acknowledged = [0] * WORKERS
+
+    def body() -> float:
+        torch.manual_seed(0)
+        model: torch.nn.Module = torch.nn.Linear(6, 3)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.3)
+        model, optimizer = laconic.distribute(model, optimizer, strategy)
+        draw = torch.Generator().manual_seed(laconic.rank())
+        loss = torch.tensor(math.inf)
+        for _ in range(STEPS):
+            x = torch.randn(16, 6, generator=draw)
+            loss = functional.cross_entropy(model(x), x[:, :3].argmax(1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            acknowledged[laconic.rank()] += 1
+        connect()
+        return loss.item()
+
+    out = laconic.simulate(
+        body, WORKERS, Network.flat(WORKERS + servers, 1e9, 1e-3), Compute(0.01, 0.02, 0.001), events=events,
+        servers=servers, heartbeat_seconds=0.3, troubles=Troubles(troubles, retry_seconds=0.05, snapshot_every=5),
+    )  # fmt: skip
+    return out, acknowledged
+
+
+def received(out: Simulated) -> list[Counter[int]]:
+    """By machine: how many writes of whom it has, from what its snapshots and replays left."""
+    return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.posts.offices.values()]
+
+
+@pytest.mark.technique("parameter_server", check=3)
+def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
+    calm, _ = train("asp / none / ps(shards=2, replicas=1)")
+    out, acknowledged = train("asp / none / ps(shards=2, replicas=1)", (Trouble(0.4, math.inf, 0),))
+    assert acknowledged == [STEPS] * WORKERS, "training goes on"
+    joined_and_planted = 2
+    alive = [o.inbox for o in out.posts.offices.values() if o.server != 0]
+    assert len(alive) == 2, "of two shards with a copy each, one copy of each is left"
+    for inbox in alive:
+        pushes = {w: s.received for w, s in inbox._senders.items()}
+        assert all(count >= STEPS + 1 for count in pushes.values()), f"nothing acknowledged is missing: {pushes}"
+        assert max(pushes.values()) <= STEPS + joined_and_planted + 1, "and nothing came twice (join, plant, goodbye)"
+    assert out.results[0] == pytest.approx(calm.results[0], rel=0.3)
+
+
+def test_without_a_replica_the_loss_of_a_server_is_said() -> None:
+    with pytest.raises(WorkerLost, match=r"server 0 is gone for good.*replicas=1"):
+        train("asp / none / ps(shards=2)", (Trouble(0.4, math.inf, 0),))
+
+
+@pytest.mark.parametrize("strategy", ["asp / none / ps(shards=2)", "ssp(2)", "bsp / none / ps"])
+def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -> None:
+    calm, _ = train(strategy)
+    out, acknowledged = train(strategy, (Trouble(0.4, 0.7, 0), Trouble(0.9, 1.0, 0, worker=1)))
+    assert acknowledged == [STEPS] * WORKERS
+    assert received(calm) == received(out), "every write once, on every machine"
+    if strategy.startswith("bsp"):
+        assert out.results == calm.results, "sums in rank order do not depend on when they came"
+
+
+@pytest.mark.parametrize("strategy", ["asp / none / ps", "ssp(1)", "bsp / none / ps"])
+def test_a_killed_worker_is_dropped_from_barriers_and_may_come_back(strategy: str) -> None:
+    gone, acknowledged = train(strategy, events=(Event(0.3, 2, "die"),))
+    assert acknowledged[:2] == [STEPS, STEPS] and acknowledged[2] < STEPS
+    back, acknowledged = train(strategy, events=(Event(0.3, 2, "die"), Event(0.5, 2, "return")))
+    assert acknowledged[2] > STEPS, "its second life makes all its steps"
+    assert gone.seconds < back.seconds
