@@ -114,9 +114,12 @@ def delayed(alpha: float, seed: int, revise: bool, updates: int = 1000, longest:
 
 
 @pytest.mark.technique("adaptive_revision", check=3)
-@pytest.mark.parametrize("seed", range(3))
-def test_it_loses_less_than_adagrad_when_gradients_are_late(seed: int) -> None:
-    """Each at its own best rate of the same grid; the loss of online learning, which both methods bound."""
-    grid = [2.0**k for k in range(-4, 2)]
-    revised, plain = (min(delayed(alpha, seed, revise) for alpha in grid) for revise in (True, False))
-    assert revised < plain
+def test_it_loses_less_than_adagrad_when_gradients_are_late() -> None:
+    """The mean of three seeds, each method at its best rate: the loss of online learning, which both bound."""
+
+    def losses(revise: bool) -> list[float]:
+        return [sum(delayed(alpha, seed, revise) for seed in range(3)) / 3 for alpha in (0.125, 0.25, 0.5, 1.0)]
+
+    revised, plain = losses(True), losses(False)
+    assert min(revised) < min(plain)
+    assert all(min(of_one) < min(of_one[0], of_one[-1]) for of_one in (revised, plain))  # no end of the grid is best

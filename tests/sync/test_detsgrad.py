@@ -44,6 +44,7 @@ def test_nobody_strays_unsaid_beyond_the_threshold() -> None:
     assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in spoken]
 
 
+@pytest.mark.long
 @pytest.mark.technique("detsgrad", check=3)
 def test_a_class_that_one_never_saw_is_learnt_from_neighbours_with_far_fewer_broadcasts() -> None:
     parts = [[c for c in range(10) if c != rank] for rank in range(5)]

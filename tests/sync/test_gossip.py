@@ -61,6 +61,7 @@ def test_the_busiest_worker_sends_its_degree_in_models(workers: int) -> None:
         assert mixing_of(f"dpsgd / {graph}", workers).degree == degree
 
 
+@pytest.mark.long
 @pytest.mark.technique("dpsgd", check=3)
 def test_a_ring_of_eight_learns_as_well_as_everyone_together() -> None:
     """The mean of three seeds: a point is five images of one."""

@@ -133,7 +133,7 @@ def test_half_of_the_bytes_later_is_a_quarter_faster() -> None:
 @pytest.mark.technique("osp", check=3)
 def test_half_of_the_bytes_later_is_as_accurate() -> None:
     def accuracy(strategy: str) -> float:
-        ends = [laconic.simulate(lambda k=k: train(strategy, 250, k), WORKERS).results[0] for k in range(3)]
+        ends = [laconic.simulate(lambda k=k: train(strategy, 400, k), WORKERS).results[0] for k in range(3)]
         return sum(right for _, _, right in ends) / 3
 
     assert accuracy("osp(share=0.5) / allreduce") >= accuracy("bsp") - 0.5

@@ -111,6 +111,11 @@ def _session(optimizer: optim.Optimizer, verb: str) -> Session:
     refuse_rivals(optimizer, verb)
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
+    if not optimizer.session.collective:
+        raise ContractError(
+            f"`{optimizer.session.strategy}` keeps model and optimizer on its servers, which save themselves in the "
+            "run's folder: call laconic.finish(model, optimizer), then save model.state_dict() on rank 0"
+        )
     return optimizer.session
 
 

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 from laconic.architecture.ps import ParameterServer
 from laconic.architecture.server.client import Server
-from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.machine import Rule, Shard
+from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.store import Store
 from laconic.compression.base import TensorSpec
 from laconic.engine.config import RunConfig

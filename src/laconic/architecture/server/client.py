@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.machine import Meetings
+from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import scalars_of

@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -21,21 +20,13 @@ from laconic.engine.post.envelope import Envelope
 from laconic.engine.post.keys import Keys
 from laconic.engine.post.line import Line
 from laconic.engine.post.outbox import Outbox
-from laconic.engine.post.route import Call, Route
+from laconic.engine.post.route import Call, Patience, Route
+from laconic.engine.post.seal import Seal
 from laconic.engine.post.sockets import Wake
 from laconic.errors import LaconicError, WorkerLost
 from laconic.worker import Ledger, Letter
 
 _GOODBYE_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How often to beat, and for how long to wait for a server that has answered, or that has not started yet."""
-
-    interval_seconds: float
-    unreachable_seconds: float
-    start_seconds: float
 
 
 class Calls:
@@ -57,6 +48,7 @@ class Calls:
         self._lock = threading.Condition()
         self._routes: dict[str, Route] = {}
         self._lines: dict[str, Line] = {}
+        self._seals: dict[bytes, Seal] = {}
         self._counted: deque[tuple[str, float, float, float]] = deque()
         self._wake = Wake()
         self._leaves = self._ends = False
@@ -193,7 +185,7 @@ class Calls:
         endpoint = self._directory.find(route.address)
         if endpoint is not None and (line is None or endpoint != line.endpoint):
             if endpoint not in self._lines:
-                self._lines[endpoint] = Line(self._context, self._keys, endpoint, now)
+                self._lines[endpoint] = Line(self._context, self._keys, self._seals, endpoint, now)
             route.line = self._lines[endpoint]
             if line is not None and not any(other.line is line for other in self._routes.values()):
                 line.close()

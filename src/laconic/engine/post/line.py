@@ -22,8 +22,11 @@ _QUEUED = 64  # letters that wait in ZeroMQ; their tensors are not copied
 class Line:
     """Only the calling thread touches its sockets; `unsent` may be added to by whoever holds the callers' lock."""
 
-    def __init__(self, context: zmq.Context[Any], keys: Keys, endpoint: str, now: float) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], keys: Keys, seals: dict[bytes, Seal], endpoint: str, now: float
+    ) -> None:
         self.endpoint = endpoint
+        self._seals = seals  # by session, of all lines: one that is opened again goes on counting
         self.heard_seconds = now
         self.seal: Seal | None = None
         self.unsent: deque[tuple[str, Envelope]] = deque()
@@ -47,7 +50,7 @@ class Line:
         if len(welcome.key) != KEY_BYTES:
             raise Malformed("a key of another length")
         self.forget_session()
-        self.seal = Seal.of_worker(welcome.session, welcome.key)
+        self.seal = self._seals.setdefault(welcome.session, Seal.of_worker(welcome.session, welcome.key))
         self._tensors = self._context.socket(zmq.DEALER)
         self._tensors.linger = 0
         self._tensors.sndhwm = _QUEUED

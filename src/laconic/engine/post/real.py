@@ -15,14 +15,14 @@ from laconic.engine.config import RunConfig
 from laconic.engine.interfaces import address_towards
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.beats import START_SECONDS, interval
-from laconic.engine.post.calls import Calls, Patience
+from laconic.engine.post.calls import Calls
 from laconic.engine.post.desk import Box
 from laconic.engine.post.directory import Directory, OwnDirectory, StoreDirectory, look_up
 from laconic.engine.post.door import Door
 from laconic.engine.post.inbox import Inbox
 from laconic.engine.post.keys import Keys
 from laconic.engine.post.relay import Relay, number_of
-from laconic.engine.post.route import Call
+from laconic.engine.post.route import Call, Patience
 from laconic.engine.post.saver import Saver
 from laconic.engine.post.snapshots import Snapshots, tensor_bytes
 from laconic.worker import Ledger as AnyLedger

@@ -14,6 +14,15 @@ RETRY_SECONDS, _RETRY_MOST_SECONDS = 5.0, 60.0
 _KEPT_BYTES, _KEPT_LETTERS = 256 << 20, 4  # what a worker keeps for a machine to be able to say it again
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How often to beat, and for how long to wait for a server that has answered, or that has not started yet."""
+
+    interval_seconds: float
+    unreachable_seconds: float
+    start_seconds: float
+
+
 class Call:
     """A handle whose answer comes from the calling thread."""
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from laconic.engine.ledger import Ledger
+from laconic.engine.post.codec import wire_bytes
 from laconic.engine.post.envelope import Answer, Envelope
 from laconic.engine.post.inbox import Inbox
 from laconic.engine.post.outbox import Outbox
@@ -23,9 +25,6 @@ from laconic.worker import Home, Letter, Machine
 
 if TYPE_CHECKING:
     from laconic.engine.virtual.worker import World
-
-HEADER_BYTES = 256
-"""Beside its tensors a letter is about so long."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,9 @@ class Office:
 
 
 class Call(Operation):
-    """A letter that will be answered; `heard` is told the answer."""
+    """A letter that will be answered."""
 
-    def __init__(self, what: str, heard: Callable[[Letter], None] = lambda letter: None) -> None:
-        super().__init__(what)
-        self.letter: Letter | None = None
-        self.heard = heard
+    letter: Letter | None = None
 
 
 @dataclass(eq=False)
@@ -112,6 +108,7 @@ class Posts:
         self.trips: list[Trip] = []  # of tensors, for whoever asks
         self._lines: dict[tuple[int, str], _Line] = {}
         self._lives: dict[int, int] = {}
+        self._ledgers: dict[int, Ledger] = {}
         self._gone: set[int] = set()
         for trouble in self._troubles.each:
             if trouble.worker is None and math.isinf(trouble.end_seconds):
@@ -123,8 +120,9 @@ class Posts:
             later = trouble.end_seconds + self._troubles.retry_seconds
             world.clock.at(later, partial(self._say_again, trouble.server, later))
 
-    def begin_life(self, rank: int) -> None:
+    def begin_life(self, rank: int, ledger: Ledger) -> None:
         """A worker is born, perhaps again: its old lines are nobody's."""
+        self._ledgers[rank] = ledger
         self._lives[rank] = self._lives.get(rank, -1) + 1
         for key in [key for key in self._lines if key[0] == rank]:
             del self._lines[key]
@@ -141,22 +139,14 @@ class Posts:
         if self._troubles.each:
             office.snapshot = office.inbox.state()
 
-    def call(
-        self,
-        rank: int,
-        address: str,
-        letter: Letter,
-        writes: bool,
-        seconds: float,
-        heard: Callable[[Letter], None] = lambda letter: None,
-    ) -> Call:
+    def call(self, rank: int, address: str, letter: Letter, writes: bool, seconds: float) -> Call:
         if address not in self.offices:
             raise LaconicError(f"nobody is at the address {address!r}")
         line = self._lines.get((rank, address))
         if line is None:
             line = self._lines[rank, address] = _Line(Outbox(rank, self._lives.get(rank, 0)), rank)
         envelope = line.outbox.post(letter, writes)
-        call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}", heard)
+        call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}")
         if self.offices[address].server in self._gone:
             self._world.clock.end(
                 line.waiting.pop((writes, envelope.number)), seconds, _lost(self.offices[address].server)
@@ -187,7 +177,8 @@ class Posts:
             while line.flying and line.flying[0][1]:
                 self._deliver(office, line.flying.popleft()[0], now)
 
-        self._travel(envelope.letter, line.node, office.node, seconds, arrived)
+        self._count(envelope.sender, office.address, envelope)
+        self._travel(office.address, envelope, line.node, office.node, seconds, arrived)
 
     def _deliver(self, office: Office, envelope: Envelope, seconds: float) -> None:
         if self._troubles.blocks(seconds, office.server, envelope.sender):
@@ -220,30 +211,43 @@ class Posts:
             line = self._lines.get((answer.to, office.address))
             if line is not None:
                 heard = partial(self._heard, line, office, answer)
-                self._travel(answer.letter or Letter("again"), office.node, line.node, seconds, heard)
+                self._travel(office.address, answer, office.node, line.node, seconds, heard)
 
     def _heard(self, line: _Line, office: Office, answer: Answer, seconds: float) -> None:
         if self._troubles.blocks(seconds, office.server, answer.to):
             return
+        self._count(answer.to, office.address, answer)
         letter, again = line.outbox.heard(answer)
         if letter is not None:
             call = line.waiting.pop((answer.writes, answer.number))
             call.letter = letter
-            call.heard(letter)
             self._world.clock.end(call, seconds)
         for envelope in again:
             self._send(line, office, envelope, seconds)
 
-    def _travel(self, letter: Letter, source: int, to: int, seconds: float, arrived: Callable[[float], None]) -> None:
-        def ended(now: float) -> None:
-            if letter.tensors:
-                self.trips.append(Trip(letter.kind, source, to, letter.nbytes, seconds, now))
-            arrived(now)
-
-        nbytes = letter.nbytes + HEADER_BYTES
-        example = letter.tensors[0] if letter.tensors else None
-        job = self._world.network.job("message", example, flows.message(nbytes), (source, to), ended)
+    def _travel(
+        self,
+        address: str,
+        said: Envelope | Answer,
+        source: int,
+        to: int,
+        seconds: float,
+        arrived: Callable[[float], None],
+    ) -> None:
+        """The very frames that a real letter has, by their length."""
+        payload, beside = wire_bytes(address, said)
+        tensors = said.letter.tensors if said.letter is not None else ()
+        flow = flows.message(payload + beside)
+        job = self._world.network.job("message", tensors[0] if tensors else None, flow, (source, to), arrived)
         self._world.clock.fluid.add(job, seconds)
+
+    def _count(self, rank: int, address: str, said: Envelope | Answer) -> None:
+        """In a worker's ledger: what it sends, and what arrives."""
+        ledger = self._ledgers.get(rank)
+        if ledger is not None:
+            payload, beside = wire_bytes(address, said)
+            total, sends = payload + beside, isinstance(said, Envelope)
+            ledger.record("letter" if sends else "answer", total * sends, total * (not sends), beside / total)
 
     # ------------------------------------------------------------------------------------------ trouble
 

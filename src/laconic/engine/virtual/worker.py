@@ -7,7 +7,6 @@ it has ended is the network's matter. Sums are made in rank order, so that a run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from laconic.engine.virtual.compute import Compute, Part
 from laconic.engine.virtual.flows import Flow
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.post import HEADER_BYTES, Posts
+from laconic.engine.virtual.post import Posts
 from laconic.engine.virtual.recording import Recording
 from laconic.engine.virtual.sharing import Family, Replica
 from laconic.errors import LaconicError, WorkerLost
@@ -232,7 +231,7 @@ class VirtualWorker:
     def __init__(self, world: World, rank: int, size: int, ledger: Ledger) -> None:
         self._world, self.rank, self.size, self.ledger = world, rank, size, ledger
         world.lost.pop(rank, None)
-        world.posts.begin_life(rank)
+        world.posts.begin_life(rank, ledger)
         self.waited_seconds = 0.0
         self.world = VirtualGroup(self, tuple(range(size)))
         self._groups = {self.world.ranks: self.world}
@@ -261,14 +260,8 @@ class VirtualWorker:
         self._world.posts.host(address, home, build, self._world.absent)
 
     def call(self, address: str, letter: Letter, writes: bool) -> CallHandle:
-        self._count("letter", letter, sends=True)
-        heard = partial(self._count, "answer", sends=False)
-        call = self._world.posts.call(self.rank, address, letter, writes, self.clock_seconds(), heard)
+        call = self._world.posts.call(self.rank, address, letter, writes, self.clock_seconds())
         return CallHandle(self, call, lambda: call.letter)
-
-    def _count(self, operation: str, letter: Letter, sends: bool) -> None:
-        nbytes = letter.nbytes + HEADER_BYTES
-        self.ledger.record(operation, nbytes * sends, nbytes * (not sends), HEADER_BYTES / nbytes)
 
     def say_goodbye(self) -> None:
         """Nobody waits at a server for a worker whose script has ended."""
