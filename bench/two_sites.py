@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -270,6 +271,7 @@ def main() -> None:
     if args.steps % args.period:
         parser.error(f"--steps {args.steps} is no number of whole rounds of {args.period}")
     console = Console(width=None if sys.stdout.isatty() else 140)  # a file is read with all columns
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks that end workers and networks
     settings = {k: v for k, v in vars(args).items() if k not in ("folder", "only", "as_worker")}
     with tempfile.TemporaryDirectory() as beside:
         result = measure(args, Notes(args.folder or Path(beside), settings, console))

@@ -96,7 +96,6 @@ def clock(tier: Any) -> float:
     return seconds
 
 
-@pytest.mark.technique("matcha", check=3)
 def test_the_bridge_is_used_most() -> None:
     plan = activation(8, TWO_CLIQUES, 0.5)
     with_bridge = [p for m, p in zip(plan.matchings, plan.probabilities, strict=True) if BRIDGE in m]
@@ -104,7 +103,6 @@ def test_the_bridge_is_used_most() -> None:
     assert sorted(plan.probabilities)[-2] < max(plan.probabilities)
 
 
-@pytest.mark.technique("matcha", check=3)
 def test_half_the_links_time_at_the_same_loss() -> None:
     network = Network.flat(8, 1e6)
     whole, half = (

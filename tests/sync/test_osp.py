@@ -130,6 +130,7 @@ def test_half_of_the_bytes_later_is_a_quarter_faster() -> None:
     assert held > 0.45 * MODEL_BYTES and bsp_seconds >= 1.25 * seconds
 
 
+@pytest.mark.long
 @pytest.mark.technique("osp", check=3)
 def test_half_of_the_bytes_later_is_as_accurate() -> None:
     def accuracy(strategy: str) -> float:

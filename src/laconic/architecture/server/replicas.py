@@ -13,8 +13,8 @@ from laconic.worker import Handle, Letter, Worker
 class Replicas:
     """The addresses of one shard and its replicas, without those that are lost.
 
-    A write is acknowledged when every copy has it, so that it outlives any one of them. Replicas take writes of different
-    workers in the orders in which they come, and so may differ in rounding, and in more where the order matters.
+    A write is acknowledged when every copy has it, so that it outlives any one of them. Copies take the writes of
+    different workers in the orders in which they come, and so may differ in rounding, and in more where order matters.
     """
 
     worker: Worker

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import zmq
+import zmq.utils.garbage  # now, so that at exit it ends after whatever is registered from here on
 
 from laconic.engine.post.codec import Buffer
 
