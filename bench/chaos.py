@@ -30,7 +30,7 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.architecture.server.machine import Push
+from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.engine.connect import connect
 from laconic.engine.virtual.compute import Compute, Straggling
@@ -53,6 +53,14 @@ class Tagging:
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         store.memory.setdefault("tags", []).append(f"{push.worker}/{push.fields['tag']}")
         return super().receive(store, push)  # type: ignore[misc,no-any-return]
+
+    def readable(self, store: Store, pull: Pull) -> bool:
+        return pull.fields.get("wants") == "tags" or super().readable(store, pull)  # type: ignore[misc]
+
+    def view(self, store: Store, pull: Pull) -> Any:
+        if pull.fields.get("wants") == "tags":
+            return {"tags": store.memory["tags"]}, ()
+        return super().view(store, pull)  # type: ignore[misc]
 
 
 def register() -> None:

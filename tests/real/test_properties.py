@@ -15,6 +15,7 @@ from laconic.compression.none import Identity
 from laconic.engine.connect import connect
 from laconic.engine.exchange import Departed, confer, drive, together
 from laconic.engine.meeting import Meeting
+from laconic.engine.tiers import level_names
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.worker import Kind, Reduce
 from tests.real.pool import Crew, Pool
@@ -142,15 +143,16 @@ def test_every_rank_ends_with_the_sum(pool: Pool, name: str, workers: int) -> No
 
 def runs(crew: Crew, text: str) -> None:
     """Any named sentence trains, and its ranks stay together as its sync rule says."""
-    model, optimizer = _distributed(crew, text)
+    model = mlp()
+    group = None if level_names(Strategy.parse(text)) else crew.process_group  # tiers span everybody
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), text, process_group=group)
     for step in range(3):
         plain_step(model, optimizer, crew.rank, step)
 
 
 @pytest.mark.parametrize("name", [e.name for e in registry.entries() if e.kind == "sentence"])
 def test_named_sentences_train(pool: Pool, name: str) -> None:
-    assert isinstance(Strategy.parse(name), Strategy)
-    pool.run(runs, name)
+    pool.run(runs, name, workers=4 if level_names(Strategy.parse(name)) else 2)
 
 
 def wrapped_identity(crew: Crew) -> None:

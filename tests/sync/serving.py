@@ -145,7 +145,7 @@ def busy(
             optimizer.zero_grad()
             noted = dict(optimizer.session.noted)
             point = model.weight.detach().flatten().clone()
-            pushes.append(Arrived(worker.rank, int(noted["staleness"]), worker.clock_seconds(), point, noted))
+            pushes.append(Arrived(worker.rank, int(noted.get("staleness", 0)), worker.clock_seconds(), point, noted))
 
     return laconic.simulate(body, workers, **setting), pushes
 

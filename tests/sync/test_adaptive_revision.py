@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,15 @@ from laconic.sync.adaptive_revision import AdaptiveRevision
 from tests.sync import rounds
 
 RULE = AdaptiveRevision()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As workers have: more are slower for vectors this short."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def store_of(x: Tensor, alpha: float) -> Store:

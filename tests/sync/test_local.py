@@ -15,7 +15,20 @@ from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.network import Level, Network
 from laconic.worker import Kind
 from tests.sync import digits
-from tests.sync.rounds import Make, adamw, assert_same, by_hand, flat, loss, net, sgd, simulated, train, with_momentum
+from tests.sync.rounds import (
+    Make,
+    Run,
+    adamw,
+    assert_same,
+    by_hand,
+    flat,
+    loss,
+    net,
+    sgd,
+    simulated,
+    train,
+    with_momentum,
+)
 
 MACHINES = Network(8, (Level(1, 1e9), Level(4, 1e8)))
 """Two machines of four workers."""
@@ -360,3 +373,37 @@ def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
     (slow, bsp), (fast, nested) = run("bsp"), run("hierarchical_local_sgd")
     assert slow / fast > 3
     assert nested > bsp - 1
+
+
+# ---------------------------------------------------------------------------------------------- finish
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "local(1)", "local(2)", "accumulate(2)"])
+def test_who_is_together_already_has_nothing_to_say(strategy: str) -> None:
+    def body() -> float:
+        run = train(strategy, 4)
+        before = connect().ledger.sent_bytes()
+        laconic.finish(run.model, run.optimizer)
+        return connect().ledger.sent_bytes() - before
+
+    assert laconic.simulate(body, 2).results == [0, 0]
+
+
+def test_training_goes_on_from_the_meeting() -> None:
+    """Which is an averaging like any other, and the next gap begins there."""
+
+    def finish_after_three(run: Run, step: int) -> None:
+        if step == 3:
+            laconic.finish(run.model, run.optimizer)
+
+    runs = laconic.simulate(lambda: train("local(4)", 7, after=finish_after_three), 2).results
+    assert [bool(sent) for sent in runs[0].sent_bytes] == [False] * 6 + [True]
+    torch.testing.assert_close(runs[0].path[6], runs[1].path[6], rtol=0, atol=0)
+
+
+def test_it_takes_what_distribute_returned() -> None:
+    model = net()
+    with pytest.raises(
+        laconic.ContractError, match=r"finish\(\) takes the model and the optimizer that one distribute"
+    ):
+        laconic.finish(model, sgd(model.parameters()))

@@ -164,9 +164,9 @@ def unwritable(word: type) -> list[str]:
 class Technique:
     """Base of every word class: a wrong value cannot exist, because construction checks each knob.
 
-    `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same
-    sentence; no names at all mean any. `prefers` names what stands there when the sentence leaves it open. How a sync rule `talks` must be among what its
-    architecture `offers`.
+    `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same sentence; no
+    names at all mean any. `prefers` names what stands there when the sentence leaves it open. How a sync rule `talks`
+    must be among what its architecture `offers`.
     """
 
     axis: ClassVar[str]

@@ -22,10 +22,10 @@ class A2S(ServerSync):
     """A barrier among workers that run ahead; gradients of the others count, for less, as they come.
 
     The server knows everybody's count of pushes and time per step. A worker is slow while its speed is below `slow`
-    times that of the fastest; fast ones may differ by `threshold` pushes and are applied together, as their mean. A slow
-    worker's gradient is applied on arrival with 1/(1+tau) of the rate and it never waits. Readings chosen (the paper's
-    formulas are not established): speeds from time spent computing, since counts even out where workers wait for each
-    other; a fixed barrier; that weight.
+    times that of the fastest; fast ones may differ by `threshold` pushes and are applied together, as their mean. A
+    slow worker's gradient is applied on arrival with 1/(1+tau) of the rate and it never waits. Readings chosen (the
+    paper's formulas are not established): speeds from time spent computing, since counts even out where workers wait
+    for each other; a fixed barrier; that weight.
     """
 
     threshold: int = knob(0, low=0, doc="pushes by which fast workers may differ")

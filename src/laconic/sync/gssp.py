@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from laconic.worker import Field
 def alike(seconds: Sequence[float], groups: int) -> list[int]:
     """Each worker's group: sorted by their times and cut where neighbours differ most (by ratio)."""
     order = sorted(range(len(seconds)), key=lambda w: (seconds[w], w))
-    steps = [seconds[b] / max(seconds[a], 1e-12) for a, b in zip(order, order[1:], strict=False)]
+    steps = [seconds[b] / max(seconds[a], 1e-12) for a, b in pairwise(order)]
     cuts = sorted(sorted(range(len(steps)), key=lambda i: -steps[i])[: groups - 1])
     found = [0] * len(seconds)
     for place, w in enumerate(order):

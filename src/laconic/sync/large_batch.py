@@ -40,10 +40,11 @@ class Steered(Controlled):
 class LargeBatchSGD(Steered):
     """`bsp` with the linear scaling rule: the learning rate grows with the batch, gradually over the first steps.
 
-    The script's rate, tuned for a batch of `base`, is multiplied by batch/base after `warmup` steps. Give the script the rate of the small batch, and let it draw `laconic.batch_size(…)` samples per worker, which is
-    `batch` divided by their number. A scheduler's decay goes on as before: its rate is what is multiplied. Goyal's
-    momentum correction is for implementations that keep the rate inside the momentum; torch.optim.SGD keeps it outside,
-    where a changing rate needs none. The survey names no single system: Goyal et al. is the recipe taken.
+    Give the script the rate that is right for a batch of `base`: it is multiplied by 1 at first and by batch/base after
+    `warmup` steps. Let it draw `laconic.batch_size(…)` samples per worker: `batch` divided by their number. A
+    scheduler's decay goes on as before. Goyal's momentum correction is for implementations that keep the rate inside
+    the momentum; torch.optim.SGD keeps it outside, where a changing rate needs none. The survey names no single system:
+    Goyal et al. is the recipe taken.
     """
 
     batch: int = knob(8192, low=1, doc="samples in a step, of all workers together")

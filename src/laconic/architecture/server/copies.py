@@ -17,7 +17,7 @@ from torch import Tensor
 class Copies:
     """Hands out copies; when nobody holds one any more, by whatever view, its memory is ready for the next."""
 
-    def __init__(self, spare: int = 4) -> None:
+    def __init__(self, spare: int = 8) -> None:
         self._spare = spare
         self._free: dict[int, deque[np.ndarray]] = {}
 
