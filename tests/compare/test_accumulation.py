@@ -22,7 +22,9 @@ def test_local_steps_stand_beside_their_rivals(tmp_path: Path) -> None:
     network = tmp_path / "net.toml"
     network.write_text('[network]\nlevels = [{workers = 1, bandwidth = "1Mbit"}]\n[compute]\nforward = "1ms"\n')
     tuning = Tuning(0.02, choosing_seeds=(0,), reporting_seeds=(2, 3, 4), rivals=False)
-    settings = Settings((str(SCRIPT),), ROWS, workers=4, engine="virtual", network=str(network), tuning=tuning)
+    settings = Settings(
+        (str(SCRIPT),), ROWS, workers=4, engine="virtual", network=str(network), tuning=tuning, block_steps=8
+    )
     made = compare(settings, str(tmp_path / "compared"), Silent())
     assert not made.failed
     assert made.departures == ("no rivals (--no-rivals)", "tuned on 1 seed, not 2", "reported on 3 seeds, not 5"), (

@@ -66,10 +66,11 @@ def test_sums_of_gradients_are_pushed() -> None:
 
 @pytest.mark.technique("downpour", check=3)
 def test_replicas_and_shards_apart_reach_what_one_reaches() -> None:
-    """Four replicas, two shards on two of them; the target is the loss of serial Adagrad after 60 gradients."""
-    target = serving.train("downpour", 60, 1, digits.sgd(0.01))[0].results[0]
+    """Four replicas, two shards on two of them; the target is the loss of serial Adagrad after 150 gradients, at its
+    best rate of 0.003, 0.01 and 0.03."""
+    target = serving.train("downpour", 150, 1, digits.sgd(0.01))[0].results[0]
     setting = {"network": Network.flat(4, 1e6, 1e-3), "compute": Compute(**ONE_SECOND, law="exponential")}
-    simulated, trace = serving.train("downpour / none / ps(2)", 120, 4, digits.sgd(0.01), **setting)
+    simulated, trace = serving.train("downpour / none / ps(2)", 300, 4, digits.sgd(0.01), **setting)
     assert any(noted["version_spread"] > 0 for noted in trace.noted)
     assert simulated.results[0] <= target
 

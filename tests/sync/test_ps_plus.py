@@ -18,7 +18,7 @@ ELEMENTS = 100_000
 
 
 def step_seconds(rule: str, compute: float, transfer: float) -> float:
-    """Of a lone worker with a server of its own, when a float32 model takes so long to travel one way."""
+    """Of a lone worker and a server on a full-duplex link, when the model takes so long to travel one way."""
 
     def body() -> float:
         model: nn.Module = nn.Linear(ELEMENTS, 1, bias=False)
@@ -29,7 +29,7 @@ def step_seconds(rule: str, compute: float, transfer: float) -> float:
             optimizer.step()
             optimizer.zero_grad()
             times.append(connect().clock_seconds())
-        return (times[-1] - times[4]) / 7
+        return (times[-1] - times[3]) / 8
 
     network = Network.flat(2, 8 * 4 * ELEMENTS / transfer)
     seconds = Compute(0.4 * compute, 0.5 * compute, 0.1 * compute)
@@ -38,7 +38,10 @@ def step_seconds(rule: str, compute: float, transfer: float) -> float:
 
 @pytest.mark.technique("ps_plus", check=1)
 def test_a_step_takes_as_long_as_its_longest_part() -> None:
-    """Push and pull of the same length, and a push of half of it; computing the longest part, or the shortest."""
+    """Push and pull of the same length, and a push of half of it; computing the longest part, or the shortest.
+
+    By default a pull sees the push before it, and of three parts only two go on at a time: that is enough as long as
+    push and pull together are shorter than computing."""
     for compute, transfer in ((1.0, 0.4), (1.0, 1.5)):
         for compression, push in (("none", transfer), ("bf16", transfer / 2)):
             longest = max(compute, push, transfer)
@@ -48,7 +51,7 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
             serial = step_seconds(f"asp / {compression}", compute, transfer)
             assert serial == pytest.approx(compute + push + transfer, rel=0.02)
             after = step_seconds(f"ps_plus / {compression}", compute, transfer)
-            assert after == pytest.approx(max(compute, push + transfer), rel=0.02)
+            assert after == pytest.approx(max(longest, (compute + push + transfer) / 2), rel=0.02)
 
 
 def lateness(rule: str, workers: int, gradients: int) -> dict[int, list[int]]:
@@ -84,5 +87,5 @@ def test_it_reaches_the_target_sooner_where_talking_takes_as_long_as_computing()
         )
         return next((when for _, when, loss in trace.losses if loss <= 0.5), float("inf"))
 
-    eager, plain = (min(seconds(rule, rate) for rate in (0.4, 0.8, 1.6)) for rule in ("ps_plus", "asp"))
+    eager, plain = (min(seconds(rule, rate) for rate in (0.6, 1.0)) for rule in ("ps_plus", "asp"))
     assert eager <= 0.8 * plain

@@ -38,7 +38,7 @@ def mapped_together(group: Group, numel: int, dtype: torch.dtype) -> Tensor:
         path.unlink()
     if lost:
         raise ContractError(
-            f"{lost:.0f} of {group.size} workers do not see rank 0's memory: `shared` needs all of them on one machine; "
+            f"{lost:.0f} of {group.size} workers do not see rank 0's memory: `shared` needs all on one machine; "
             "between machines choose allreduce or ps"
         )
     return memory

@@ -23,8 +23,9 @@ class PSPlus(ASP):
 
     So each gradient misses its worker's last update, and what others did meanwhile; the server steps with 1/(1+tau) of
     the rate, which is about 1/N already. Readings chosen: that formula, and the moment of the pull. `after_push` asks
-    when the worker begins to compute and sees the push that leaves then, so that a lone worker is one update behind
-    and a step takes max(compute, push + pull); `at_once` does not wait for it: two behind, max(compute, push, pull).
+    when the worker begins to compute and sees the push that leaves then: a lone worker is one update behind, and of
+    three parts two go on at a time. `at_once` does not wait for that push: two behind, and all three overlap, so that a
+    step takes max(compute, push, pull) also where push and pull together are longer than computing.
     """
 
     staleness: str = knob(

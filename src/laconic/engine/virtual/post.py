@@ -238,7 +238,13 @@ class Posts:
         payload, beside = wire_bytes(address, said)
         tensors = said.letter.tensors if said.letter is not None else ()
         flow = flows.message(payload + beside)
-        job = self._world.network.job("message", tensors[0] if tensors else None, flow, (source, to), arrived)
+
+        def ended(now: float) -> None:
+            if said.letter is not None and tensors:
+                self.trips.append(Trip(said.letter.kind, source, to, said.letter.nbytes, seconds, now))
+            arrived(now)
+
+        job = self._world.network.job("message", tensors[0] if tensors else None, flow, (source, to), ended)
         self._world.clock.fluid.add(job, seconds)
 
     def _count(self, rank: int, address: str, said: Envelope | Answer) -> None:
