@@ -102,7 +102,7 @@ FACTORS = {
     "capped": lambda tau, t, total: min(1.0, 4 / max(tau, 1)),
     "capped, limit=8, smoothness=2.5": lambda tau, t, total: 1.0 if tau <= 8 else min(1.0, 1 / (4 * 2.5 * 0.025 * tau)),
     "drop": lambda tau, t, total: float(tau <= 4),
-    "adaptive": lambda tau, t, total: rates.aviv(tau, t, total),
+    "adaptive": rates.aviv,
 }
 
 

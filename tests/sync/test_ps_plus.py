@@ -83,7 +83,7 @@ def test_it_reaches_the_target_sooner_where_talking_takes_as_long_as_computing()
         parameters = sum(p.numel() for p in digits.network(0).parameters())
         network, compute = Network.flat(4, 8 * 4 * parameters / 0.5), Compute(0.4, 0.5, 0.1)
         _, trace = serving.train(
-            f"{rule} / none / ps(4)", 400, 4, digits.sgd(rate), network=network, compute=compute, servers=4, every=8
+            f"{rule} / none / ps(4)", 300, 4, digits.sgd(rate), network=network, compute=compute, servers=4, every=8
         )
         return next((when for _, when, loss in trace.losses if loss <= 0.5), float("inf"))
 

@@ -43,16 +43,18 @@ class Shards:
         specs: Sequence[TensorSpec],
         parameters: Sequence[Tensor],
         optimizer: Optimizer,
-        size: int,
+        ranks: Sequence[int],
         description: dict[str, Any],
     ) -> None:
         architecture = tier.architecture
         assert isinstance(architecture, ParameterServer)
-        self.tier, self.specs, self.size = tier, specs, size
+        self.tier, self.specs, self.size = tier, specs, len(ranks)
+        self._first = ranks[0]
         self._parameters, self._optimizer = parameters, optimizer
         self.ranges = architecture.divide(specs, optimizer)
         self._shards, self._copies, self._down = architecture.shards, 1 + architecture.replicas, architecture.downward()
-        self._groups = tier.sync.groups_of(size) if isinstance(tier.sync, Rule) else [list(range(size))]
+        groups = tier.sync.groups_of(self.size) if isinstance(tier.sync, Rule) else [range(self.size)]
+        self._groups = [[ranks[place] for place in group] for group in groups]
         self._name = name
         self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
@@ -92,15 +94,15 @@ class Shards:
         server = Server(
             worker, groups, mine, self.ranges, self.specs, compressor, self.meeting, self._optimizer, down=self._down
         )
-        drive([Departed(server.join(self.digest, self._parameters if worker.rank == 0 else None))])
+        drive([Departed(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
         for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
             parameter.data.copy_(value)
         return server
 
 
-def address_of(session: int, sentence: Sentence, members: Sequence[int]) -> str:
+def address_of(session: int, ranks: Sequence[int], sentence: Sentence, members: Sequence[int]) -> str:
     """Where the shards of this sentence for these parameters are found: the same on every worker and server."""
-    return f"{session}/{zlib.crc32(f'{sentence} {list(members)}'.encode()):08x}"
+    return f"{session}/{zlib.crc32(f'{list(ranks)} {sentence} {list(members)}'.encode()):08x}"
 
 
 def serve(
@@ -111,16 +113,16 @@ def serve(
 
     parameters = Parameters.of(model, gather_sparse=False)
     members = list(range(len(parameters.dense)))
-    size = config.workers or 1
+    workers = range(config.workers or 1)
     post = Post.of_server(config)
     for sentence in _sentences(strategy):
         tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
-        name = address_of(0, sentence, members)
-        shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, size, description)
+        name = address_of(0, workers, sentence, members)
+        shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, workers, description)
         for home, g, k, c in shards.places:
             if home % config.servers == config.index:
                 post.host(shards.address(g, k, c), shards.build(g, k))
-    post.serve_until_done(size)
+    post.serve_until_done(len(workers))
     sys.exit(0)
 
 

@@ -6,6 +6,7 @@ lets the sync rules speak after the optimizer has stepped. It knows no technique
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class Session:
         self.syncing = True
         self.optimizer = optimizer  # the user's own
         self._description = dict(description or {})
-        self._number = _count(worker)
+        self._number = _count(worker, group.ranks)
         self.noted: dict[str, float] = {}  # what rules say of themselves: a staleness, a period
         self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
@@ -141,11 +142,11 @@ class Session:
             raise ContractError(f"`{tier.sentence}` has a server, which a crowd cannot price: use laconic.simulate")
         name = self.address(tier, members)
         specs, parameters = [self.parameters.specs[i] for i in members], [self.parameters.dense[i] for i in members]
-        return Shards(tier, name, specs, parameters, self.optimizer, self.group.size, self._description)
+        return Shards(tier, name, specs, parameters, self.optimizer, self.group.ranks, self._description)
 
     def address(self, tier: Tier, members: Sequence[int]) -> str:
         """Under which a tier's machines for these parameters are found."""
-        return address_of(self._number, tier.sentence, members)
+        return address_of(self._number, self.group.ranks, tier.sentence, members)
 
     @property
     def collective(self) -> bool:
@@ -429,13 +430,14 @@ class Session:
                     memory[key] = sum(old, start=torch.zeros_like(memory[key]))
 
 
-_sessions: WeakKeyDictionary[Worker, int] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[Worker, Counter[tuple[int, ...]]] = WeakKeyDictionary()
 
 
-def _count(worker: Worker) -> int:
-    """The how-manieth session of this worker it is: the same number on every worker."""
-    _sessions[worker] = _sessions.get(worker, -1) + 1
-    return _sessions[worker]
+def _count(worker: Worker, ranks: tuple[int, ...]) -> int:
+    """The how-manieth session of these workers it is: the same number on each of them."""
+    counts = _sessions.setdefault(worker, Counter())
+    counts[ranks] += 1
+    return counts[ranks] - 1
 
 
 def _brought(result: Any) -> Journey:

@@ -90,6 +90,7 @@ class ADPSGD(Gossiping):
     of all models; a worker that is twice as fast takes twice the steps.
     """
 
+    races: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
 
     def check(self, section: Section) -> None:

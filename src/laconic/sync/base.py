@@ -173,6 +173,8 @@ class Sync(Technique):
     replicas_differ: ClassVar[bool] = False
     """True when workers hold different parameters between exchanges, so that a checkpoint must keep all of them."""
     replaces_step: ClassVar[bool] = False
+    races: ClassVar[bool] = False
+    """True when the result depends on who comes first, so that two runs of it need not end with the same bits."""
     steers: ClassVar[bool] = False
     """True when it sets the batch or the learning rate, as only a rule for the whole model can."""
 

@@ -29,6 +29,7 @@ class Hogwild(Sync):
 
     delay: float = knob(0.0, low=0, high=1, doc="share of a step's coordinates that are written a step later")
     talks: ClassVar[str] = "shared"
+    races: ClassVar[bool] = True
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
 

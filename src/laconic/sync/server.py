@@ -24,6 +24,7 @@ class ServerSync(Sync, Rule):
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
+    races: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
     """Whether a worker that falls silent is waited for, until it counts as lost."""
 
