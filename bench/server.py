@@ -24,14 +24,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+import zmq
 from rich.console import Console
 from rich.table import Table
 
 from laconic.engine.net import Place, shaped
+from laconic.engine.post.codec import Limits, decode_answer, decode_envelope, encode
+from laconic.engine.post.directory import FileDirectory
+from laconic.engine.post.envelope import Answer, Envelope
+from laconic.engine.post.keys import Keys
+from laconic.engine.post.real import Post
+from laconic.engine.post.seal import Seal, session_of
+from laconic.engine.post.sockets import hand_over
+from laconic.worker import Letter
 
 WORKERS, PARAMETERS = 4, 25_000_000
 LINK_BITS_PER_SECOND = 5e8
-SECONDS_AT_MOST = 600
 HEARTBEAT_SECONDS = 20.0
 
 
@@ -44,10 +53,6 @@ def sizes(servers: int) -> list[int]:
 
 
 def post_of(todo: dict[str, Any], rank: int) -> Any:
-    from laconic.engine.post.directory import FileDirectory
-    from laconic.engine.post.keys import Keys
-    from laconic.engine.post.real import Post
-
     folder = Path(todo["folder"])
     directory = FileDirectory(folder / "directory")
     snapshots = folder / "snapshots"
@@ -56,7 +61,6 @@ def post_of(todo: dict[str, Any], rank: int) -> Any:
 
 def serve(todo: dict[str, Any]) -> None:
     """One shard of the parameter server, under plain asynchronous SGD."""
-    import torch
     from torch import nn
 
     from laconic.architecture.server.machine import Shard
@@ -81,15 +85,6 @@ def serve(todo: dict[str, Any]) -> None:
 
 def serve_bare(todo: dict[str, Any]) -> None:
     """The same frames and seals, and nothing behind them."""
-    import torch
-    import zmq
-
-    from laconic.engine.post.codec import Limits, decode_envelope, encode
-    from laconic.engine.post.envelope import Answer
-    from laconic.engine.post.seal import Seal, session_of
-    from laconic.engine.post.sockets import hand_over
-    from laconic.worker import Letter
-
     socket = zmq.Context().socket(zmq.ROUTER)
     port = socket.bind_to_random_port(f"tcp://{todo['host']}")
     (Path(todo["folder"]) / f"bare-{todo['index']}").write_text(f"tcp://{todo['host']}:{port}")
@@ -112,8 +107,6 @@ def bare_session(rank: int) -> tuple[bytes, bytes]:
 
 def work(todo: dict[str, Any]) -> None:
     """Do what the parent says, block by block, and say from when to when it took."""
-    import torch
-
     torch.set_num_threads(1)
     rank, servers = todo["index"], todo["servers"]
     gradients = [torch.full((n,), 1e-3) for n in sizes(servers)]
@@ -129,8 +122,6 @@ def work(todo: dict[str, Any]) -> None:
 
 
 def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
-    from laconic.worker import Letter
-
     post = post_of(todo, rank)
     shards = [(f"shard/{k}", gradient) for k, gradient in enumerate(gradients)]
     for address, _ in shards:
@@ -154,14 +145,6 @@ def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> C
 
 
 def through_sockets(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
-    import zmq
-
-    from laconic.engine.post.codec import Limits, decode_answer, encode
-    from laconic.engine.post.envelope import Envelope
-    from laconic.engine.post.seal import Seal
-    from laconic.engine.post.sockets import hand_over
-    from laconic.worker import Letter
-
     context = zmq.Context()
     lines = []
     for k, gradient in enumerate(gradients):
@@ -193,8 +176,6 @@ class Crew:
     """Servers and workers as processes, in their places if there are any."""
 
     def __init__(self, stack: ExitStack, servers: int, bare: bool, places: Sequence[Place] | None = None) -> None:
-        from laconic.engine.post.keys import Keys
-
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-bench-")))
         Keys.make().write(folder / "keys")
         self._processes: list[subprocess.Popen[str]] = []

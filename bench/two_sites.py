@@ -46,7 +46,7 @@ ROWS = {
     "diloco": "diloco(period={period})",
     "diloco4": "diloco(period={period}) / e3m0",
     "sites": "[bsp]@node > [diloco(period={period})]@site",
-    "streaming": "streaming_diloco(period={period}, overlap=5) / e3m0",
+    "streaming": "streaming_diloco(period={period}, overlap=4, merge=0) / e3m0",
 }
 EVERY_STEP = ("bsp", "ddp16")
 
@@ -224,7 +224,7 @@ def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
             row = notes.once(f"{name}-steps", partial(over_links, few))
             row["loss"] = notes.once(f"{name}-without-links", partial(run, training, None))["loss"]
         else:
-            row = notes.once(name, partial(over_links, training))
+            row = notes.once(f"{name}-{args.period}", partial(over_links, training))
         if name == "ddp16":  # it waits where laconic cannot see it
             row["busy"] = row["least_busy"] = min(1.0, alone["step_seconds"] / row["step_seconds"])
             row["predicted_busy"] = None
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[name for name in ROWS if name != "bsp"], nargs="+", help="beside bsp")
     parser.add_argument("--steps", type=int, default=1200, help="after the common beginning (default 1200)")
     parser.add_argument("--pretrain", type=int, default=400, help="steps of the common beginning (default 400)")
-    parser.add_argument("--period", type=int, default=50, help="DiLoCo's local steps in a round (default 50)")
+    parser.add_argument("--period", type=int, default=20, help="DiLoCo's local steps in a round (default 20)")
     parser.add_argument("--batch", type=int, default=8, help="windows per worker and step (default 8)")
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate of AdamW, for all (default 0.001)")
     parser.add_argument("--layers", type=int, default=4)
@@ -272,7 +272,7 @@ def main() -> None:
         parser.error(f"--steps {args.steps} is no number of whole rounds of {args.period}")
     console = Console(width=None if sys.stdout.isatty() else 140)  # a file is read with all columns
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks that end workers and networks
-    settings = {k: v for k, v in vars(args).items() if k not in ("folder", "only", "as_worker")}
+    settings = {k: v for k, v in vars(args).items() if k not in ("folder", "only", "period", "as_worker")}
     with tempfile.TemporaryDirectory() as beside:
         result = measure(args, Notes(args.folder or Path(beside), settings, console))
     console.print(table(result))

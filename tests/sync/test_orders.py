@@ -152,11 +152,13 @@ class World:
         self._until_nobody_waits()
 
     def _until_nobody_waits(self) -> None:
-        chance = self.random.random
+        chance, silences = self.random.random, 0
         while True:
             if not self.under_way:
                 if all(client.finished and not client.outbox.waiting for client in self.clients):
                     return
+                silences += 1
+                assert silences < 1000, "somebody waits for what nobody says"
                 for client in self.clients:
                     self.under_way += self._after_silence(client)
                 continue
@@ -181,11 +183,11 @@ class World:
             self.clients[message.to].heard(message)
             return
         self.under_way += self.inbox.receive(message)
-        for rank, clock in self.store.clocks.items():
-            self.ticked[rank] = max(self.ticked[rank], clock)
-        if message.writes and self.random.random() < 0.1:
-            self.snapshot = self.inbox.state()
-            self.inbox.saved(self.snapshot)
+        if message.writes:
+            self.ticked[message.sender] = max(self.ticked[message.sender], self.store.clocks[message.sender])
+            if self.random.random() < 0.1:
+                self.snapshot = self.inbox.state()
+                self.inbox.saved(self.snapshot)
 
     def _kill(self) -> None:
         """What came after the snapshot is forgotten; what is under way, either way, may still arrive."""
@@ -200,21 +202,21 @@ class World:
 
     def entered(self, client: Client) -> None:
         """A worker begins the step of its clock: nobody may be too far behind, and it holds what it must."""
-        held, clock = client.parameters[0], client.step
-        assert (held[client.rank, :clock] == 1).all(), "it does not see its own updates"
-        assert ((held == 0) | (held == 1)).all(), "an update was applied twice"
+        held, clock = client.parameters[0].tolist(), client.step
+        assert held[client.rank][:clock] == [1] * clock, "it does not see its own updates"
+        assert {tag for row in held for tag in row} <= {0, 1}, "an update was applied twice"
         if isinstance(self.rule, SSP):
             must = clock - self.rule.staleness
             others = [ticked for rank, ticked in enumerate(self.ticked) if rank != client.rank]
             assert min(others) >= must, "it is let in too early"
-            assert must <= 0 or (held[:, :must] == 1).all(), "it does not see what it must"
+            assert all(row[: max(must, 0)] == [1] * max(must, 0) for row in held), "it does not see what it must"
 
 
 @pytest.mark.parametrize("rule", [ASP(), SSP(0), SSP(1), SSP(2)], ids=["asp", "ssp(0)", "ssp(1)", "ssp(2)"])
 def test_every_update_once_and_nobody_too_far_ahead(rule: ServerSync) -> None:
     for seed in range(ORDERS):
         ahead = rule.staleness if isinstance(rule, SSP) else 0
-        size, steps = (3, ahead + 2) if seed % 2 else (4, max(2, ahead + 1))  # enough for the bound to bite
+        size, steps = 3 if seed % 4 else 4, max(2, ahead + 1)  # enough for the bound to bite
         world = World(rule, size, steps, seed)
         world.run()
         assert torch.equal(world.store.values[0].detach(), torch.ones(world.size, world.steps, dtype=torch.float64))

@@ -373,7 +373,9 @@ class Session:
                 )
 
     def close(self) -> None:
+        """Let go of the model; servers are told, so that nobody waits there for this worker."""
         self._hooks.remove()
+        drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
     # ------------------------------------------------------------------------------------------ saving
 

@@ -21,7 +21,7 @@ from laconic.worker import Field
 def alike(seconds: Sequence[float], groups: int) -> list[int]:
     """Each worker's group: sorted by their times and cut where neighbours differ most (by ratio)."""
     order = sorted(range(len(seconds)), key=lambda w: (seconds[w], w))
-    steps = [seconds[b] / max(seconds[a], 1e-12) for a, b in pairwise(order)]
+    steps = [seconds[b] / seconds[a] for a, b in pairwise(order)]
     cuts = sorted(sorted(range(len(steps)), key=lambda i: -steps[i])[: groups - 1])
     found = [0] * len(seconds)
     for place, w in enumerate(order):
@@ -86,7 +86,7 @@ class GSSP(SSP):
     def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[torch.Tensor] | None]:
         if pull.fields.get("wants") != "groups":
             return {}, None
-        times = [float(store.memory["times"][str(w)]) for w in range(store.size)]
+        times = [max(float(store.memory["times"][str(w)]), 1e-9) for w in range(store.size)]
         return {"groups": alike(times, min(self.groups, store.size)), "slowness": [t / min(times) for t in times]}, ()
 
     # ------------------------------------------------------------------------------------------ worker
