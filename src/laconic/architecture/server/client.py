@@ -149,7 +149,8 @@ class Server:
         letters = [shard.write(Letter("join", {"digest": digest})) for shard in self.shards]
         (welcomes,) = yield [Answers(letters, lambda answers: answers)]
         self.clock = max(welcome.number("clock") for welcome in welcomes)
-        self.round = self._collected_below = max(welcome.number("round") for welcome in welcomes)
+        if any(welcome.number("round") for welcome in welcomes):
+            yield from self._begin()
         if values is not None:
             parts = [self._flat(values, k) for k in range(len(self.shards))]
             planted = [
@@ -158,6 +159,15 @@ class Server:
                 for shard, part in zip(shards, parts, strict=True)
             ]
             yield [Answers(planted, lambda answers: None)]
+
+    def _begin(self) -> Generator[list[Handle], Any, None]:
+        """Come late to what the others add up in rounds: agree with all shards on the first one."""
+        rounds = {-1, 0}
+        while len(rounds) > 1:
+            letter = Letter("begin", {"round": max(rounds)})
+            (answers,) = yield [Answers([shard.write(letter) for shard in self.shards], lambda answers: answers)]
+            rounds = {answer.number("round") for answer in answers}
+        self.round = self._collected_below = rounds.pop()
 
     def move(self, group: int) -> Generator[list[Handle], Any, None]:
         """Become a member of another group."""

@@ -112,6 +112,8 @@ class Shard:
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
         self._results: dict[int, tuple[list[Tensor], int]] = {}  # what came out, of how many
+        self._open = 0  # rounds from here on have no result yet, nor have those that are in `_rounds`
+        self._from: dict[int, int] = {}  # by member that came later: the first round it takes part in
         self._collected: dict[int, int] = {}  # by member: it has the results of all rounds before this one
         self._published: tuple[int, Mapping[str, Field], tuple[Tensor, ...]] | None = None
         self.rule.open(store)
@@ -119,10 +121,12 @@ class Shard:
     # ------------------------------------------------------------------------------------------ writes
 
     def write(self, sender: int, letter: Letter) -> Letter:
-        if letter.kind in ("join", "push", "contribute"):
-            self.store.clocks.setdefault(sender, self.store.slowest)  # who comes later has no past to wait for
+        if letter.kind in ("join", "push", "contribute") and sender not in self.store.clocks:
+            self.store.clocks[sender] = self.store.slowest  # who comes later has no past to wait for
+            self._from[sender] = _NOT_YET
         answer: dict[str, Callable[[int, Letter], Letter]] = {
             "join": self._join,
+            "begin": self._begin,
             "plant": self._plant,
             "push": self._push,
             "tell": self._told,
@@ -140,8 +144,14 @@ class Shard:
                 f"worker {sender} does not run what this server runs: another model, optimizer, strategy or version. "
                 "Start workers and servers with the same script and arguments"
             )
-        next_round = 1 + max([*self._results, *self._rounds], default=-1)
-        return Letter("welcome", {"clock": self.store.clocks[sender], "round": next_round})
+        return Letter("welcome", {"clock": self.store.clocks[sender], "round": self._from.get(sender, 0)})
+
+    def _begin(self, sender: int, letter: Letter) -> Letter:
+        """From this round on the others wait for this worker, too; or from the next one that is still open here."""
+        self._from[sender] = max(letter.number("round"), self._open)
+        self._collected[sender] = self._from[sender]
+        self._complete()
+        return Letter("receipt", {"round": self._from[sender]})
 
     def _plant(self, sender: int, letter: Letter) -> Letter:
         if not self.store.planted:
@@ -198,7 +208,7 @@ class Shard:
         turn, op = letter.number("round"), str(letter.fields.get("op"))
         if op not in _COMBINE:
             raise ContractError(f"a server sums, takes maxima or gathers, not {op!r}")
-        if turn not in self._results:
+        if turn >= self._open or turn in self._rounds:
             self._rounds.setdefault(turn, (op, {}))[1][sender] = list(letter.tensors)
         self._collected[sender] = letter.number("collected")
         self.store.clocks[sender] += 1
@@ -212,6 +222,7 @@ class Shard:
     def lose(self, sender: int) -> None:
         self.store.clocks.pop(sender, None)
         self._collected.pop(sender, None)
+        self._from.pop(sender, None)
         self.rule.lost(self.store, sender)
         self._complete()
 
@@ -219,8 +230,9 @@ class Shard:
         """Combine the rounds to which all members have brought something, in the order of their ranks; forget those
         that all members have collected."""
         for turn, (op, brought) in sorted(self._rounds.items()):
-            if all(member in brought for member in self.store.clocks):
+            if all(member in brought for member in self.store.clocks if self._from.get(member, 0) <= turn):
                 del self._rounds[turn]
+                self._open = max(self._open, turn + 1)
                 self._results[turn] = (_COMBINE[op]([brought[w] for w in sorted(brought)]), len(brought))
         everywhere = min((self._collected.get(member, 0) for member in self.store.clocks), default=0)
         self._results = {turn: result for turn, result in self._results.items() if turn >= everywhere}
@@ -271,6 +283,8 @@ class Shard:
             "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
             "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
             "collected": {str(w): turn for w, turn in self._collected.items()},
+            "open": self._open,
+            "from": {str(w): turn for w, turn in self._from.items()},
             "heard": {str(g): turn for g, turn in self._heard.items()},
         }
 
@@ -280,7 +294,13 @@ class Shard:
         self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
         self._results = {int(t): (list(x), members) for t, (x, members) in state["results"].items()}
         self._collected = {int(w): turn for w, turn in state["collected"].items()}
+        self._open = state["open"]
+        self._from = {int(w): turn for w, turn in state["from"].items()}
         self._heard = {int(g): turn for g, turn in state["heard"].items()}
+
+
+_NOT_YET = 1 << 62
+"""The first round of a worker that has joined and not begun."""
 
 
 def _summed(contributions: list[list[Tensor]]) -> list[Tensor]:
