@@ -9,6 +9,7 @@ import torch
 
 import laconic
 from laconic import claims, registry
+from laconic.architecture.base import Architecture
 from laconic.compression.base import Outcome, TensorSpec
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
@@ -96,9 +97,18 @@ def variants(name: str) -> list[Any]:
     return made
 
 
+def line_of(crew: Crew, architecture: Architecture) -> Any:
+    """What joins these workers: their group, or the server of a model of theirs."""
+    if architecture.collective:
+        return group_of(crew)
+    _, optimizer = _distributed(crew, f"bsp / none / {architecture.name}")
+    return optimizer.session.sections[0].tiers[0].server
+
+
 def sums(crew: Crew, name: str) -> None:
-    group, ledger = group_of(crew), connect().ledger
+    ledger = connect().ledger
     for architecture in variants(name):
+        group = line_of(crew, architecture)
         for shape in [(0,), *SHAPES]:
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
                 values = [(100 * draw(crew, shape, r)).to(torch.int32) // 4 for r in range(crew.size)]
@@ -110,9 +120,9 @@ def sums(crew: Crew, name: str) -> None:
         if any(isinstance(c, claims.WireFactor) for c in registry.find(name).claims):
             factor = claim_of(name, claims.WireFactor).formula(crew.size)
             x = torch.ones(12 * 5 * 7)
-            before = ledger.sent_bytes()
+            before = ledger.sent_bytes(Kind.PAYLOAD)
             drive([Departed(together([architecture.carry(Reduce(x, "sum"), group)]))])
-            assert ledger.sent_bytes() - before == pytest.approx(factor * x.nbytes)
+            assert ledger.sent_bytes(Kind.PAYLOAD) - before == pytest.approx(factor * x.nbytes)
             assert architecture.sent_bytes(x.nbytes, crew.size) == pytest.approx(factor * x.nbytes)
 
 

@@ -1,4 +1,4 @@
-"""Digits on virtual workers of different speeds: who makes how many gradients when, and what the model is worth then."""
+"""Digits on virtual workers of different speeds: who makes which gradient when, and what the model is worth then."""
 
 from __future__ import annotations
 

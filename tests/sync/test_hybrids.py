@@ -1,4 +1,4 @@
-"""Rules that treat workers by their speed: groups, barriers among the fast, local steps by speed, barriers on demand."""
+"""Rules that treat workers by their speed: groups, barriers among the fast, local steps by speed, calls to meet."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Client:
         self.group, self.step = SimpleNamespace(size=world.size), 0
         self.optimizer = world.optimizer
         shards = [Replicas(self, ["s"])]  # type: ignore[arg-type]
-        self.server = Server(self, [shards], 0, world.ranges, world.specs, Identity(), world.meeting)  # type: ignore[arg-type]
+        self.server = Server(self, [shards], 0, world.ranges, world.specs, Identity(), world.meeting, world.size)  # type: ignore[arg-type]
         self.state = world.rule.init(self)
         self._waits: list[Any] | None = None
         self._talk: Any = None

@@ -89,8 +89,8 @@ class ParameterServer(Architecture):
         members = min(letter.number("members") for letter in letters)
         if request.op == "mean":
             result.mul_(1 / members)
-        elif request.op == "sum" and members < server.worker.size:  # the mean of those who are left
-            result.mul_(server.worker.size / members)
+        elif request.op == "sum" and members < server.size:  # the mean of those who are left
+            result.mul_(server.size / members)
         return x.copy_(result)
 
     def _gather(self, request: Request, server: Server) -> Carrying:

@@ -90,9 +90,17 @@ class Shards:
             [Replicas(worker, [self.address(g, k, c) for c in range(self._copies)]) for k in range(self._shards)]
             for g in range(len(self._groups))
         ]
-        compressor = self.tier.compressor
         server = Server(
-            worker, groups, mine, self.ranges, self.specs, compressor, self.meeting, self._optimizer, down=self._down
+            worker,
+            groups,
+            mine,
+            self.ranges,
+            self.specs,
+            self.tier.compressor,
+            self.meeting,
+            self.size,
+            self._optimizer,
+            down=self._down,
         )
         drive([Departed(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
         for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):

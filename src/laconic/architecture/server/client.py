@@ -72,6 +72,7 @@ class Server:
     specs: Sequence[TensorSpec]
     compressor: Compressor
     meetings: Meetings
+    size: int  # of all workers together
     optimizer: Optimizer | None = None
     memory: dict[str, State] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)

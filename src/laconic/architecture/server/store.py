@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from laconic.architecture.server.copies import Copies
 from laconic.architecture.server.sharding import Range
 from laconic.compression.base import TensorSpec
+from laconic.errors import ContractError
 
 Scalar = int | float | bool | list[float]
 
@@ -87,6 +88,8 @@ class Store:
 
     def apply(self, gradients: Sequence[Tensor], worker: int, rate: float = 1.0) -> None:
         """One step of the optimizer, with the settings this worker sent and `rate` times its learning rate."""
+        if len(gradients) != len(self.values):
+            raise ContractError(f"worker {worker} pushed {len(gradients)} gradients for {len(self.values)} ranges")
         for value, gradient in zip(self.values, gradients, strict=True):
             value.grad = gradient
         groups = self.optimizer.param_groups

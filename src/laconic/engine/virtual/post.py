@@ -94,6 +94,7 @@ class _Line:
 
     outbox: Outbox
     node: int
+    life: int
     waiting: dict[tuple[bool, int], Call] = field(default_factory=dict)
     flying: deque[list[Any]] = field(default_factory=deque)  # [envelope, whether it is there]
 
@@ -144,7 +145,9 @@ class Posts:
             raise LaconicError(f"nobody is at the address {address!r}")
         line = self._lines.get((rank, address))
         if line is None:
-            line = self._lines[rank, address] = _Line(Outbox(rank, self._lives.get(rank, 0)), rank)
+            line = self._lines[rank, address] = _Line(
+                Outbox(rank, self._lives.get(rank, 0)), rank, self._lives.get(rank, 0)
+            )
         envelope = line.outbox.post(letter, writes)
         call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}")
         if self.offices[address].server in self._gone:
@@ -200,7 +203,7 @@ class Posts:
             sender = -1 - list(self.offices).index(office.address)
             key = (sender, address)
             if key not in self._lines:
-                self._lines[key] = _Line(Outbox(sender, office.inbox.epoch), office.node)
+                self._lines[key] = _Line(Outbox(sender, office.inbox.epoch), office.node, office.inbox.epoch)
             line = self._lines[key]
             envelope = line.outbox.post(letter, writes=True)
             line.waiting[True, envelope.number] = Call("relay")
@@ -278,10 +281,11 @@ class Posts:
                 line.waiting.clear()
 
     def _say_again(self, server: int, seconds: float) -> None:
-        for (_, address), line in list(self._lines.items()):
+        """The way is open again: everybody hears how far the machine is, and repeats what it lacks."""
+        for (sender, address), line in list(self._lines.items()):
             office = self.offices[address]
-            if office.server == server:
-                for envelope in line.outbox.overdue():
+            if office.server == server and (known := office.inbox.progress(sender, line.life)) is not None:
+                for envelope in line.outbox.reopened(office.inbox.epoch, *known):
                     self._send(line, office, envelope, seconds)
 
 
