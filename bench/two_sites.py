@@ -4,12 +4,11 @@
     python bench/two_sites.py --only streaming              # one row beside bsp
 
 Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
-trip of 50 ms between the sites. Every row trains at every learning rate and is shown at its best, since an untuned `bsp`
-is easily beaten. At a rate all rows start from the same model, after some steps of `bsp`, as the paper does, and draw the
-same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in
-every step would take long over such links and learns the same over any: it trains without the links for its loss, and
-makes a few steps over them for its time. It fails unless DiLoCo's workers are busy for 95 % of the time and end within
-1 % of bsp's validation loss.
+trip of 50 ms between the sites. Every row trains at every learning rate and is shown at its best, since an untuned
+`bsp` is easily beaten. At a rate all rows start from the same model, after some steps of `bsp` as in the paper, and draw
+the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in every
+step learns the same over any links: it trains without them for its loss, and makes a few steps over them for its time.
+It fails unless a form of DiLoCo is busy for 95 % of the time and ends within 1 % of bsp's validation loss.
 """
 
 from __future__ import annotations
@@ -239,20 +238,9 @@ def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
 
 def beginning(args: argparse.Namespace, notes: Notes, rate: float) -> Training:
     """The steps that all rows of a rate have in common."""
-    return Training(
-        strategy="bsp",
-        first=0,
-        steps=args.pretrain,
-        span=args.pretrain + args.steps,
-        model=str(notes.folder.resolve() / f"model-{rate:g}.pt"),
-        seed=args.seed,
-        batch=args.batch,
-        rate=rate,
-        validate=True,
-        layers=args.layers,
-        width=args.width,
-        context=args.context,
-    )
+    model = str(notes.folder.resolve() / f"model-{rate:g}.pt")
+    shape = {name: getattr(args, name) for name in ("seed", "batch", "layers", "width", "context")}
+    return Training("bsp", 0, args.pretrain, args.pretrain + args.steps, model, rate=rate, validate=True, **shape)
 
 
 def table(result: dict[str, Any]) -> Table:
@@ -267,7 +255,8 @@ def table(result: dict[str, Any]) -> Table:
         sizes.append(f"{row['rate']:g}" + "*" * row["edge"])
         shown.add_row(escape(row["strategy"]), *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
     r = rows["bsp"]["step_seconds"] / alone["step_seconds"] - 1
-    shown.caption = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}; one seed; * at the edge of the rates tried"
+    spent = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}"
+    shown.caption = f"{spent}; one seed; * at the edge of the rates tried"
     return shown
 
 
