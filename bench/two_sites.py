@@ -5,10 +5,10 @@
 
 Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
 trip of 50 ms between the sites. Every row trains at every learning rate and is shown at its best, since an untuned
-`bsp` is easily beaten. At a rate all rows start from the same model, after some steps of `bsp` as in the paper, and draw
-the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in every
-step learns the same over any links: it trains without them for its loss, and makes a few steps over them for its time.
-It fails unless a form of DiLoCo is busy for 95 % of the time and ends within 1 % of bsp's validation loss.
+`bsp` is easily beaten. At a rate all rows start from the same model, after some steps of `bsp` as in the paper, and
+draw the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in
+every step learns the same over any links: it trains without them for its loss, and makes a few steps over them for its
+time. It fails unless a form of DiLoCo is busy for 95 % of the time and ends within 1 % of bsp's validation loss.
 """
 
 from __future__ import annotations

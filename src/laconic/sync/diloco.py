@@ -18,7 +18,7 @@ class DiLoCo(Outer):
 
     The inner optimizer is the user's (AdamW in the paper, Muon works as well), and so are its rate and its schedule,
     which runs over all steps. `lr=1, momentum=0` is averaging of parameters. The paper starts from a trained model, as
-    in `bsp until step 500, then diloco(period=50)`: from scratch the outer momentum overshoots.
+    in `bsp until step 500, then diloco(period=50)`.
     """
 
     lr: float = knob(0.7, above=0, doc="rate of the outer step")

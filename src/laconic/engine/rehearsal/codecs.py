@@ -1,4 +1,5 @@
-"""What words cost beside the wire: every registered compressor and architecture, on the model's own tensors.
+"""What words cost beside the wire: every registered compressor and every architecture that averages in a group, on the
+model's own tensors.
 
 All workers do it at the same time, on an echo group, so that they share cores and memory as in a step.
 """
@@ -38,6 +39,9 @@ class Codecs:
             self._trials.append(_Trials(world, tier.compression, _SMALL, specs, partial(_encoding, tier, echo)))
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
         for word in _with_choices("architecture"):
+            made = word.make()
+            if not made.collective or "average" not in made.offers:  # an echo has no server, and no neighbours
+                continue
             tier = Tier(Sentence.of(word), echo)
             self._trials.append(_Trials(world, str(word), _SMALL[:1], [whole], partial(_carrying, tier, echo)))
 
