@@ -11,6 +11,11 @@ import torch
 from torch.nn import functional
 
 import laconic
+from laconic.architecture.server.machine import Shard
+from laconic.architecture.server.sharding import even
+from laconic.architecture.server.store import Store
+from laconic.compression.base import TensorSpec
+from laconic.compression.none import Identity
 from laconic.engine.connect import connect
 from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.membership import Event
@@ -18,6 +23,8 @@ from laconic.engine.virtual.network import Network
 from laconic.engine.virtual.post import Trouble, Troubles
 from laconic.engine.virtual.simulate import Simulated
 from laconic.errors import WorkerLost
+from laconic.sync.asp import ASP
+from laconic.worker import Letter
 
 WORKERS, STEPS = 3, 40
 
@@ -85,6 +92,25 @@ def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -
     assert received(calm) == received(out), "every write once, on every machine"
     if strategy.startswith("bsp"):
         assert out.results == calm.results, "sums in rank order do not depend on when they came"
+
+
+def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
+    """Workers repeat what it was told in any order: pushes that come before the first values count all the same."""
+    specs = [TensorSpec("x", (4,), torch.float32)]
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+
+    def shard() -> Shard:
+        store = Store(even(specs, 1), specs, [parameter], optimizer, 2)
+        return Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
+
+    push = Letter("push", {"version": 0}, (torch.ones(4),))
+    first, again = shard(), shard()
+    for letters, machine in (([(0, "plant"), (1, push)], first), ([(1, push), (0, "plant")], again)):
+        for sender, letter in letters:
+            machine.write(sender, Letter("plant", {}, (torch.full((4,), 5.0),)) if letter == "plant" else letter)
+    assert torch.equal(first.store.values[0], again.store.values[0])
+    assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 1
 
 
 @pytest.mark.parametrize("strategy", ["asp / none / ps", "ssp(1)", "bsp / none / ps"])
