@@ -10,6 +10,7 @@ import torch
 
 from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
+from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.server import ServerSync, take_over
@@ -82,6 +83,8 @@ class A2S(ServerSync):
         self._meet(store)
 
     def init(self, section: Section) -> State:
+        if len(section.server.shards) > 1:  # each would call others fast at the same moment, and wait for each other
+            raise StrategyError("a2s decides who is fast in one place: write ps(shards=1)")
         return {"busy": torch.zeros((), dtype=torch.float64)}
 
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
