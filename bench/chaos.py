@@ -126,6 +126,49 @@ class Story:
         return Story(self.sentence, self.latency_seconds, self.straggling, (), ())
 
 
+class Tagged:
+    """A small regression on one worker, whose every push carries a tag."""
+
+    def __init__(self, sentence: str, rank: int, life: int, seed: int) -> None:
+        torch.manual_seed(0)
+        model: Any = torch.nn.Linear(8, 3)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.2)
+        self._model, self._optimizer = laconic.distribute(model, optimizer, sentence)
+        self._draw = torch.Generator().manual_seed(seed)
+        self.server: Any = self._optimizer.session.sections[0].tiers[0].server
+        self._told: list[tuple[str, Any]] = []
+        push = self.server.push
+
+        def tagging(tensors: Any, step: int = 0, **fields: Any) -> Any:
+            self._told.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
+            return self._told[-1][1]
+
+        self.server.push = tagging
+
+    def step(self) -> None:
+        x = torch.randn(16, 8, generator=self._draw)
+        functional.cross_entropy(self._model(x), x[:, :3].argmax(1)).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def acknowledged(self) -> list[str]:
+        """Tags of pushes that have been answered since this was last asked."""
+        answered = [(tag, handle) for tag, handle in self._told if handle.done()]
+        self._told = [told for told in self._told if told not in answered]
+        return [tag for tag, _ in answered]
+
+    def rest(self) -> list[str]:
+        """Those of all others, when they are."""
+        return [tag for tag, handle in self._told if handle.wait()]
+
+    def finish(self) -> float:
+        """The loss of the server's model."""
+        laconic.finish(self._model, self._optimizer)
+        x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(7))
+        with torch.no_grad():
+            return functional.cross_entropy(self._model(x), x[:, :3].argmax(1)).item()
+
+
 def run(story: Story, seed: int) -> Account:
     """On the virtual engine, with real gradients of a small regression."""
     account = Account()
@@ -138,34 +181,14 @@ def run(story: Story, seed: int) -> Account:
         rank = laconic.rank()
         life = lives[rank]
         lives[rank] += 1
-        torch.manual_seed(0)
-        model = torch.nn.Linear(8, 3)
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.2)
-        model, optimizer = laconic.distribute(model, optimizer, story.sentence)
-        draw = torch.Generator().manual_seed(1000 * seed + 10 * rank + life)
-        server = optimizer.session.sections[0].tiers[0].server
-        push, told = server.push, []
-
-        def tagging(tensors: Any, step: int = 0, **fields: Any) -> Any:
-            told.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
-            return told[-1][1]
-
-        server.push = tagging
+        task = Tagged(story.sentence, rank, life, 1000 * seed + 10 * rank + life)
         while made[0] < STEPS * WORKERS:
-            x = torch.randn(16, 8, generator=draw)
-            loss = functional.cross_entropy(model(x), x[:, :3].argmax(1))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            task.step()
             made[0] += 1
             worker.catch_up()  # whoever is behind makes its gradients first
-            account.acknowledged += [tag for tag, handle in told if handle.done()]
-            told[:] = [(tag, handle) for tag, handle in told if not handle.done()]
-        account.acknowledged += [tag for tag, handle in told if handle.wait()]
-        laconic.finish(model, optimizer)
-        x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(7))
-        with torch.no_grad():
-            account.loss = functional.cross_entropy(model(x), x[:, :3].argmax(1)).item()
+            account.acknowledged += task.acknowledged()
+        account.acknowledged += task.rest()
+        account.loss = task.finish()
         account.seconds = worker.clock_seconds()
 
     network = Network.flat(WORKERS + SERVERS, 1e8, story.latency_seconds)

@@ -132,50 +132,22 @@ def _account(ran: tuple[Path, str | None]) -> dict[str, Any]:
 
 def main(folder: Path, sentence: str) -> None:
     """What every process of the run does; servers stay in `distribute`."""
-    import torch
-    from torch.nn import functional
-
     sys.path.insert(0, str(Path(__file__).parent))
-    import laconic
-    from chaos import register
+    from chaos import Tagged, register
     from laconic.engine.config import RunConfig
 
     register()
-    torch.manual_seed(0)
-    model: Any = torch.nn.Linear(8, 3)
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.2)
-    model, optimizer = laconic.distribute(model, optimizer, sentence)
-    rank, life = laconic.rank(), RunConfig.current().life
-    server = optimizer.session.sections[0].tiers[0].server
-    push, told = server.push, []
-
-    def tagging(tensors: Any, step: int = 0, **fields: Any) -> Any:
-        told.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
-        return told[-1][1]
-
-    server.push = tagging
-    draw = torch.Generator().manual_seed(10 * rank + life)
+    rank, life = int(os.environ["RANK"]), RunConfig.current().life
+    task = Tagged(sentence, rank, life, 10 * rank + life)
     with (folder / f"acknowledged-{rank}-{life}").open("w", buffering=1) as acknowledged:
         for _ in range(STEPS):
             begin = time.monotonic()
-            x = torch.randn(16, 8, generator=draw)
-            loss = functional.cross_entropy(model(x), x[:, :3].argmax(1))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            task.step()
             time.sleep(max(0.0, begin + STEP_SECONDS - time.monotonic()))  # as if a step took so long
-            for tag, handle in list(told):
-                if handle.done():
-                    acknowledged.write(tag + "\n")
-                    told.remove((tag, handle))
-        for tag, handle in told:
-            handle.wait()
-            acknowledged.write(tag + "\n")
-    laconic.finish(model, optimizer)
-    x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(7))
-    with torch.no_grad():
-        final = functional.cross_entropy(model(x), x[:, :3].argmax(1)).item()
-    told = server.pull(wants="tags").wait().fields
+            acknowledged.writelines(f"{tag}\n" for tag in task.acknowledged())
+        acknowledged.writelines(f"{tag}\n" for tag in task.rest())
+    final = task.finish()
+    told = task.server.pull(wants="tags").wait().fields
     content = {"loss": final, "tags": [fields["tags"] for fields in told]}
     (folder / f"listed-{rank}-{life}.json").write_text(json.dumps(content))
 

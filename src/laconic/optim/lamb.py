@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from laconic.optim.checks import not_negative
+from laconic.optim.layerwise import Layerwise
 
 
-class LAMB(Optimizer):
+class LAMB(Layerwise):
     """w = w − lr·ratio·u with u = Adam's bias-corrected direction + decay·w and ratio = phi(‖w‖)/‖u‖ in each layer.
 
     phi is the identity, or clips to `norm_bounds`; the ratio is 1 where a norm is 0. A "layer" is a parameter tensor. A
@@ -34,18 +33,6 @@ class LAMB(Optimizer):
         not_negative(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**settings, "norm_bounds": norm_bounds, "adapt": adapt})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None:
-                    self._step(w, w.grad, group)
-        return loss
 
     def _step(self, w: Tensor, g: Tensor, group: dict[str, Any]) -> None:
         state = self.state[w]

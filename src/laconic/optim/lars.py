@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from laconic.optim.checks import not_negative
+from laconic.optim.layerwise import Layerwise
 
 
-class LARS(Optimizer):
+class LARS(Layerwise):
     """SGD with momentum whose step, in each layer, is a fixed share of the weights' norm.
 
     lambda = trust·‖w‖ / (‖g‖ + decay·‖w‖), v = momentum·v + lr·lambda·(g + decay·w), w = w − v. The learning rate is
@@ -33,18 +32,6 @@ class LARS(Optimizer):
         not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, settings)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None:
-                    self._step(w, w.grad, group)
-        return loss
 
     def _step(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
         rate: Any = group["lr"]

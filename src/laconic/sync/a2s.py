@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -33,7 +33,6 @@ class A2S(ServerSync):
     slow: float = knob(
         0.6, low=0, doc="below this share of the largest speed a worker is slow; 0: nobody, 2: everybody"
     )
-    blocks: ClassVar[bool] = True
 
     def open(self, store: Store) -> None:
         store.memory = {"waiting": {}, "applied": {}, "seconds": {}}

@@ -13,8 +13,8 @@ from torch import Tensor
 from laconic.errors import ContractError, StrategyError
 from laconic.registry import technique
 from laconic.sync.base import Section, State
-from laconic.sync.gossip import Gossiping, models, take
-from laconic.sync.outer import keep, kept
+from laconic.sync.gossip import Gossiping
+from laconic.sync.tensors import copies, copy_into, keep, kept
 from laconic.worker import Letter
 
 _MEAN = "mean"
@@ -104,7 +104,7 @@ class ADPSGD(Gossiping):
         return state
 
     def begin(self, section: Section) -> State:
-        return keep("x", models(section))
+        return keep("x", copies(section.parameters))
 
     @staticmethod
     def _sides(section: Section) -> list[int]:
@@ -127,24 +127,24 @@ class ADPSGD(Gossiping):
         if self.is_active(section):
             if section.under_way(_MEAN):
                 mean = yield from section.arrive(_MEAN)
-                take(section, [m + change for m, change in zip(mean, changes, strict=True)])
+                copy_into(section.parameters, [m + change for m, change in zip(mean, changes, strict=True)])
             if (other := self.neighbour(section)) is not None:
-                section.start(_MEAN, _say(section, other, "average", models(section)))
+                section.start(_MEAN, _say(section, other, "average", copies(section.parameters)))
         else:
-            take(section, (yield from _say(section, section.group.rank, "add", changes)))
-        return keep("x", models(section))
+            copy_into(section.parameters, (yield from _say(section, section.group.rank, "add", changes)))
+        return keep("x", copies(section.parameters))
 
     def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
         """No averaging is under way any more; then all meet in the mean, the machines too."""
         if section.under_way(_MEAN):
-            take(section, (yield from section.arrive(_MEAN)))
+            copy_into(section.parameters, (yield from section.arrive(_MEAN)))
         yield from section.mean([torch.zeros(1)])
         if not self.is_active(section):
             (answer,) = yield [section.call(_model(section.group.rank), Letter("ask"), writes=False)]
-            take(section, list(answer.tensors))
+            copy_into(section.parameters, list(answer.tensors))
         yield from super().leave(section, state)
         if not self.is_active(section):
-            yield from _say(section, section.group.rank, "replace", models(section))
+            yield from _say(section, section.group.rank, "replace", copies(section.parameters))
         yield from section.mean([torch.zeros(1)])
 
 

@@ -15,7 +15,7 @@ from laconic.sync.base import Section, State
 from laconic.sync.controller import Controlled, Decision, Observed
 from laconic.sync.local import Averaging
 from laconic.sync.momentum import treat_momentum
-from laconic.sync.outer import keep, kept
+from laconic.sync.tensors import keep, kept
 
 
 @technique("adacomm", paper="Wang and Joshi, MLSys 2019")

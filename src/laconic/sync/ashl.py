@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, copies, take_over
+from laconic.sync.server import ServerSync, take_over
+from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
 
 
@@ -40,7 +41,6 @@ class ASHL(ServerSync):
     fine: int = knob(1, low=1, doc="local steps of the slowest worker after it")
     staleness: int = knob(2, low=0, doc="rounds by which a worker may be ahead after the switch")
     switch: float = knob(1.0, doc="loss below which the fine stage begins")
-    blocks: ClassVar[bool] = True
 
     # ------------------------------------------------------------------------------------------ server
 
@@ -77,7 +77,7 @@ class ASHL(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     def init(self, section: Section) -> State:
-        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        anchor = keep("x", copies(section.parameters))
         clock = torch.tensor([section.seconds, section.waited_seconds, 0.0], dtype=torch.float64)
         return {**anchor, "left": torch.tensor(1), "done": torch.tensor(0), "clock": clock}
 
@@ -88,7 +88,8 @@ class ASHL(ServerSync):
             return {**state, "left": torch.tensor(left), "done": torch.tensor(done)}
         began, waited, transfer = state["clock"].tolist()
         busy = (section.seconds - began) - (section.waited_seconds - waited)
-        changes = [p.detach() - state[f"x{i}"] for i, p in enumerate(section.parameters)]
+        anchors = kept(state, "x", range(len(section.parameters)))
+        changes = [p.detach() - x for p, x in zip(section.parameters, anchors, strict=True)]
         asked = section.seconds
         report: dict[str, Any] = {"step_seconds": busy / done, "transfer_seconds": transfer}
         if (loss := section.logged("loss")) is not None:
@@ -99,5 +100,5 @@ class ASHL(ServerSync):
         take_over(section, pulled)
         section.note(local_steps=pulled.lowest("steps"), fine=float(bool(pulled.fields[0]["fine"])))
         clock = torch.tensor([section.seconds, section.waited_seconds, transfer], dtype=torch.float64)
-        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        anchor = keep("x", copies(section.parameters))
         return {**anchor, "left": torch.tensor(pulled.lowest("steps")), "done": torch.tensor(0), "clock": clock}

@@ -19,6 +19,9 @@ from laconic.theory import rates
 from laconic.theory.delayed.momentum import first_guess
 from laconic.worker import Field
 
+STALENESS = ("ignore", "inverse", "capped", "drop", "adaptive", "picky")
+"""What may become of a stale gradient's rate."""
+
 
 @technique("asp", aliases=["async", "asynchronous"], paper="Agarwal and Duchi, NIPS 2011")
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class ASP(PushPull):
 
     staleness: str = knob(
         "ignore",
-        choices=("ignore", "inverse", "capped", "drop", "adaptive", "picky"),
+        choices=STALENESS,
         doc="what a stale gradient's rate becomes",
     )
     share: float | None = knob(None, above=0, doc="of the rate for one push; default 1/N")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.gossip import Gossiping, models, take
-from laconic.sync.outer import keep, kept
+from laconic.sync.gossip import Gossiping
+from laconic.sync.tensors import copies, copy_into, keep, kept
 
 
 @technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")
@@ -34,7 +34,9 @@ class CooperativeSGD(Gossiping):
 
     def begin(self, section: Section) -> State:
         hosted = self._hosted(section, section.group.rank)[1:]
-        return {name: tensor for node in hosted for name, tensor in keep(f"node.{node}", models(section)).items()}
+        return {
+            name: tensor for node in hosted for name, tensor in keep(f"node.{node}", copies(section.parameters)).items()
+        }
 
     def _hosted(self, section: Section, rank: int) -> list[int]:
         """The nodes that live with a worker: its own, and the auxiliary ones dealt round."""
@@ -47,7 +49,9 @@ class CooperativeSGD(Gossiping):
         matrix = section.mixing(self.auxiliary).at(section.step // self.period)
         rank, everything = section.group.rank, range(len(section.parameters))
         mine = self._hosted(section, rank)
-        own = {mine[0]: models(section)} | {node: kept(state, f"node.{node}", everything) for node in mine[1:]}
+        own = {mine[0]: copies(section.parameters)} | {
+            node: kept(state, f"node.{node}", everything) for node in mine[1:]
+        }
         said: dict[int, list[Tensor]] = {node: section.said(model) for node, model in own.items()}
         told, heard, names = {}, {}, {}
         for peer in (r for r in range(section.group.size) if r != rank):
@@ -60,7 +64,7 @@ class CooperativeSGD(Gossiping):
             count = len(everything)
             said |= {node: tensors[k * count : (k + 1) * count] for k, node in enumerate(names[peer])}
         mixed = {node: _mixed(node, own[node], said, matrix[node]) for node in mine}
-        take(section, mixed[mine[0]])
+        copy_into(section.parameters, mixed[mine[0]])
         return {name: x for node in mine[1:] for name, x in keep(f"node.{node}", mixed[node]).items()}
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State, Talk
-from laconic.sync.gossip import Gossiping, models, take
-from laconic.sync.outer import keep, kept
+from laconic.sync.gossip import Gossiping
+from laconic.sync.tensors import copies, copy_into, keep, kept
 
 
 @technique("detsgrad", paper="George and Gurram, AAAI 2020, arXiv 1909.05020")
@@ -37,9 +37,9 @@ class DETSGRAD(Gossiping):
         section.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
     def begin(self, section: Section) -> State:
-        state = keep("x", models(section)) | keep("said", models(section))
+        state = keep("x", copies(section.parameters)) | keep("said", copies(section.parameters))
         for j in self._neighbours(section):
-            state |= keep(f"heard.{j}", models(section))
+            state |= keep(f"heard.{j}", copies(section.parameters))
         return state | {"broadcasts": torch.zeros((), dtype=torch.int64)}
 
     @staticmethod
@@ -66,7 +66,7 @@ class DETSGRAD(Gossiping):
         for j in self._neighbours(section):
             for x, own, other in zip(moved, said, kept(state, f"heard.{j}", everything), strict=True):
                 x.sub_(own - other, alpha=beta * float(row[j]))
-        take(section, moved)
+        copy_into(section.parameters, moved)
         silent = _distance(said, moved) <= self.may_go_unsaid(section, step + 1)
         heard = yield from self._broadcast(section, [] if silent else moved)
         state = state | keep("x", moved)
@@ -84,7 +84,7 @@ class DETSGRAD(Gossiping):
         flags = yield from section.swap(dict.fromkeys(neighbours, speaks), dict.fromkeys(neighbours, speaks), 1.0)
         speaking = [j for j, (flag,) in flags.items() if bool(flag)]
         told = dict.fromkeys(neighbours, model) if model else {}
-        return (yield from section.swap(told, dict.fromkeys(speaking, models(section))))
+        return (yield from section.swap(told, dict.fromkeys(speaking, copies(section.parameters))))
 
 
 def _distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:

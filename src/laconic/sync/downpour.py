@@ -13,6 +13,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.tensors import keep, kept
 from laconic.worker import Field, whole
 
 
@@ -57,12 +58,13 @@ class Downpour(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     def init(self, section: Section) -> State:
-        return {f"sum.{i}": torch.zeros_like(p) for i, p in enumerate(section.parameters)} if self.n_push > 1 else {}
+        return keep("sum", [torch.zeros_like(p) for p in section.parameters]) if self.n_push > 1 else {}
 
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
         accrued = section.gradients
         if self.n_push > 1:
-            accrued = [state[f"sum.{i}"] + g for i, g in enumerate(accrued)]
+            sums = kept(state, "sum", range(len(accrued)))
+            accrued = [total + g for total, g in zip(sums, accrued, strict=True)]
         pushes, fetches = ((section.step + 1) % every == 0 for every in (self.n_push, self.n_fetch))
         if not fetches:
             section.apply()
@@ -77,7 +79,7 @@ class Downpour(ServerSync):
             section.note(version_spread=max(versions) - min(versions))
         if self.n_push == 1:
             return state
-        return {f"sum.{i}": torch.zeros_like(a) if pushes else a for i, a in enumerate(accrued)}
+        return keep("sum", [torch.zeros_like(a) if pushes else a for a in accrued])
 
     def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
         yield from meet_at_server(section)

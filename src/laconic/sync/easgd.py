@@ -14,7 +14,8 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.gathered import bring, complete, has_brought, open_round
-from laconic.sync.server import ServerSync, copies, meet_at_server
+from laconic.sync.server import ServerSync, meet_at_server
+from laconic.sync.tensors import copies
 from laconic.worker import Field
 
 _SENT = "sent"

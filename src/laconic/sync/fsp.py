@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, copies, take_over
+from laconic.sync.gathered import bring, complete, open_round
+from laconic.sync.server import ServerSync, take_over
+from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
 
 
@@ -46,24 +48,18 @@ class FSP(ServerSync):
 
     first: int = knob(8, low=2, doc="steps per worker in the first interval")
     longest: int = knob(256, low=2, doc="steps per worker in any interval")
-    blocks: ClassVar[bool] = True
 
     # ------------------------------------------------------------------------------------------ server
 
     def open(self, store: Store) -> None:
-        zeros = [torch.zeros_like(value) for value in store.values]
-        store.memory = {
-            "interval": 0, "called": -1, "limit": self.first * store.size, "work": 0, "losses": [], "latest": {},
-            "sum": zeros, "weight": 0.0, "brought": [],
-        }  # fmt: skip
+        store.memory = {"interval": 0, "called": -1, "limit": self.first * store.size, "weight": 0.0}
+        store.memory |= {"work": 0, "losses": [], "latest": {}}
+        open_round(store)
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         weight = float(push.fields["steps"])  # type: ignore[arg-type]
-        memory = store.memory
-        for total, change in zip(memory["sum"], push.tensors, strict=True):
-            total.add_(change, alpha=weight)
-        memory["weight"] += weight
-        memory["brought"].append(push.worker)
+        bring(store, push, weight)
+        store.memory["weight"] += weight
         self._close(store)
         return {}
 
@@ -81,18 +77,16 @@ class FSP(ServerSync):
 
     def _close(self, store: Store) -> None:
         """All members have brought their changes: average, and set the next interval's length."""
-        memory = store.memory
-        if not memory["brought"] or not all(w in memory["brought"] for w in store.clocks):
+        memory, done = store.memory, complete(store)
+        if done is None:
             return
-        store.add(memory["sum"], 1 / memory["weight"])
-        for total in memory["sum"]:
-            total.zero_()
+        store.add(done[0], 1 / memory["weight"])
         losses = memory["losses"]
         if len(losses) >= 5:
             bend = breakpoint_of(range(1, len(losses) + 1), [losses[0] - loss for loss in losses])
             longer = 2 * memory["limit"] if bend > 0.75 * memory["limit"] else bend
             memory["limit"] = int(min(max(longer, 2 * store.size), self.longest * store.size))
-        memory.update(interval=memory["interval"] + 1, weight=0.0, brought=[], work=0, losses=[])
+        memory.update(interval=memory["interval"] + 1, weight=0.0, work=0, losses=[])
 
     def readable(self, store: Store, pull: Pull) -> bool:
         interval = int(pull.fields["interval"])  # type: ignore[arg-type]
@@ -110,7 +104,7 @@ class FSP(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     def init(self, section: Section) -> State:
-        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        anchor = keep("x", copies(section.parameters))
         return {**anchor, "interval": torch.tensor(0), "steps": torch.tensor(0)}
 
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
@@ -125,14 +119,15 @@ class FSP(ServerSync):
         if not section.has_arrived("call"):
             return {**state, "steps": torch.tensor(steps)}
         yield from section.arrive("call")
-        changes = [p.detach() - state[f"x{i}"] for i, p in enumerate(section.parameters)]
+        anchors = kept(state, "x", range(len(section.parameters)))
+        changes = [p.detach() - x for p, x in zip(section.parameters, anchors, strict=True)]
         _, pulled = yield [
             section.server.push(changes, section.step, steps=steps),
             section.server.pull(wants="values", interval=interval),
         ]
         take_over(section, pulled)
         section.note(interval=pulled.lowest("limit"), local_steps=steps)
-        anchor = {f"x{i}": x for i, x in enumerate(copies(section.parameters))}
+        anchor = keep("x", copies(section.parameters))
         return {**anchor, "interval": torch.tensor(interval + 1), "steps": torch.tensor(0)}
 
 

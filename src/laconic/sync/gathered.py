@@ -14,10 +14,10 @@ def open_round(store: Store) -> None:
     store.memory["brought"] = []
 
 
-def bring(store: Store, push: Push) -> None:
+def bring(store: Store, push: Push, weight: float = 1.0) -> None:
     """One worker's part of this round."""
     for total, part in zip(store.memory["sum"], push.tensors, strict=True):
-        total.add_(part)
+        total.add_(part, alpha=weight)
     store.memory["brought"].append(push.worker)
 
 

@@ -10,25 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from laconic.registry import technique
 from laconic.sync.base import Section, State, Sync
-from laconic.sync.outer import keep, kept
+from laconic.sync.tensors import copies, copy_into, keep, kept
 from laconic.topology.mixing import Matrix
 
 _MIX = "mix"
-
-
-def models(section: Section) -> list[Tensor]:
-    """This worker's parameters as they are now, copied."""
-    return [p.detach().clone() for p in section.parameters]
-
-
-def take(section: Section, tensors: list[Tensor]) -> None:
-    """Put these in the parameters' place."""
-    for parameter, tensor in zip(section.parameters, tensors, strict=True):
-        parameter.data.copy_(tensor)
 
 
 class Gossiping(Sync):
@@ -73,15 +61,15 @@ class DPSGD(Gossiping):
         section.mixing().must_be(self.name, "doubly")
 
     def begin(self, section: Section) -> State:
-        return keep("x", models(section))
+        return keep("x", copies(section.parameters))
 
     @torch.no_grad()
     def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
         everything = range(len(section.parameters))
         before = kept(state, "x", everything)
         mixed = (yield from section.arrive(_MIX)) if section.under_way(_MIX) else before  # at first all are equal
-        take(section, [m + (p - x) for m, p, x in zip(mixed, section.parameters, before, strict=True)])
-        x = models(section)
+        copy_into(section.parameters, [m + (p - x) for m, p, x in zip(mixed, section.parameters, before, strict=True)])
+        x = copies(section.parameters)
         section.start(_MIX, section.mix(x, section.mixing().at(section.step + 1)))
         return keep("x", x)
 
@@ -128,10 +116,10 @@ class D2(Gossiping):
         before, rate = float(state["rate"]), section.rate
         scale = rate / before if before else 1.0
         corrections = kept(state, "correction", range(len(section.parameters)))
-        left = models(section)
+        left = copies(section.parameters)
         y = [x.add(c, alpha=scale) for x, c in zip(left, corrections, strict=True)]
         mixed = yield from section.mix(y, self.matrix(section))
-        take(section, mixed)
+        copy_into(section.parameters, mixed)
         state = keep("correction", [m - x for m, x in zip(mixed, left, strict=True)])
         return state | {"rate": torch.tensor(rate, dtype=torch.float64)}
 

@@ -11,8 +11,7 @@ import torch
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State, Sync, average_buffers
-from laconic.sync.outer import keep, kept
-from laconic.sync.server import copies
+from laconic.sync.tensors import copies, keep, kept
 
 
 @technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")

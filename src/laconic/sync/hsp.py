@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ class HSP(ServerSync):
 
     ahead: float | None = knob(0.5, low=0, doc="waiting over computing from which on to compute ahead; none: never")
     fresh: int = knob(16, low=1, doc="every so many iterations all wait for new weights")
-    blocks: ClassVar[bool] = True
 
     # ------------------------------------------------------------------------------------------ server
 

@@ -14,8 +14,8 @@ from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.outer import keep, kept
-from laconic.sync.server import ServerSync, copies, meet_at_server, take_over
+from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
 
 _EAGER = {"worker": 0.1, "server": 1.0}
@@ -50,7 +50,6 @@ class LAG(ServerSync):
     history: int = knob(10, low=1, doc="steps whose lengths make the threshold")
     smoothness: tuple[float, ...] = knob((), above=0, doc="L of every worker, for by=server; none: estimated")
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
-    blocks: ClassVar[bool] = True
 
     def threshold(self, changes: Sequence[float], rate: float) -> float:
         """From the squared lengths of the last steps."""

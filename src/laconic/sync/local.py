@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Section, State, Sync, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
-from laconic.sync.outer import keep, kept
+from laconic.sync.tensors import keep, kept
 
 
 class Averaging(Sync):

@@ -10,7 +10,8 @@ import torch
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.gossip import Gossiping, models, take
+from laconic.sync.gossip import Gossiping
+from laconic.sync.tensors import copies, copy_into
 from laconic.topology.matchings import Activation, activation
 
 
@@ -36,5 +37,5 @@ class MATCHA(Gossiping):
     @torch.no_grad()
     def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
         matrix = self.plan(section).at(section.step, section.seed)
-        take(section, (yield from section.mix(models(section), matrix)))
+        copy_into(section.parameters, (yield from section.mix(copies(section.parameters), matrix)))
         return state

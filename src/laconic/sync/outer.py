@@ -17,16 +17,7 @@ from torch import Tensor
 
 from laconic.registry import knob
 from laconic.sync.base import Section, State, Sync, Talk, average_buffers
-
-
-def kept(state: State, name: str, which: Sequence[int]) -> list[Tensor]:
-    """What a rule remembers under a name of these parameters."""
-    return [state[f"{name}.{i}"] for i in which]
-
-
-def keep(name: str, tensors: Sequence[Tensor]) -> State:
-    """One tensor per parameter, as it is saved."""
-    return {f"{name}.{i}": tensor for i, tensor in enumerate(tensors)}
+from laconic.sync.tensors import keep, kept
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State, Talk
-from laconic.sync.outer import Outer, kept
+from laconic.sync.outer import Outer
+from laconic.sync.tensors import kept
 
 _MEAN = "mean"
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.asp import ASP
+from laconic.sync.asp import ASP, STALENESS
 from laconic.sync.base import Section, State, Talk
-from laconic.sync.server import copy_into
+from laconic.sync.tensors import copy_into
 from laconic.worker import whole
 
 
@@ -30,7 +30,7 @@ class PSPlus(ASP):
 
     staleness: str = knob(
         "inverse",
-        choices=("ignore", "inverse", "capped", "drop", "adaptive", "picky"),
+        choices=STALENESS,
         doc="what a stale gradient's rate becomes",
     )
     share: float | None = knob(1.0, above=0, doc="of the rate for one push; none: 1/N")

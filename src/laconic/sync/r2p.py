@@ -34,7 +34,6 @@ class R2P(ServerSync):
 
     batch: int | None = knob(None, low=1, doc="samples of all workers together; none: every worker keeps the script's")
     retune: int = knob(10, low=1, doc="turns of every worker between two divisions of the batch")
-    blocks: ClassVar[bool] = True
     steers: ClassVar[bool] = True
 
     # ------------------------------------------------------------------------------------------ server

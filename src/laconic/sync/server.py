@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from laconic.architecture.server.client import Pulled
 from laconic.architecture.server.machine import Rule
 from laconic.sync.base import Section, State, Sync, Talk, average_buffers
+from laconic.sync.tensors import copy_into
 from laconic.worker import Field, whole
 
 
@@ -25,8 +25,6 @@ class ServerSync(Sync, Rule):
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
     races: ClassVar[bool] = True
-    blocks: ClassVar[bool] = False
-    """Whether a worker that falls silent is waited for, until it counts as lost."""
 
     def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
         """What the server has is the model, whoever goes on changing it."""
@@ -60,18 +58,6 @@ def meet_at_server(section: Section) -> Talk:
     yield from average_buffers(section)
 
 
-@torch.no_grad()
 def take_over(section: Section, pulled: Pulled) -> None:
     """The values that were read become this worker's parameters."""
     copy_into(section.parameters, pulled.tensors)
-
-
-@torch.no_grad()
-def copy_into(parameters: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)
-
-
-def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """As they are now, whatever happens to them later."""
-    return [tensor.detach().clone() for tensor in tensors]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.gossip import Gossiping, models, take
-from laconic.sync.outer import keep, kept
+from laconic.sync.gossip import Gossiping
+from laconic.sync.tensors import copies, copy_into, keep, kept
 
 
 @technique(
@@ -37,7 +37,7 @@ class SGP(Gossiping):
         section.mixing().must_be(self.name, "column")
 
     def begin(self, section: Section) -> State:
-        x = models(section)
+        x = copies(section.parameters)
         kind = torch.promote_types(x[0].dtype, torch.float32)
         return keep("x", x) | {"w": torch.ones((), dtype=kind, device=x[0].device)}
 
@@ -63,7 +63,7 @@ class SGP(Gossiping):
     @staticmethod
     def _hold(section: Section, mine: list[Tensor]) -> State:
         *x, w = mine
-        take(section, [x / w for x in x])
+        copy_into(section.parameters, [x / w for x in x])
         return keep("x", x) | {"w": w}
 
     @torch.no_grad()
@@ -74,5 +74,5 @@ class SGP(Gossiping):
             if section.under_way(str(step)):
                 *heard, weight = yield from section.arrive(str(step))
                 x, w = [a + b for a, b in zip(x, heard, strict=True)], w + weight
-        take(section, x)
+        copy_into(section.parameters, x)
         yield from super().leave(section, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -12,7 +12,8 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, copies, copy_into, meet_at_server, take_over
+from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.tensors import copies, copy_into
 from laconic.worker import Field
 
 
@@ -27,7 +28,6 @@ class SSP(ServerSync):
     """
 
     staleness: int = knob(3, low=0, doc="clocks by which the fastest worker may be ahead of the slowest")
-    blocks: ClassVar[bool] = True
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         if self.staleness > 0:

@@ -57,6 +57,10 @@ class Answers:
         return self._combine(letters)
 
 
+def _receipt(letters: list[Letter]) -> Receipt:
+    return Receipt(tuple(letter.fields for letter in letters))
+
+
 @dataclass(eq=False)
 class Server:
     """One worker's view of all shards of one model.
@@ -118,13 +122,13 @@ class Server:
             words = self._words(tensors, k, step, exact)
             letter = {"version": versions[k], "step": step, **changed, **words[0], **fields}
             sent.append(self.shards[k].write(Letter("push", letter, words[1])))
-        return Answers(sent, lambda letters: Receipt(tuple(letter.fields for letter in letters)))
+        return Answers(sent, _receipt)
 
     def tell(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Report something; to another group's server where that coordinates."""
         shards = self.groups[self.group if group is None else group]
         sent = [shards[k].write(Letter("tell", fields)) for k in self._chosen(only)]
-        return Answers(sent, lambda answers: Receipt(tuple(answer.fields for answer in answers)))
+        return Answers(sent, _receipt)
 
     def pull(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Read the values, as soon as the rule lets this worker."""
@@ -136,9 +140,7 @@ class Server:
                 return Pulled(list(letters[0].tensors), (letters[0].fields,))
             if not any(letter.tensors for letter in letters):  # the rule had only something to say
                 return Pulled([], tuple(letter.fields for letter in letters))
-            for k, letter in zip(chosen, letters, strict=True):
-                self.versions[k] = letter.number("version")
-            return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
+            return self._values(letters)
 
         return Answers(asked, combine)
 
@@ -179,13 +181,7 @@ class Server:
 
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
-        asked = [shard.read(Letter("peek")) for shard in self.shards]
-
-        def combine(letters: list[Letter]) -> Pulled:
-            self.versions = [letter.number("version") for letter in letters]
-            return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
-
-        return Answers(asked, combine)
+        return Answers([shard.read(Letter("peek")) for shard in self.shards], self._values)
 
     def leave(self) -> Generator[list[Handle], Any, None]:
         """Say goodbye, so that nobody waits for this worker."""
@@ -233,6 +229,11 @@ class Server:
         parts = [x.detach().clone().view(s.shape) for s, x in zip(specs, self._slices(tensors, k), strict=True)]
         meeting = partial(self.meetings, self.worker.rank, step)
         return said(self.compressor, specs, parts, self.memory, meeting)
+
+    def _values(self, letters: list[Letter]) -> Pulled:
+        """What all shards hold, and which version of it the next push was computed at."""
+        self.versions = [letter.number("version") for letter in letters]
+        return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
 
     def _joined(self, letters: Sequence[Letter]) -> list[Tensor]:
         """From what the shards said back to one tensor per parameter."""

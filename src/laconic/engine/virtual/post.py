@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from laconic.engine.ledger import Ledger
 from laconic.engine.post.codec import wire_bytes
@@ -25,6 +25,10 @@ from laconic.worker import Home, Letter, Machine
 
 if TYPE_CHECKING:
     from laconic.engine.virtual.worker import World
+
+
+Sizes = tuple[int, int]
+"""Bytes of a message's tensors, and all others."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Office:
     """Where one machine lives."""
 
     address: str
+    number: int  # under which it speaks to other machines
     node: int
     server: int
     build: Callable[[], Machine]
@@ -134,7 +139,7 @@ class Posts:
             return
         server = home.number % self._servers if home.on == "server" and self._servers else home.number % self._size
         node = self._size + server if home.on == "server" and self._servers else server
-        office = self.offices[address] = Office(address, node, server, build, Inbox(build()))
+        office = self.offices[address] = Office(address, -1 - len(self.offices), node, server, build, Inbox(build()))
         for rank in absent:
             office.inbox.machine.lose(rank)
         if self._troubles.each:
@@ -143,20 +148,20 @@ class Posts:
     def call(self, rank: int, address: str, letter: Letter, writes: bool, seconds: float) -> Call:
         if address not in self.offices:
             raise LaconicError(f"nobody is at the address {address!r}")
-        line = self._lines.get((rank, address))
-        if line is None:
-            line = self._lines[rank, address] = _Line(
-                Outbox(rank, self._lives.get(rank, 0)), rank, self._lives.get(rank, 0)
-            )
+        office, line = self.offices[address], self._line(rank, address, rank, self._lives.get(rank, 0))
         envelope = line.outbox.post(letter, writes)
         call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}")
-        if self.offices[address].server in self._gone:
-            self._world.clock.end(
-                line.waiting.pop((writes, envelope.number)), seconds, _lost(self.offices[address].server)
-            )
-            return call
-        self._send(line, self.offices[address], envelope, seconds)
+        if office.server in self._gone:
+            del line.waiting[writes, envelope.number]
+            self._world.clock.end(call, seconds, _lost(office.server))
+        else:
+            self._send(line, office, envelope, seconds)
         return call
+
+    def _line(self, sender: int, address: str, node: int, life: int) -> _Line:
+        if (sender, address) not in self._lines:
+            self._lines[sender, address] = _Line(Outbox(sender, life), node, life)
+        return self._lines[sender, address]
 
     def say_goodbye(self, rank: int, seconds: float) -> None:
         """A worker's script has ended; whatever it has said before arrives first."""
@@ -180,8 +185,9 @@ class Posts:
             while line.flying and line.flying[0][1]:
                 self._deliver(office, line.flying.popleft()[0], now)
 
-        self._count(envelope.sender, office.address, envelope)
-        self._travel(office.address, envelope, line.node, office.node, seconds, arrived)
+        sizes = wire_bytes(office.address, envelope)
+        self._count(envelope.sender, "letter", sizes)
+        self._travel(envelope.letter, sizes, line.node, office.node, seconds, arrived)
 
     def _deliver(self, office: Office, envelope: Envelope, seconds: float) -> None:
         if self._troubles.blocks(seconds, office.server, envelope.sender):
@@ -200,11 +206,7 @@ class Posts:
         """Machines speak to machines as workers do, under a number of their own."""
         outgoing, office.inbox.machine.outgoing = office.inbox.machine.outgoing, []
         for address, letter in outgoing:
-            sender = -1 - list(self.offices).index(office.address)
-            key = (sender, address)
-            if key not in self._lines:
-                self._lines[key] = _Line(Outbox(sender, office.inbox.epoch), office.node, office.inbox.epoch)
-            line = self._lines[key]
+            line = self._line(office.number, address, office.node, office.inbox.epoch)
             envelope = line.outbox.post(letter, writes=True)
             line.waiting[True, envelope.number] = Call("relay")
             self._send(line, self.offices[address], envelope, seconds)
@@ -213,13 +215,14 @@ class Posts:
         for answer in answers:
             line = self._lines.get((answer.to, office.address))
             if line is not None:
-                heard = partial(self._heard, line, office, answer)
-                self._travel(office.address, answer, office.node, line.node, seconds, heard)
+                sizes = wire_bytes(office.address, answer)
+                heard = partial(self._heard, line, office, answer, sizes)
+                self._travel(answer.letter, sizes, office.node, line.node, seconds, heard)
 
-    def _heard(self, line: _Line, office: Office, answer: Answer, seconds: float) -> None:
+    def _heard(self, line: _Line, office: Office, answer: Answer, sizes: Sizes, seconds: float) -> None:
         if self._troubles.blocks(seconds, office.server, answer.to):
             return
-        self._count(answer.to, office.address, answer)
+        self._count(answer.to, "answer", sizes)
         letter, again = line.outbox.heard(answer)
         if letter is not None:
             call = line.waiting.pop((answer.writes, answer.number))
@@ -230,33 +233,31 @@ class Posts:
 
     def _travel(
         self,
-        address: str,
-        said: Envelope | Answer,
+        letter: Letter | None,
+        sizes: Sizes,
         source: int,
         to: int,
         seconds: float,
         arrived: Callable[[float], None],
     ) -> None:
         """The very frames that a real letter has, by their length."""
-        payload, beside = wire_bytes(address, said)
-        tensors = said.letter.tensors if said.letter is not None else ()
-        flow = flows.message(payload + beside)
+        tensors = letter.tensors if letter is not None else ()
+        flow = flows.message(sum(sizes))
 
         def ended(now: float) -> None:
-            if said.letter is not None and tensors:
-                self.trips.append(Trip(said.letter.kind, source, to, said.letter.nbytes, seconds, now))
+            if letter is not None and tensors:
+                self.trips.append(Trip(letter.kind, source, to, letter.nbytes, seconds, now))
             arrived(now)
 
         job = self._world.network.job("message", tensors[0] if tensors else None, flow, (source, to), ended)
         self._world.clock.fluid.add(job, seconds)
 
-    def _count(self, rank: int, address: str, said: Envelope | Answer) -> None:
+    def _count(self, rank: int, what: Literal["letter", "answer"], sizes: Sizes) -> None:
         """In a worker's ledger: what it sends, and what arrives."""
         ledger = self._ledgers.get(rank)
         if ledger is not None:
-            payload, beside = wire_bytes(address, said)
-            total, sends = payload + beside, isinstance(said, Envelope)
-            ledger.record("letter" if sends else "answer", total * sends, total * (not sends), beside / total)
+            total, sends = sum(sizes), what == "letter"
+            ledger.record(what, total * sends, total * (not sends), sizes[1] / total)
 
     # ------------------------------------------------------------------------------------------ trouble
 
@@ -267,8 +268,7 @@ class Posts:
                 assert office.snapshot is not None
                 office.inbox = Inbox(office.build(), office.inbox.epoch + 1)
                 office.inbox.restore(office.snapshot)
-                number = -1 - list(self.offices).index(office.address)
-                for key in [key for key in self._lines if key[0] == number]:
+                for key in [key for key in self._lines if key[0] == office.number]:
                     del self._lines[key]
 
     def _give_up(self, server: int, seconds: float) -> None:
