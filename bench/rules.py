@@ -76,7 +76,7 @@ RULES = (
     Rule("lag", f"lag / {SERVED}"),
     Rule("fsp", f"fsp / {SERVED}", equal=False),
     Rule("gssp", f"gssp / {SERVED}", equal=False),
-    Rule("a2s", "a2s / none / ps", equal=False),
+    Rule("a2s", f"a2s / {SERVED}", equal=False),
     Rule("ashl", f"ashl / {SERVED}", equal=False),
     Rule("dpsgd", "dpsgd"),
     Rule("d2", "d2"),

@@ -94,7 +94,7 @@ def test_shards_are_equal_and_one_more_moves_its_share_only(shards: int) -> None
 
 def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a shard holds follows on both sides from the model and the word, so that no list of ranges ever travels:
-    beside its values the second push of any model says its version and step, and nothing that grows with it."""
+    beside its values the second push of any model says its version, clock and step, and nothing that grows with it."""
     told: list[tuple[str, list[str]]] = []
     call = VirtualWorker.call
 
@@ -114,5 +114,5 @@ def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VirtualWorker, "call", overheard)
     laconic.simulate(body, 1)
     pushes = [fields for kind, fields in told if kind == "push"]
-    assert len(pushes) == 4 and pushes[2:] == [["step", "version"]] * 2
+    assert len(pushes) == 4 and pushes[2:] == [["clock", "step", "version"]] * 2
     assert all(fields == [] for kind, fields in told if kind == "pull")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
-from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.server import ServerSync, take_over
-from laconic.worker import Field
+from laconic.sync.tensors import copies
+from laconic.worker import Field, whole
+
+_NONE = -1  # the round of a worker that has met nobody yet, or is slow
 
 
 @technique("a2s", paper="Tan et al., International Journal of Intelligent Systems 37(12), 2022")
@@ -24,9 +27,11 @@ class A2S(ServerSync):
 
     The server knows everybody's count of pushes and time per step. A worker is slow while its speed is below `slow`
     times that of the fastest; fast ones may differ by `threshold` pushes and are applied together, as their mean. A
-    slow worker's gradient is applied on arrival with 1/(1+tau) of the rate and it never waits. Readings chosen (the
-    paper's formulas are not established): speeds from time spent computing, since counts even out where workers wait
-    for each other; a fixed barrier; that weight.
+    slow worker's gradient is applied on arrival with 1/(1+tau) of the rate and it never waits. The first shard tells a
+    worker whether it is fast and in which round it meets the others; its next push says so to all shards, and none of
+    them judges by itself: they would wait for different workers. Readings chosen (the paper's formulas are not
+    established): speeds from time spent computing, since counts even out where workers wait for each other; a fixed
+    barrier; that weight.
     """
 
     threshold: int = knob(0, low=0, doc="pushes by which fast workers may differ")
@@ -34,62 +39,76 @@ class A2S(ServerSync):
         0.6, low=0, doc="below this share of the largest speed a worker is slow; 0: nobody, 2: everybody"
     )
 
-    def open(self, store: Store) -> None:
-        store.memory = {"waiting": {}, "applied": {}, "seconds": {}}
+    # ------------------------------------------------------------------------------------------ server
 
-    def fast(self, store: Store) -> list[int]:
-        seconds = {w: store.memory["seconds"].get(str(w), 0.0) for w in store.clocks}
-        least = min((t for t in seconds.values() if t > 0), default=0.0)
-        return [w for w, t in seconds.items() if (least / t if t > 0 else 1.0) >= self.slow]
+    def open(self, store: Store) -> None:
+        """`rounds`: the last one that each fast worker has come to."""
+        fast = [str(w) for w in store.members if self.slow <= 1]
+        store.memory = {"waiting": {}, "rounds": dict.fromkeys(fast, _NONE), "done": _NONE, "seconds": {}}
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         tau = max(store.version - push.version, 0)
-        store.memory["seconds"][str(push.worker)] = push.fields["seconds"]
-        if push.worker not in self.fast(store):
-            store.apply(push.tensors, push.worker, 1 / store.size / (1 + tau))
-            store.memory["applied"][str(push.worker)] = push.clock
+        memory, worker, turn = store.memory, str(push.worker), whole(push.fields, "round")
+        memory["seconds"][worker] = push.fields["seconds"]
+        if turn == _NONE:
+            memory["rounds"].pop(worker, None)
         else:
-            mine = store.memory["waiting"].get(str(push.worker))
-            summed = push.tensors if mine is None else [a + b for a, b in zip(mine, push.tensors, strict=True)]
-            store.memory["waiting"][str(push.worker)] = [x.clone() for x in summed]
+            memory["rounds"][worker] = turn
+        if turn > memory["done"]:
+            memory["waiting"].setdefault(str(turn), {})[worker] = copies(push.tensors)
+        else:  # slow, or newly fast and late for this round here
+            store.apply(push.tensors, push.worker, 1 / store.size / (1 + tau))
         self._meet(store)
         return {"staleness": tau}
 
     def _meet(self, store: Store) -> None:
-        """When every fast worker has brought something, all of it is one step; who is slow by now is not waited for."""
+        """What was brought to a round is one step, as soon as every fast worker has come that far."""
         waiting = store.memory["waiting"]
-        if not waiting or not all(str(w) in waiting for w in self.fast(store)):
-            return
-        ranks = sorted(map(int, waiting))
-        total = [torch.zeros_like(value) for value in store.values]
-        for rank in ranks:
-            for sum_, part in zip(total, waiting[str(rank)], strict=True):
-                sum_.add_(part)
-        mean = [x / len(ranks) for x in total]
-        store.apply(mean, ranks[0], len(ranks) / store.size)
-        store.memory["applied"].update({str(rank): store.clocks.get(rank, 0) for rank in ranks})
-        store.memory["waiting"] = {}
+        for turn in sorted(map(int, waiting)):
+            if not self._all_at(store, turn):
+                return
+            brought = waiting.pop(str(turn))
+            ranks = sorted(map(int, brought))
+            total = copies(brought[str(ranks[0])])
+            for rank in ranks[1:]:
+                for sum_, part in zip(total, brought[str(rank)], strict=True):
+                    sum_.add_(part)
+            store.memory["done"] = turn
+            store.apply([x / len(ranks) for x in total], ranks[0], len(ranks) / store.size)
+
+    def _all_at(self, store: Store, turn: int) -> bool:
+        """Whether all fast workers have come to this round."""
+        rounds = store.memory["rounds"]
+        return all(rounds.get(str(w), turn) >= turn for w in store.members)
 
     def readable(self, store: Store, pull: Pull) -> bool:
-        fast = self.fast(store)
-        if pull.worker not in fast or store.memory["applied"].get(str(pull.worker)) == pull.clock:
-            return True
-        return self.threshold > 0 and min(store.clocks[w] for w in fast) >= pull.clock - self.threshold
+        return self._all_at(store, store.memory["rounds"].get(str(pull.worker), _NONE) - self.threshold)
+
+    def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
+        """The round in which this worker meets the others next."""
+        seconds = {w: store.memory["seconds"].get(str(w), 0.0) for w in store.members}
+        least = min((t for t in seconds.values() if t > 0), default=0.0)
+        mine = seconds.get(pull.worker, 0.0)
+        if (least / mine if mine > 0 else 1.0) < self.slow:
+            return {"round": _NONE}, None
+        return {"round": 1 + max(store.memory["done"], store.memory["rounds"].get(str(pull.worker), _NONE))}, None
 
     def lost(self, store: Store, worker: int) -> None:
-        store.memory["waiting"].pop(str(worker), None)
-        store.memory["seconds"].pop(str(worker), None)
+        for known in ("rounds", "seconds"):
+            store.memory[known].pop(str(worker), None)
         self._meet(store)
 
+    # ------------------------------------------------------------------------------------------ worker
+
     def init(self, section: Section) -> State:
-        if len(section.server.shards) > 1:  # each would call others fast at the same moment, and wait for each other
-            raise StrategyError("a2s decides who is fast in one place: write ps(shards=1)")
-        return {"busy": torch.zeros((), dtype=torch.float64)}
+        first = torch.tensor(0 if self.slow <= 1 else _NONE)
+        return {"busy": torch.zeros((), dtype=torch.float64), "round": first}
 
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
         busy = section.seconds - section.waited_seconds
         took = (busy - float(state["busy"])) if section.step else 0.0
-        pushed = section.server.push(section.gradients, section.step, seconds=took)
+        pushed = section.server.push(section.gradients, section.step, seconds=took, round=int(state["round"]))
         _, pulled = yield [pushed, section.server.pull()]
         take_over(section, pulled)
-        return {"busy": torch.tensor(busy, dtype=torch.float64)}
+        turn = torch.tensor(whole(pulled.fields[0], "round"))
+        return {"busy": torch.tensor(busy, dtype=torch.float64), "round": turn}

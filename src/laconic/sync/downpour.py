@@ -12,7 +12,7 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import keep, kept
 from laconic.worker import Field, whole
 
@@ -80,6 +80,3 @@ class Downpour(ServerSync):
         if self.n_push == 1:
             return state
         return keep("sum", [torch.zeros_like(a) if pushes else a for a in accrued])
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)

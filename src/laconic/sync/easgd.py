@@ -14,7 +14,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.gathered import bring, complete, has_brought, open_round
-from laconic.sync.server import ServerSync, meet_at_server
+from laconic.sync.server import ServerSync
 from laconic.sync.tensors import copies
 from laconic.worker import Field
 
@@ -77,7 +77,7 @@ class EASGD(ServerSync):
 
     def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
         yield from _arrived(section)
-        yield from meet_at_server(section)
+        yield from super().leave(section, state)
 
 
 def _send(section: Section, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:

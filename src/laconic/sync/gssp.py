@@ -68,7 +68,7 @@ class GSSP(SSP):
 
     def relay(self, store: Store) -> Relay | None:
         memory = store.memory
-        if memory["pushes"] < max(len(store.clocks), 1):
+        if memory["pushes"] < max(len(store.members), 1):
             return None
         memory["pushes"], memory["turn"] = 0, memory["turn"] + 1
         ratio = 1.0 if self.keep == 1.0 else max(self.keep, 1 / memory["slowness"])

@@ -14,7 +14,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.gathered import bring, complete, has_brought, open_round
-from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field, whole
 
 
@@ -86,6 +86,3 @@ class HSP(ServerSync):
         if self.ahead is None or computed is None or waited is None or (section.step + 1) % self.fresh == 0:
             return False
         return float(waited) >= self.ahead * computed
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)

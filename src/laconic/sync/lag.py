@@ -14,7 +14,7 @@ from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
 
@@ -155,9 +155,6 @@ class LAG(ServerSync):
             return True
         change = apart(gradients, kept(state, "sent", range(len(gradients))))
         return change > self.threshold(state["changes"].tolist(), section.rate)
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)
 
 
 def lagged_sum(store: Store) -> list[Tensor]:

@@ -14,7 +14,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
 from laconic.sync.equal_times import divide, fit
-from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field
 
 _REMEMBERED = 32  # times of a worker, to fit its speed by
@@ -101,6 +101,3 @@ class R2P(ServerSync):
         section.steer(mine, 1.0)
         section.note(batch=mine, compute_seconds=computed or 0.0)
         return {"batch": torch.tensor(mine), "left": torch.tensor(section.seconds, dtype=torch.float64)}
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)

@@ -9,7 +9,7 @@ import torch
 
 from laconic.architecture.server.client import Pulled
 from laconic.architecture.server.machine import Rule
-from laconic.sync.base import Section, State, Sync, Talk, average_buffers
+from laconic.sync.base import Section, State, Sync, average_buffers
 from laconic.sync.tensors import copy_into
 from laconic.worker import Field, whole
 
@@ -27,9 +27,15 @@ class ServerSync(Sync, Rule):
     races: ClassVar[bool] = True
 
     def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        """What the server has is the model, whoever goes on changing it."""
+        """When all have come, everybody takes over the server's model: replicas are only views of it.
+
+        Who comes first has pushed for the last time, and those who still step are not to wait for it.
+        """
+        section.server.rest()
+        yield from section.mean([torch.zeros(1)])
         (pulled,) = yield [section.server.peek()]
         take_over(section, pulled)
+        yield from average_buffers(section)
 
 
 class PushPull(ServerSync):
@@ -45,17 +51,6 @@ class PushPull(ServerSync):
         take_over(section, pulled)
         section.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
         return state
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)
-
-
-def meet_at_server(section: Section) -> Talk:
-    """When all have come, everybody takes over the server's model: replicas are only views of it."""
-    yield from section.mean([torch.zeros(1)])
-    (pulled,) = yield [section.server.peek()]
-    take_over(section, pulled)
-    yield from average_buffers(section)
 
 
 def take_over(section: Section, pulled: Pulled) -> None:

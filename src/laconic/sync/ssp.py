@@ -12,7 +12,7 @@ from laconic.architecture.server.machine import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State
-from laconic.sync.server import ServerSync, meet_at_server, take_over
+from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, copy_into
 from laconic.worker import Field
 
@@ -67,9 +67,6 @@ class SSP(ServerSync):
         (_, pulled) = yield [pushed, section.server.pull()]
         take_over(section, pulled)
         return {**state, "stamp": torch.tensor(pulled.lowest("slowest"))}
-
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from meet_at_server(section)
 
     def beside(self, state: State) -> dict[str, Any]:
         """What a push says beside the change."""

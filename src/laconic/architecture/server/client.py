@@ -80,7 +80,7 @@ class Server:
     optimizer: Optimizer | None = None
     memory: dict[str, State] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
-    clock: int = 0  # pushes so far, by the server's count, which begins with the slowest member's
+    clock: int = 0  # pushes so far, from the slowest member's at the start; every shard counts as this worker does
     round: int = 0  # of aggregations among all workers
     _collected_below: int = 0
     _collected: set[int] = field(default_factory=set)
@@ -104,7 +104,6 @@ class Server:
         tensors: Sequence[Tensor],
         step: int = 0,
         exact: bool = False,
-        only: int | None = None,
         versions: Sequence[int] | None = None,
         settings: Mapping[str, Field] | None = None,
         **fields: Any,
@@ -118,10 +117,10 @@ class Server:
         versions = self.versions if versions is None else versions
         self.clock += 1
         sent = []
-        for k in self._chosen(only):
+        for shard, (k, version) in zip(self.shards, enumerate(versions), strict=True):
             words = self._words(tensors, k, step, exact)
-            letter = {"version": versions[k], "step": step, **changed, **words[0], **fields}
-            sent.append(self.shards[k].write(Letter("push", letter, words[1])))
+            letter = {"version": version, "clock": self.clock, "step": step, **changed, **words[0], **fields}
+            sent.append(shard.write(Letter("push", letter, words[1])))
         return Answers(sent, _receipt)
 
     def tell(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
@@ -182,6 +181,11 @@ class Server:
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
         return Answers([shard.read(Letter("peek")) for shard in self.shards], self._values)
+
+    def rest(self) -> None:
+        """No more pushes for now: no rule is to wait for this worker's."""
+        for shard in self.shards:
+            shard.write(Letter("rest"))
 
     def leave(self) -> Generator[list[Handle], Any, None]:
         """Say goodbye, so that nobody waits for this worker."""

@@ -69,7 +69,7 @@ class Rule:
         return {}, None
 
     def lost(self, store: Store, worker: int) -> None:
-        """A worker is gone."""
+        """A worker is gone, or has pushed for the last time; what it was told is taken in stays."""
 
     def relay(self, store: Store) -> Relay | None:
         """What the servers of other groups must hear, after a push."""
@@ -131,6 +131,7 @@ class Shard:
             "plant": self._plant,
             "push": self._push,
             "tell": self._told,
+            "rest": self._rest,
             "contribute": self._contribute,
             "leave": self._leave,
             "relay": self._relayed,
@@ -171,7 +172,10 @@ class Shard:
             return Letter("receipt")
         version, tensors = letter.number("version", 0), self._decoded(sender, letter)  # refused before anything changes
         store.scalars.setdefault(sender, {}).update(_scalars(fields))
-        clock = store.clocks[sender] = store.clocks[sender] + 1
+        if sender in store.resting:  # it goes on after all, and nobody is to wait until it has caught up
+            store.clocks[sender] = max(store.clocks[sender], store.slowest)
+            store.resting.remove(sender)
+        clock = store.clocks[sender] = max(store.clocks[sender] + 1, letter.number("clock", 0))
         push = Push(sender, clock, version, tensors, fields)
         before = store.version
         receipt = {"clock": clock, "version": before, **self.rule.receive(store, push)}
@@ -194,6 +198,13 @@ class Shard:
 
     def _told(self, sender: int, letter: Letter) -> Letter:
         self.rule.told(self.store, sender, letter.fields)
+        return Letter("receipt")
+
+    def _rest(self, sender: int, letter: Letter) -> Letter:
+        """Its steps are made; it may still meet the others in what all add up."""
+        if sender in self.store.clocks:
+            self.store.resting.add(sender)
+            self.rule.lost(self.store, sender)
         return Letter("receipt")
 
     def _decoded(self, sender: int, letter: Letter) -> list[Tensor]:
@@ -228,6 +239,7 @@ class Shard:
 
     def lose(self, sender: int) -> None:
         self.store.clocks.pop(sender, None)
+        self.store.resting.discard(sender)
         self._collected.pop(sender, None)
         self._from.pop(sender, None)
         self.rule.lost(self.store, sender)

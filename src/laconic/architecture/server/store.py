@@ -23,9 +23,9 @@ class Store:
     """One shard of a model.
 
     `size` counts all workers, `group` says which of several servers of the whole model this is; `version` counts
-    updates; `clocks` say how many writes of each member were received (what a worker calls its clock), and hold all who
-    are expected until they are lost; `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory,
-    so that they travel as one.
+    updates; `clocks` say how many writes of each worker were received (what it calls its clock), and hold all who are
+    expected until they are lost; `resting` are those among them who push no more, so that no rule waits for them;
+    `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory, so that they travel as one.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Store:
         self.optimizer = _moved(optimizer, parameters, ranges, self.values)
         self.version = 0
         self.clocks = dict.fromkeys(range(size) if members is None else members, 0)
+        self.resting: set[int] = set()
         self.scalars: dict[int, dict[str, Scalar]] = {}
         self.memory: dict[str, Any] = {}
         self.planted = False
@@ -71,12 +72,13 @@ class Store:
 
     @property
     def members(self) -> list[int]:
-        return sorted(self.clocks)
+        """Those whose pushes are expected."""
+        return sorted(self.clocks.keys() - self.resting)
 
     @property
     def slowest(self) -> int:
         """The clock that all members have reached."""
-        return min(self.clocks.values(), default=0)
+        return min((self.clocks[member] for member in self.members), default=self.fastest)
 
     @property
     def fastest(self) -> int:
@@ -131,6 +133,7 @@ class Store:
             "groups": [_scalars(group) for group in self.optimizer.param_groups],
             "version": self.version,
             "clocks": {str(w): c for w, c in self.clocks.items()},
+            "resting": sorted(self.resting),
             "scalars": {str(w): dict(s) for w, s in self.scalars.items()},
             "memory": _copied(self.memory),
             "planted": self.planted,
@@ -147,6 +150,7 @@ class Store:
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
         self.version, self.planted = state["version"], state["planted"]
         self.clocks = {int(w): c for w, c in state["clocks"].items()}
+        self.resting = set(state["resting"])
         self.scalars = {int(w): dict(s) for w, s in state["scalars"].items()}
         self.memory = _copied(state["memory"])
 
