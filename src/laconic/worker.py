@@ -132,7 +132,10 @@ class Machine(Protocol):
     outgoing: list[tuple[str, Letter]]
     """What it wants to say to machines at other addresses; whoever runs it sends it after each letter received."""
 
-    def write(self, sender: int, letter: Letter) -> Letter: ...
+    def write(self, sender: int, letter: Letter) -> Letter | None:
+        """Take it in; or None, having changed nothing, where another write must come first."""
+        ...
+
     def read(self, sender: int, letter: Letter) -> Letter | None: ...
     def lose(self, sender: int) -> None:
         """This worker is gone, as far as anybody knows; it may come back under the same number."""

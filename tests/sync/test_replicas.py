@@ -17,6 +17,8 @@ from laconic.architecture.server.store import Store
 from laconic.compression.base import TensorSpec
 from laconic.compression.none import Identity
 from laconic.engine.connect import connect
+from laconic.engine.post.envelope import Answer, Envelope
+from laconic.engine.post.inbox import Inbox
 from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.membership import Event
 from laconic.engine.virtual.network import Network
@@ -100,17 +102,23 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
 
-    def shard() -> Shard:
+    def heard(order: tuple[int, ...]) -> tuple[Shard, list[Answer]]:
         store = Store(even(specs, 1), specs, [parameter], optimizer, 2)
-        return Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
+        shard = Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
+        inbox = Inbox(shard)
+        written = {0: Letter("plant", {}, (torch.full((4,), 5.0),)), 1: Letter("push", {}, (torch.ones(4),))}
+        answers = []
+        for sender in order:
+            answers += inbox.receive(Envelope(sender, 0, 1, True, 0, 0, written[sender]))
+            if sender == 1:  # what a sender writes after an early push waits with it
+                answers += inbox.receive(Envelope(1, 0, 2, True, 0, 0, written[1]))
+        return shard, answers
 
-    push = Letter("push", {"version": 0}, (torch.ones(4),))
-    first, again = shard(), shard()
-    for letters, machine in (([(0, "plant"), (1, push)], first), ([(1, push), (0, "plant")], again)):
-        for sender, letter in letters:
-            machine.write(sender, Letter("plant", {}, (torch.full((4,), 5.0),)) if letter == "plant" else letter)
+    (first, told), (again, told_again) = heard((0, 1)), heard((1, 0))
     assert torch.equal(first.store.values[0], again.store.values[0])
-    assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 1
+    assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 2
+    receipts = [[a.letter.fields for a in answers if a.to == 1 and a.letter] for answers in (told, told_again)]
+    assert receipts[0] == receipts[1] and [fields["clock"] for fields in receipts[0]] == [1, 2]
 
 
 @pytest.mark.parametrize("strategy", ["asp / none / ps", "ssp(1)", "bsp / none / ps"])

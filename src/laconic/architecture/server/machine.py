@@ -106,7 +106,6 @@ class Shard:
     ) -> None:
         self.store, self.rule = store, rule
         self.outgoing: list[tuple[str, Letter]] = []
-        self._early: list[tuple[int, Letter]] = []  # pushes that came again before the first values did
         self._others = others  # the same shard of other groups
         self._down = down  # what reads go through
         self._heard: dict[int, int] = {}  # by group: how much of what it said
@@ -121,7 +120,9 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------ writes
 
-    def write(self, sender: int, letter: Letter) -> Letter:
+    def write(self, sender: int, letter: Letter) -> Letter | None:
+        if letter.kind in ("push", "relay") and not self.store.planted:
+            return None  # a server that starts from nothing hears again what it was told: the first values come first
         if letter.kind in ("join", "push", "contribute") and sender not in self.store.clocks:
             self.store.clocks[sender] = self.store.slowest  # who comes later has no past to wait for
             self._from[sender] = _NOT_YET
@@ -160,16 +161,10 @@ class Shard:
             self.store.set(self._views(letter))
             self.store.planted = True
             self._published = None
-            early, self._early = self._early, []
-            for worker, push in early:
-                self._push(worker, push)
         return Letter("planted")
 
     def _push(self, sender: int, letter: Letter) -> Letter:
         store, fields = self.store, letter.fields
-        if not store.planted:  # a server that starts from nothing hears again what it was told, the first values last
-            self._early.append((sender, letter))
-            return Letter("receipt")
         version, tensors = letter.number("version", 0), self._decoded(sender, letter)  # refused before anything changes
         store.scalars.setdefault(sender, {}).update(_scalars(fields))
         if sender in store.resting:  # it goes on after all, and nobody is to wait until it has caught up
@@ -302,7 +297,6 @@ class Shard:
             "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
             "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
             "collected": {str(w): turn for w, turn in self._collected.items()},
-            "early": [[w, dict(push.fields), list(push.tensors)] for w, push in self._early],
             "open": self._open,
             "from": {str(w): turn for w, turn in self._from.items()},
             "heard": {str(g): turn for g, turn in self._heard.items()},
@@ -314,7 +308,6 @@ class Shard:
         self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
         self._results = {int(t): (list(x), members) for t, (x, members) in state["results"].items()}
         self._collected = {int(w): turn for w, turn in state["collected"].items()}
-        self._early = [(w, Letter("push", fields, tuple(x))) for w, fields, x in state["early"]]
         self._open = state["open"]
         self._from = {int(w): turn for w, turn in state["from"].items()}
         self._heard = {int(g): turn for g, turn in state["heard"].items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ class Inbox:
 
     `epoch` is how often the machine was started, so that workers notice that it forgot what came after its last
     snapshot. Where it is never `saved`, workers need not keep anything for it: what it received counts as durable.
+    A write that the machine does not take yet is kept, with all that its sender writes after it, until it does.
     What the machine refuses with a `LaconicError` is answered with a letter "refused" that says why.
     """
 
@@ -33,6 +35,7 @@ class Inbox:
         self.machine, self.epoch, self._is_saved = machine, epoch, is_saved
         self._senders: dict[int, _Sender] = {}
         self._held: dict[tuple[int, int], Envelope] = {}  # reads without an answer yet, in order of arrival
+        self._early: dict[int, deque[Envelope]] = {}  # writes that the machine did not take yet, by sender, in order
 
     def receive(self, envelope: Envelope) -> list[Answer]:
         """What to answer now, to whomever: a write may set others free."""
@@ -49,15 +52,37 @@ class Inbox:
         if envelope.number <= sender.received:
             said = sender.answers.get(envelope.number)
             return [] if said is None else [self._answer(envelope, said)]
-        if envelope.number > sender.received + 1:
+        early = self._early.setdefault(envelope.sender, deque())
+        if envelope.number > sender.received + len(early) + 1:
             return [self._answer(envelope, None)]
+        if envelope.number == sender.received + len(early) + 1:
+            early.append(envelope)
+        return self._write()
+
+    def _write(self) -> list[Answer]:
+        """What has come, as far as the machine takes it: one write may be what another sender's had to wait for."""
+        answers: list[Answer] = []
+        taken = True
+        while taken:
+            taken = False
+            for worker, early in list(self._early.items()):
+                while early and (letter := self._written(early[0])) is not None:
+                    envelope = early.popleft()
+                    sender = self._senders[worker]
+                    sender.received = envelope.number
+                    sender.answers[envelope.number] = letter
+                    answers.append(self._answer(envelope, letter))
+                    taken = True
+                if not early:
+                    del self._early[worker]
+            taken = taken and bool(self._early)
+        return [*answers, *self._look_again()] if answers else []
+
+    def _written(self, envelope: Envelope) -> Letter | None:
         try:
-            letter = self.machine.write(envelope.sender, envelope.letter)
+            return self.machine.write(envelope.sender, envelope.letter)
         except LaconicError as error:
-            letter = _refusal(error)
-        sender.received = envelope.number
-        sender.answers[envelope.number] = letter
-        return [self._answer(envelope, letter), *self._look_again()]
+            return _refusal(error)
 
     def lose(self, worker: int) -> list[Answer]:
         """A worker has fallen silent: whoever waited for it may go on."""
@@ -69,6 +94,7 @@ class Inbox:
         sender.gone = True
         for key in [key for key in self._held if key[0] == worker]:
             del self._held[key]
+        self._early.pop(worker, None)
         self.machine.lose(worker)
         return self._look_again()
 
@@ -96,6 +122,7 @@ class Inbox:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._held.clear()
+        self._early.clear()
         self._senders = {
             int(worker): _Sender(
                 kept["life"],
