@@ -24,7 +24,7 @@ _TOLERANCE = 1e-12
 
 @dataclass(eq=False)
 class Job:
-    """So many bytes on each of these links, after some latency; `finished` is told the time."""
+    """So many bytes on each of these links, each named once, after some latency; `finished` is told the time."""
 
     links: NDArray[np.int64]
     load_bytes: NDArray[np.float64]
@@ -37,9 +37,8 @@ class Job:
     fastest: float = math.inf  # the rate it has with all links to itself, where something else holds it up
     pace: float = 1.0  # how fast it goes on while all workers compute, where they share its processors
 
-    @property
-    def heaviest_bytes(self) -> float:
-        return float(self.load_bytes.max()) if len(self.load_bytes) else 0.0
+    def __post_init__(self) -> None:
+        self.heaviest_bytes = float(self.load_bytes.max()) if len(self.load_bytes) else 0.0
 
 
 @dataclass
@@ -137,7 +136,7 @@ class Fluid:
         weights = np.zeros((len(self._flowing), len(links)))
         start = 0
         for row, job in enumerate(self._flowing):
-            np.add.at(weights[row], places[start : start + len(job.links)], job.load_bytes / job.heaviest_bytes)
+            weights[row, places[start : start + len(job.links)]] = job.load_bytes / job.heaviest_bytes
             start += len(job.links)
         own = [job.fastest * job.heaviest_bytes for job in self._flowing]  # as if each had a link of its own
         weights = np.hstack([weights, np.eye(len(own))])
