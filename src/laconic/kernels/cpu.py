@@ -1,0 +1,230 @@
+"""The hot loops for CPUs, compiled by Numba: what `reference` says, to the bit, several times faster.
+
+Loops work on tiles that stay in the cache, and every tile's work is split into passes that the compiler turns into
+vector instructions. Kernels take NumPy views of contiguous tensors, release Python's lock, and are compiled once per
+machine (the result is kept on disk). `in_parts` divides long inputs among as many threads as torch uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
+from laconic.kernels.sums import BLOCK, LANES
+
+_PARALLEL = 1 << 20  # elements from which on it pays to wake other threads
+_compiled = numba.njit(nogil=True, cache=True)
+_inlined = numba.njit(nogil=True, inline="always")
+_FIRST, _SECOND = np.uint32(FIRST), np.uint32(SECOND)
+_S0, _S1, _S2 = (np.uint32(s) for s in SHIFTS)
+_REST = np.uint32(32 - BITS)
+_UNIT = np.float32(2.0**-BITS)
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "laconic-kernels")
+
+
+def in_parts(n: int, step: int) -> list[tuple[int, int]]:
+    """Where to begin and to end, in units of `step` elements, for each of the threads."""
+    parts = torch.get_num_threads() if n >= _PARALLEL else 1
+    units = -(-n // step)
+    share = max(1, -(-units // parts))
+    return [(first, min(first + share, units)) for first in range(0, units, share)]
+
+
+def run(kernel: Callable[..., Any], n: int, step: int, *arguments: Any) -> list[Any]:
+    """Call a kernel for parts of `n` elements; its last arguments say from which unit to which. Tensors become arrays,
+    and single numbers what the kernels' arithmetic expects."""
+    given = [_argument(a) for a in arguments]
+    return _map(lambda span: kernel(*given, *span), in_parts(n, step))
+
+
+def _map(act: Callable[[Any], Any], parts: list[Any]) -> list[Any]:
+    return [act(parts[0])] if len(parts) == 1 else list(_threads(len(parts)).map(act, parts))
+
+
+def _argument(a: Any) -> Any:
+    if isinstance(a, torch.Tensor):
+        return a.numpy() if a.ndim else np.float32(a.item())
+    return a
+
+
+@_inlined
+def _draw(i, low, high):  # type: ignore[no-untyped-def]
+    """`draws.uniform` of one place. Numba widens 32-bit results, hence the many casts."""
+    h = np.uint32(np.uint32(i) ^ low)
+    h = np.uint32(np.uint32(np.uint32(h ^ np.uint32(h >> _S0)) * _FIRST) + high)
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> _S1)) * _SECOND)
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> _S2)) >> _REST)
+    return np.float32(np.int32(h)) * _UNIT
+
+
+@_compiled
+def uniform(low, high, start, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = _draw(start + i, low, high)
+
+
+@_compiled
+def _halved(lanes):  # type: ignore[no-untyped-def]
+    width = LANES
+    while width > 1:
+        width //= 2
+        for j in range(width):
+            lanes[j] = lanes[j] + lanes[j + width]
+    return lanes[0]
+
+
+@_compiled
+def block_sums(x, power, sums, first, last):  # type: ignore[no-untyped-def]
+    """The sum of |x| or of x² over each block of 1024 from `first` to `last`."""
+    lanes = np.empty(LANES, np.float32)
+    for b in range(first, last):
+        lanes[:] = 0
+        begin, end = b * BLOCK, min((b + 1) * BLOCK, x.size)
+        whole = begin + (end - begin) // LANES * LANES
+        if power == 1:
+            for i in range(begin, whole, LANES):
+                for j in range(LANES):
+                    lanes[j] += abs(x[i + j])
+        else:
+            for i in range(begin, whole, LANES):
+                for j in range(LANES):
+                    lanes[j] += x[i + j] * x[i + j]
+        for i in range(whole, end):
+            lanes[i - whole] += abs(x[i]) if power == 1 else x[i] * x[i]
+        sums[b] = _halved(lanes)
+
+
+@_compiled
+def add_and_sum(x, error, sums, first, last):  # type: ignore[no-untyped-def]
+    """error += x, and the sum of |error| over each block."""
+    lanes = np.empty(LANES, np.float32)
+    for b in range(first, last):
+        lanes[:] = 0
+        begin, end = b * BLOCK, min((b + 1) * BLOCK, x.size)
+        whole = begin + (end - begin) // LANES * LANES
+        for i in range(begin, whole, LANES):
+            for j in range(LANES):
+                v = error[i + j] + x[i + j]
+                error[i + j] = v
+                lanes[j] += abs(v)
+        for i in range(whole, end):
+            error[i] += x[i]
+            lanes[i - whole] += abs(error[i])
+        sums[b] = _halved(lanes)
+
+
+@_compiled
+def pack_signs(x, out, first, last):  # type: ignore[no-untyped-def]
+    """A bit per value, 1 where it is not negative, the first in the lowest place; bytes `first` to `last`."""
+    for b in range(first, last):
+        byte = np.uint8(0)
+        for j in range(min(8, x.size - 8 * b)):
+            byte |= np.uint8(x[8 * b + j] >= 0) << np.uint8(j)
+        out[b] = byte
+
+
+@_compiled
+def pack_and_keep(error, scale, out, first, last):  # type: ignore[no-untyped-def]
+    """The same, leaving in `error` what a sign times the scale does not say."""
+    for b in range(first, last):
+        byte = np.uint8(0)
+        for j in range(min(8, error.size - 8 * b)):
+            v = error[8 * b + j]
+            positive = v >= 0
+            byte |= np.uint8(positive) << np.uint8(j)
+            error[8 * b + j] = v - scale if positive else v + scale
+        out[b] = byte
+
+
+@_compiled
+def add_signs(bits, scale, total, first, last):  # type: ignore[no-untyped-def]
+    """total += ± scale, by the bits of bytes `first` to `last`."""
+    for b in range(first, last):
+        byte = bits[b]
+        for j in range(min(8, total.size - 8 * b)):
+            total[8 * b + j] += scale if (byte >> np.uint8(j)) & np.uint8(1) else -scale
+
+
+@_compiled
+def bucket_maxima(magnitudes, bucket, out, first, last):  # type: ignore[no-untyped-def]
+    """The largest |x| of each bucket, from the bits of |x|, whose order is that of the numbers; nan is above all."""
+    for k in range(first, last):
+        most = np.int32(0)
+        for i in range(k * bucket, min((k + 1) * bucket, magnitudes.size)):
+            most = max(most, magnitudes[i] & np.int32(0x7FFFFFFF))
+        out[k] = most
+
+
+@_compiled
+def levels(x, scales, bucket, steps, low, high, out, first, last):  # type: ignore[no-untyped-def]
+    """|x|·steps/scale, rounded up with the probability of its fraction; where x is negative, `steps + 1` is added."""
+    for k in range(first, last):
+        begin, end = k * bucket, min((k + 1) * bucket, x.size)
+        _levels(x[begin:end], scales[k], steps, low, high, begin, out[begin:end])
+
+
+@_compiled
+def levels_in_nibbles(x, scales, bucket, steps, low, high, out, first, last):  # type: ignore[no-untyped-def]
+    """The same where a code takes four bits and a bucket is even: two in a byte, the first in its lower half."""
+    tile = np.zeros(bucket, np.uint8)
+    for k in range(first, last):
+        begin, end = k * bucket, min((k + 1) * bucket, x.size)
+        _levels(x[begin:end], scales[k], steps, low, high, begin, tile[: end - begin])
+        if end - begin < bucket:
+            tile[end - begin :] = 0
+        at = begin // 2
+        for j in range((end - begin + 1) // 2):
+            out[at + j] = tile[2 * j] | (tile[2 * j + 1] << np.uint8(4))
+
+
+@_inlined
+def _levels(x, scale, steps, low, high, start, out):  # type: ignore[no-untyped-def]
+    factor = np.float32(steps) / scale if scale > 0 else np.float32(0)
+    for i in range(x.size):
+        draw = _draw(start + i, low, high)
+        a = abs(x[i]) * factor
+        whole = np.int32(a)
+        level = min(whole + np.int32(draw < a - np.float32(whole)), np.int32(steps))
+        out[i] = np.uint8(level + (np.int32(steps + 1) if x[i] < 0 else np.int32(0)))
+
+
+@_compiled
+def select(x, threshold, indices, values, start, stop):  # type: ignore[no-untyped-def]
+    """Places and values with |x| >= threshold from `start` to `stop`."""
+    found = 0
+    for i in range(start, stop):
+        if abs(x[i]) >= threshold:
+            indices[found] = i
+            values[found] = x[i]
+            found += 1
+
+
+@_compiled
+def count(x, threshold, start, stop):  # type: ignore[no-untyped-def]
+    found = 0
+    for i in range(start, stop):
+        found += abs(x[i]) >= threshold
+    return found
+
+
+def selected(x: torch.Tensor, threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counted first, so that nothing is allocated that is not used."""
+    array, least = x.numpy(), np.float32(threshold)
+    spans = in_parts(x.numel(), 1)
+    ends = np.cumsum(_map(lambda span: count(array, least, *span), spans))
+    places, values = torch.empty(int(ends[-1]), dtype=torch.int64), torch.empty(int(ends[-1]))
+    homes = [slice(end - n, end) for end, n in zip(ends, np.diff(ends, prepend=0), strict=True)]
+    into = [(places.numpy()[home], values.numpy()[home], *span) for home, span in zip(homes, spans, strict=True)]
+    _map(lambda part: select(array, least, *part), into)
+    return places, values

@@ -1,0 +1,100 @@
+"""Compiled bodies against the reference, bit by bit, and the reference against its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic import kernels
+from laconic.kernels import reference
+from laconic.kernels.draws import integers, uniform
+from laconic.kernels.sums import rows_summed
+
+pytest.importorskip("numba", reason="without Numba there is only the reference")
+
+LENGTHS = [4096, 5000, 12_345, 100_003]
+KINDS = ["normal", "heavy", "sparse", "constant", "zero", "infinite", "nan"]
+
+
+def tensor(kind: str, n: int, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, generator=draw)
+    if kind == "heavy":
+        return x**5
+    if kind == "sparse":
+        return x * (torch.rand(n, generator=draw) < 0.01)
+    if kind in ("constant", "zero"):
+        return torch.full((n,), 0.3 if kind == "constant" else 0.0)
+    if kind in ("infinite", "nan"):
+        x[n // 3] = float("-inf" if kind == "infinite" else "nan")
+    return x
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy(), equal_nan=a.is_floating_point())
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_bodies_give_the_references_bits(kind: str, n: int) -> None:
+    x, error = tensor(kind, n), 0.1 * tensor("normal", n, 1)
+    assert same(kernels.pack_signs(x), reference.pack_signs(x))
+    for bucket, norm in ((512, "max"), (n, "max"), (2048, "l2"), (n, "l1"), (500, "l2")):
+        assert same(kernels.bucket_scales(x, bucket, norm), reference.bucket_scales(x, bucket, norm)), (bucket, norm)
+    kept, expected = error.clone(), error.clone()
+    (bits, scale), (bits_, scale_) = kernels.feed_signs(x, kept), reference.feed_signs(x, expected)
+    assert same(bits, bits_) and same(scale, scale_) and same(kept, expected)
+    totals = [torch.ones(n), torch.ones(n)]
+    kernels.add_signs(totals[0], bits, scale)
+    reference.add_signs(totals[1], bits, scale)
+    assert same(*totals)
+    places, values = kernels.select(x, 1.5)
+    assert same(places, reference.select(x, 1.5)[0]) and same(values, reference.select(x, 1.5)[1])
+    if kind not in ("infinite", "nan"):  # refused before anything is quantised
+        for steps, bucket in ((1, 512), (7, 512), (127, n)):
+            scales = reference.bucket_scales(x, bucket, "max")
+            assert same(kernels.quantize(x, scales, bucket, steps, 99), reference.quantize(x, scales, bucket, steps, 99))
+
+
+def test_bodies_are_the_same_in_several_threads() -> None:
+    x = tensor("heavy", 3 << 20)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        error = torch.zeros_like(x)
+        places, values = kernels.select(x, 2.0)
+        scales = kernels.bucket_scales(x, 512, "max")
+        found.append([*kernels.feed_signs(x, error), error, places, values, kernels.quantize(x, scales, 512, 7, 5)])
+    torch.set_num_threads(before)
+    assert all(same(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**31), st.integers(1, 300))
+def test_a_draw_depends_on_its_place_alone(key: int, start: int, count: int) -> None:
+    whole = integers(key, start, count)
+    assert torch.equal(whole[count // 2 :], integers(key, start + count // 2, count - count // 2))
+    assert 0 <= int(whole.min()) and int(whole.max()) < 1 << 24
+
+
+def test_draws_are_uniform_and_keys_are_unlike() -> None:
+    n = 1 << 20
+    draws = torch.stack([uniform(key, 0, n) for key in (0, 1, 1 << 32, 0x123456789ABCDEF)]).double()
+    assert (draws.mean(dim=1) - 0.5).abs().max() < 4 * (1 / 12 / n) ** 0.5
+    counts = torch.stack([torch.histc(row, 256, 0, 1) for row in draws])
+    assert ((counts - n / 256) ** 2 / (n / 256)).sum(dim=1).max() < 256 + 5 * (2 * 256) ** 0.5
+    correlation = torch.corrcoef(draws) - torch.eye(len(draws))
+    assert correlation.abs().max() < 5 / n**0.5
+    lagged = torch.corrcoef(torch.stack([draws[0, :-1], draws[0, 1:]]))[0, 1]
+    assert abs(lagged) < 5 / n**0.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5000))
+def test_sums_are_sums(n: int) -> None:
+    x = torch.rand(3, n, generator=torch.Generator().manual_seed(n))
+    torch.testing.assert_close(rows_summed(x), x.double().sum(dim=1).float(), rtol=1e-5, atol=0)
