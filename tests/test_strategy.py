@@ -65,7 +65,7 @@ def vocabulary() -> Iterator[None]:
         )
         toy("compression", "qsgd", bits=("int", knob(8, low=1, high=16)))
         toy("compression", "power_sgd", rank=("int", knob(2, low=1)))
-        toy("compression", "error_feedback", "ef", decay=("float", knob(1.0, low=0, high=1)))
+        toy("compression", "error_feedback", "ef", decay=("float", knob(1.0, low=0, high=1)), wraps=True)
         toy("architecture", "allreduce", order=("str", knob("backend", choices=("backend", "rank"))))
         toy("architecture", "parameter_server", "ps", servers=("int", knob(1, low=1)))
         toy("architecture", "gossip", needs={"topology": ("ring",)})

@@ -43,3 +43,13 @@ class WireFactor:
 @dataclass(frozen=True)
 class CoversOnce:
     """A plan carries every element of every tensor exactly once, whatever the tensors."""
+
+
+@dataclass(frozen=True)
+class Unbiased:
+    """The mean of what is decoded, over many draws, is what was encoded; its variance is what the word declares."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """What is decoded differs from what was encoded by at most what the word declares, for every input."""

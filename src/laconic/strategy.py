@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from laconic import registry
 from laconic.errors import StrategyError
+from laconic.language.knobs import Technique
 from laconic.language.literals import NAME, shown
 from laconic.language.predicates import Condition, Else, Glob, MetricCondition, Role, Selector, Shape, StepCondition
 from laconic.language.word import Word
@@ -165,6 +166,11 @@ def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
         needed = _offering(sync)
         reason = f"{sync} needs {_ASKED[sync.technique.talks]}, which {architecture} does not offer"
         return _Clash(reason, "architecture", [(Word(name),) for name in needed])
+    asked, carried = _composed(words["compression"]).asks, architecture.technique.carries
+    if carried is not None and not set(asked) <= set(carried):
+        fitting = [(w,) for w in _bare_words("architecture") if set(asked) <= set(w.technique.carries or asked)]
+        chained = "+".join(map(str, words["compression"]))
+        return _Clash(f"{chained} meets in a way that {architecture} cannot carry out", "architecture", fitting)
     for word in (word for axis in AXES for word in words[axis]):
         for axis, needed in word.technique.needs.items():
             others = [other for other in words[axis] if other != word]
@@ -192,7 +198,7 @@ def _bare_words(axis: str) -> list[Word]:
     names = [
         entry.name
         for entry in registry.entries(axis)
-        if entry.kind == "word" and entry.name != ERROR_FEEDBACK
+        if entry.kind == "word" and not cast(type[Technique], entry.target).wraps
         if all(knob.default is not MISSING for knob in registry.knobs(cast(type, entry.target)))
     ]
     return [Word(name) for name in sorted(names, key=lambda name: name != DEFAULTS.get(axis))]
@@ -250,7 +256,7 @@ def _asking(architecture: Word) -> tuple[str, ...]:
 
 def _check_chain(chain: tuple[Word, ...]) -> None:
     others = [word for word in chain if word.name != ERROR_FEEDBACK]
-    if not others:
+    if all(word.technique.wraps for word in chain):
         raise StrategyError("error feedback needs a compressor to wrap; write bf16+ef, or none for no compression")
     if len(chain) > 1 and any(word.name == "none" for word in chain):
         without = [str(word) for word in others if word.name != "none"]
@@ -259,6 +265,13 @@ def _check_chain(chain: tuple[Word, ...]) -> None:
         last = next(word for word in chain if word.name == ERROR_FEEDBACK)
         order = "+".join(map(str, [*others, last]))
         raise StrategyError(f"error feedback wraps the whole chain, so it comes once and last; write {order}")
+    _composed(chain)
+
+
+def _composed(chain: tuple[Word, ...]) -> Technique:
+    """What a chain of compression becomes."""
+    compressor: Technique = chain[0].technique.composed([word.make() for word in chain])
+    return compressor
 
 
 @dataclass(frozen=True, repr=False)

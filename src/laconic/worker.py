@@ -5,8 +5,8 @@ the real engine, the virtual engine and whatever transport comes next all look t
 
 Two layers of conversation, both data:
 
-- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`): what should happen to a tensor, not how. Several
-  dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`): what should happen to
+  a tensor, not how. Several dependent rounds are several yields.
 - An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
   an autograd hook.
 
@@ -60,12 +60,41 @@ class Gather:
 
 @dataclass(frozen=True, eq=False)
 class GatherRagged:
-    """As `Gather` for vectors whose lengths differ per worker (and may be zero): a list in rank order."""
+    """As `Gather` for vectors whose lengths differ per worker (and may be zero): a list in rank order.
+
+    Where several travel as one, `parts` says how long each is, and every member of the list is a list of parts.
+    """
+
+    tensor: Tensor
+    parts: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Row j goes to worker j: everybody gets a row from everybody, stacked in rank order."""
 
     tensor: Tensor
 
 
-Request = Reduce | Gather | GatherRagged
+@dataclass(frozen=True, eq=False)
+class Tell:
+    """Everybody gets the tensor of one worker; the others' give shape and type."""
+
+    tensor: Tensor
+    source: int
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """Combine two at a time up a tree, neighbours first; everybody gets what is left at its root. All are alike."""
+
+    tensor: Tensor
+    combine: Callable[[Tensor, Tensor], Tensor]
+
+
+Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge
+Meets = Literal["reduce", "gather", "scatter", "tell", "merge"]
+"""How payloads meet, for their price on the wire."""
 
 
 class Meet(Protocol):
@@ -83,9 +112,18 @@ class Meet(Protocol):
     def max(self, tensor: Tensor) -> Reduce: ...
     def gather(self, tensor: Tensor) -> Gather: ...
     def gather_ragged(self, tensor: Tensor) -> GatherRagged: ...
+    def scatter(self, tensor: Tensor) -> Scatter: ...
+    def tell(self, tensor: Tensor, source: int) -> Tell: ...
+    def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
 
-    def draw(self, *, shared: bool) -> torch.Generator:
-        """A generator that depends on (seed, step, tensor) alone, and on the rank too unless shared."""
+    @property
+    def rate(self) -> float:
+        """The learning rate of this step, for what counts in changes of parameters."""
+        ...
+
+    def key(self, what: str = "", *, shared: bool = False) -> int:
+        """For draws of `laconic.kernels`: depends on (seed, step, tensor, what) alone, and on the rank too unless it
+        is shared."""
         ...
 
 

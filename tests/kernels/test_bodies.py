@@ -56,7 +56,9 @@ def test_compiled_bodies_give_the_references_bits(kind: str, n: int) -> None:
     if kind not in ("infinite", "nan"):  # refused before anything is quantised
         for steps, bucket in ((1, 512), (7, 512), (127, n)):
             scales = reference.bucket_scales(x, bucket, "max")
-            assert same(kernels.quantize(x, scales, bucket, steps, 99), reference.quantize(x, scales, bucket, steps, 99))
+            assert same(
+                kernels.quantize(x, scales, bucket, steps, 99), reference.quantize(x, scales, bucket, steps, 99)
+            )
 
 
 def test_bodies_are_the_same_in_several_threads() -> None:
@@ -78,7 +80,7 @@ def test_bodies_are_the_same_in_several_threads() -> None:
 def test_a_draw_depends_on_its_place_alone(key: int, start: int, count: int) -> None:
     whole = integers(key, start, count)
     assert torch.equal(whole[count // 2 :], integers(key, start + count // 2, count - count // 2))
-    assert 0 <= int(whole.min()) and int(whole.max()) < 1 << 24
+    assert int(whole.min()) >= 0 and int(whole.max()) < 1 << 24
 
 
 def test_draws_are_uniform_and_keys_are_unlike() -> None:

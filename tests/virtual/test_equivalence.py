@@ -62,16 +62,20 @@ def on_processes(crew: Crew, strategy: str) -> tuple[torch.Tensor, float]:
 
 
 def sentences() -> list[str]:
-    """Every word with its defaults and with each of its choices, every named sentence, and the other shapes."""
+    """Every word with its defaults and with each of its choices, every named sentence, and the other shapes; of
+    compressors, whose choices `tests/compression` tries, the default alone and with a memory."""
     found: list[str] = []
     for entry in registry.entries():
         if entry.kind == "sentence":
             found.append(entry.name)
-        elif entry.kind == "word" and entry.name != "error_feedback":
-            for word in [Word(entry.name), *_choices(entry.name)]:
+        elif entry.kind == "word" and entry.axis == "compression":
+            word = Word(entry.name)
+            if not word.technique.wraps:
                 found.append(str(Sentence.of(word)))
-                if entry.axis == "compression" and entry.name != "none":
-                    found.append(str(Sentence.of((word, Word("error_feedback")))))
+            if entry.name != "none" and not word.technique.wraps and word.make().refuses_memory is None:
+                found.append(str(Sentence.of((word, Word("error_feedback")))))
+        elif entry.kind == "word":
+            found += [str(Sentence.of(word)) for word in [Word(entry.name), *_choices(entry.name)]]
     shapes = ["{matrix: bf16+ef, else: none}", "bsp until step 3, then fp16", "[bsp]@node > [bf16+ef]@site"]
     return list(dict.fromkeys([*found, *shapes]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
-from laconic.worker import Gather, Group, Reduce, Request
+from laconic.worker import Gather, GatherRagged, Group, Meets, Merge, Reduce, Request, Scatter, Tell
 
 
 @technique(
@@ -37,10 +37,15 @@ class AllReduce(Architecture):
             return self._reduce(request, group)
         if isinstance(request, Gather):
             return _gather(request.tensor, group)
-        return _gather_ragged(request.tensor, group)
+        if isinstance(request, Scatter):
+            return _scatter(request.tensor, group)
+        if isinstance(request, Tell):
+            return _tell(request, group)
+        return _merge(request, group) if isinstance(request, Merge) else _gather_ragged(request, group)
 
-    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
-        return payload_bytes * (size - 1) * (2 / size if meets == "reduce" else 1)
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
+        factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "tell": 1 / size, "merge": 2 / size}
+        return payload_bytes * (size - 1) * factor[meets]
 
     def _reduce(self, request: Reduce, group: Group) -> Carrying:
         x = request.tensor
@@ -70,8 +75,36 @@ def _gather(x: Tensor, group: Group) -> Carrying:
     return (yield group.all_gather(x))
 
 
-def _gather_ragged(x: Tensor, group: Group) -> Carrying:
-    length = torch.tensor([x.numel()], dtype=torch.int64, device=x.device)
-    lengths = [int(n) for n in (yield group.all_gather(length, control=1.0)).view(-1)]
-    everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, lengths)
-    return list(everyone.split(lengths))
+def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:
+    x = request.tensor
+    parts = (x.numel(),) if request.parts is None else request.parts
+    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
+    lengths = (yield group.all_gather(own, control=1.0)).view(group.size, len(parts)).tolist()
+    totals = [sum(row) for row in lengths]
+    everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, totals)
+    rows = everyone.split(totals)
+    if request.parts is None:
+        return list(rows)
+    return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
+
+
+def _scatter(x: Tensor, group: Group) -> Carrying:
+    return (yield group.all_to_all(x.reshape(-1))).view(x.shape)
+
+
+def _tell(request: Tell, group: Group) -> Carrying:
+    return (yield group.broadcast(request.tensor, request.source))
+
+
+def _merge(request: Merge, group: Group) -> Carrying:
+    """A binomial tree with its root at rank 0, then down again."""
+    x, rank, distance = request.tensor, group.rank, 1
+    while distance < group.size:
+        if rank % (2 * distance) == distance:
+            yield group.send(x, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < group.size:
+            other = torch.empty_like(x)
+            yield group.receive(other, rank + distance)
+            x = request.combine(x, other)
+        distance *= 2
+    return (yield group.broadcast(x.contiguous(), 0))

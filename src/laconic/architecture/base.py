@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from laconic.errors import LaconicError
 from laconic.registry import Technique
-from laconic.worker import Group, Handle, Request
+from laconic.worker import Gather, GatherRagged, Group, Handle, Meets, Merge, Reduce, Request, Scatter, Tell
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,8 @@ class Architecture(Technique):
     """What sync rules may ask of it: see `Sync.talks`."""
     collective: ClassVar[bool] = True
     """Whether all workers are one process group; otherwise they meet at a server, and may come and go."""
+    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Tell, Merge)
+    """The requests it can carry out; a compressor that asks for others is refused beside it."""
     shares: ClassVar[bool] = False
     """Whether the parameters of all workers lie in one memory."""
 
@@ -39,8 +41,8 @@ class Architecture(Technique):
         `Group`, or a server's client where they are not collective."""
 
     @abstractmethod
-    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
-        """What one worker sends to have payloads of so many bytes meet among `size` workers."""
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
+        """What one worker sends, in the mean over all, to have payloads of so many bytes meet among `size` workers."""
 
     def swap(
         self,

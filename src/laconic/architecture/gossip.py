@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.topology.base import Topology
-from laconic.worker import Group, Request
+from laconic.worker import Group, Meets, Request
 
 _EVERYONE = AllReduce()
 
@@ -56,7 +56,7 @@ class Gossip(Architecture):
         for handle in (*coming, *sending):  # noqa: UP028 (each is answered, which a tuple cannot hear)
             yield handle
 
-    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         """To every neighbour once."""
         if self.topology is None:
             raise LaconicError("what gossip sends depends on the topology; write dpsgd / none / gossip / ring")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import optim
@@ -18,7 +18,7 @@ from laconic.compression.chain import chain
 from laconic.errors import StrategyError
 from laconic.language.word import Word
 from laconic.registry import knob, technique
-from laconic.worker import Gather, Reduce, Request
+from laconic.worker import Gather, GatherRagged, Meets, Reduce, Request
 
 _PLACEMENTS = {"even": even, "whole": whole, "hashed": hashed}
 _ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop")
@@ -57,6 +57,8 @@ class ParameterServer(Architecture):
                 f"ps(down={self.down}) would remember one error for many readers; write a cast, as bf16"
             )
 
+    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged)
+
     def downward(self) -> Compressor | None:
         """What reads go through."""
         if self.down == "none":
@@ -68,9 +70,10 @@ class ParameterServer(Architecture):
         server: Server = line
         if isinstance(request, Reduce):
             return self._reduce(request, server)
+        assert isinstance(request, Gather | GatherRagged)
         return self._gather(request, server)
 
-    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         return payload_bytes
 
     def divide(self, specs: Sequence[TensorSpec], optimizer: optim.Optimizer) -> list[Range]:
@@ -93,8 +96,13 @@ class ParameterServer(Architecture):
             result.mul_(server.size / members)
         return x.copy_(result)
 
-    def _gather(self, request: Request, server: Server) -> Carrying:
+    def _gather(self, request: Gather | GatherRagged, server: Server) -> Carrying:
         """Payloads that cannot be summed go to one shard as they are, each round to the next."""
-        payload = (request.tensor.detach().clone(),)
-        (letter,) = yield from server.aggregate([payload], "gather", only=server.round % self.shards)
-        return torch.stack(letter.tensors) if isinstance(request, Gather) else list(letter.tensors)
+        payload = request.tensor.detach().clone()
+        parts = request.parts if isinstance(request, GatherRagged) else None
+        words = (payload,) if parts is None else payload.split(list(parts))
+        (letter,) = yield from server.aggregate([tuple(words)], "gather", only=server.round % self.shards)
+        if isinstance(request, Gather):
+            return torch.stack(letter.tensors)
+        told = list(letter.tensors)
+        return told if parts is None else [told[i : i + len(parts)] for i in range(0, len(told), len(parts))]

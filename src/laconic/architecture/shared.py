@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from laconic.architecture.allreduce import AllReduce
 from laconic.architecture.base import Architecture, Carrying
 from laconic.registry import technique
-from laconic.worker import Request
+from laconic.worker import Meets, Request
 
 _EVERYONE = AllReduce()
 
@@ -29,5 +29,5 @@ class Shared(Architecture):
     def carry(self, request: Request, line: Any) -> Carrying:
         return _EVERYONE.carry(request, line)
 
-    def sent_bytes(self, payload_bytes: float, size: int, meets: Literal["reduce", "gather"] = "reduce") -> float:
+    def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         return 0.0

@@ -7,15 +7,15 @@ can be saved, moved and compared; `exchange` takes the old one and returns the n
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from laconic.registry import Technique
-from laconic.worker import Meet, Request
+from laconic.worker import Gather, GatherRagged, Meet, Meets, Merge, Reduce, Request, Scatter, Tell
 
 State = dict[str, Tensor]
 
@@ -52,6 +52,13 @@ class Outcome:
 
 
 Exchange = Generator[Request, Any, Outcome]
+REQUESTS: dict[Meets, tuple[type, ...]] = {
+    "reduce": (Reduce,),
+    "gather": (Gather, GatherRagged),
+    "scatter": (Scatter, Gather),
+    "tell": (Tell, Reduce),
+    "merge": (Merge,),
+}
 
 
 class Compressor(Technique):
@@ -61,9 +68,18 @@ class Compressor(Technique):
     wire: ClassVar[torch.dtype | None] = None
     """The format in which it sends, where casting is all it does: then it can also be told to one worker alone."""
 
+    @classmethod
+    def composed(cls, links: Sequence[Any]) -> Compressor:
+        from laconic.compression.chain import chain  # which knows all that can be chained
+
+        return chain(links)
+
+    cost: ClassVar[str] = "elementwise"
+    """What encoding takes, roughly: elementwise, reduce, select, transform, matmul."""
+
     @property
-    def meets(self) -> Literal["reduce", "gather"]:
-        """Whether payloads are summed on the way or everybody gets everybody's: for the price on the wire."""
+    def meets(self) -> Meets:
+        """How its payloads meet; an architecture that cannot carry that out is refused beside it."""
         return "reduce"
 
     @property
@@ -80,11 +96,35 @@ class Compressor(Technique):
 
     @abstractmethod
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        """Yield requests, receive their results, return the outcome. `x` may be overwritten."""
+        """Yield requests, receive their results, return the outcome. `x` and the state may be overwritten."""
 
     @abstractmethod
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """What one worker hands over for such a tensor among `size` workers, without running anything."""
+        """What one worker hands over for such a tensor among `size` workers, without running anything; where that
+        depends on the values, the most."""
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        """Its messages, each with how it meets the others and its bytes; together they are `payload_bytes`."""
+        return ((self.meets, self.payload_bytes(spec, size)),)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        """ω where it is unbiased with E|C(v) - v|² ≤ ω|v|²; None where it makes no such promise."""
+        return None
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        """δ where E|C(v) - v|² ≤ (1 - δ)|v|²; None where it makes no such promise."""
+        omega = self.variance(spec)
+        return None if omega is None or omega >= 1 else 1 - omega
+
+    @property
+    def refuses_memory(self) -> str | None:
+        """Why error feedback must not wrap it, if it must not."""
+        return None
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        """The requests it makes."""
+        return REQUESTS[self.meets]
 
     @property
     def has_memory(self) -> bool:

@@ -8,22 +8,42 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.claims import Payload
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.registry import technique
-from laconic.worker import Meet
+from laconic.compression.base import Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.payload import unpack
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
 
 
-class Cast(Compressor):
-    """Send a shorter floating-point format and sum in it; divided before the cast, so that large values survive."""
+class Cast(Codec):
+    """Send a shorter floating-point format and sum in it; divided before the cast, so that large values survive.
+
+    In a longer chain (`topk+bf16`, `bf16+two_hop`) it is only the format, and sums are made in float32.
+    """
 
     wire: ClassVar[torch.dtype]
+
+    @property
+    def meets(self) -> Meets:
+        return "reduce"
 
     def accepts(self, spec: TensorSpec) -> bool:
         return spec.dtype.itemsize > self.wire.itemsize
 
+    def shorten(self, x: Tensor, meet: Meet) -> Tensor:
+        return x.to(self.wire)
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        return self.shorten(x, meet).reshape(-1).view(torch.uint8)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        (short,) = unpack(payload, (self.wire, shape.numel()))
+        return short.float().view(shape)
+
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        share = (x / meet.size).to(self.wire)
+        share = self.shorten(x / meet.size, meet)
         own = share.to(x.dtype) * meet.size
         mean = yield meet.sum(share)
         return Outcome(mean.to(x.dtype), state, sent=own)
@@ -55,7 +75,17 @@ class CastFP16(Cast):
 class CastBF16(Cast):
     """16-bit brain floats on the wire: float32's range with 8 bits of precision.
 
-    Sums are made in bf16 by the collective; stochastic rounding and float32 accumulation are not offered yet.
+    Sums are made in bf16 by the collective, which loses small addends after a few workers; `bf16+two_hop` adds up in
+    float32. Rounding is to the nearest, or at random so that the mean is right.
     """
 
     wire: ClassVar[torch.dtype] = torch.bfloat16
+    rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two are rounded")
+
+    def shorten(self, x: Tensor, meet: Meet) -> Tensor:
+        if self.rounding == "nearest":
+            return x.to(self.wire)
+        pattern = x.float().contiguous().view(torch.int32)
+        draws = (kernels.integers(meet.key(), 0, x.numel(), x.device) >> 8).to(torch.int32).view_as(pattern)
+        raised = torch.where(x.isfinite(), pattern + draws, pattern)
+        return (raised & ~0xFFFF).view(torch.float32).to(self.wire)

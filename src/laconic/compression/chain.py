@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laconic.compression.base import Compressor
+from laconic.compression.codec import Codec
 from laconic.compression.error_feedback import ErrorFeedback, Remembering
+from laconic.compression.select import Selected, Selector
+from laconic.compression.two_hop import InTwoHops, TwoHop
 from laconic.errors import StrategyError
 
 
 def chain(links: Sequence[Compressor]) -> Compressor:
-    """One compressor that does what the links say; error feedback wraps all that stands before it."""
+    """One compressor that does what the links say.
+
+    A selector is followed by what its values are written in; `two_hop` wraps a codec; error feedback wraps all that
+    stands before it.
+    """
     *inner, last = links
+    names = "+".join(link.name or type(link).__name__ for link in links)
     if isinstance(last, ErrorFeedback):
         if not inner:
             raise StrategyError("error feedback alone keeps nothing: write what it should wrap, as in `bf16+ef`")
-        return Remembering(chain(inner))
+        wrapped = chain(inner)
+        if (why := wrapped.refuses_memory) is not None:
+            raise StrategyError(f"{names}: {why}")
+        return Remembering(wrapped, last)
+    if isinstance(last, TwoHop):
+        codec = chain(inner) if inner else None
+        if not isinstance(codec, Codec) or codec.ragged:
+            raise StrategyError(f"{names}: two hops carry messages of a known length, each read by itself; write int8")
+        return InTwoHops(codec, last)
+    if len(inner) == 1 and isinstance(inner[0], Selector) and isinstance(last, Codec) and not last.ragged:
+        return Selected(inner[0], last)
     if inner:
-        names = "+".join(type(link).__name__ for link in links)
-        raise StrategyError(f"{names} cannot be chained: no compressor here takes another one's payload yet")
+        raise StrategyError(f"{names} cannot be chained: {last.name} does not take another one's payload")
     return last

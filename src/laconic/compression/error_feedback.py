@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
 from laconic.errors import StrategyError
-from laconic.registry import technique
-from laconic.worker import Meet
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
 
 
 @technique(
@@ -23,8 +24,15 @@ from laconic.worker import Meet
 class ErrorFeedback(Compressor):
     """What was not said today is added to what is said tomorrow: the word `ef`, which wraps the chain before it.
 
-    `Remembering`, which the chain becomes, does the work.
+    `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo); `low_pass` below 1 lets
+    the memory follow slowly (ScaleCom); `inside` keeps it in changes of parameters, so that a new learning rate does
+    not rescale old errors (EF-SignSGD, Mem-SGD).
     """
+
+    wraps: ClassVar[bool] = True
+    decay: float = knob(1.0, above=0, high=1, doc="what is kept of the memory when it is added")
+    low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory goes towards the new error")
+    inside: bool = knob(False, doc="whether the learning rate is inside the memory")
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         raise StrategyError("error feedback wraps a compressor: write it last in a chain, as in `bf16+ef`")
@@ -38,14 +46,22 @@ class Remembering(Compressor):
     """v = x + e goes into the inner compressor; e becomes v minus what it said.
 
     Invariant, whatever the inner compressor does: the sum of all that was said plus the last e is the sum of all
-    inputs. (Where v is not finite the memory is dropped: an overflow must not be remembered for ever.)
+    inputs. What the inner compressor says of itself is its own message, or the common result where that cannot be told
+    apart (PowerSGD). Around an unbiased compressor whose variance ω is above 1 the memory would grow for ever: there
+    what was said counts 1/(1+ω), which is a contraction. (Where v is not finite the memory is dropped: an overflow must
+    not be remembered for ever.)
     """
 
     inner: Compressor
+    how: ErrorFeedback = field(default_factory=ErrorFeedback)
 
     @property
-    def meets(self) -> Literal["reduce", "gather"]:
+    def meets(self) -> Meets:
         return self.inner.meets
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        return self.inner.asks
 
     @property
     def conserved(self) -> tuple[str, ...]:
@@ -59,13 +75,45 @@ class Remembering(Compressor):
         return {"error": torch.zeros(spec.shape, dtype=spec.dtype), **inner}
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        wanted = x + state["error"]
+        if isinstance(self.inner, Codec) and self.inner.meets == "gather" and self._is_plain(x):
+            return self._fused(self.inner, x, state, meet)
+        return self._general(x, state, meet)
+
+    def _is_plain(self, x: Tensor) -> bool:
+        return x.dtype == torch.float32 and self.how == ErrorFeedback() and self._share(x) == 1.0
+
+    def _share(self, x: Tensor) -> float:
+        """What counts of what was said."""
+        omega = self.inner.variance(TensorSpec("", tuple(x.shape), x.dtype))
+        return 1.0 if omega is None or omega <= 1 else 1 / (1 + omega)
+
+    def _fused(self, codec: Codec, x: Tensor, state: State, meet: Meet) -> Exchange:
+        """In as few passes over memory as the codec knows."""
+        error = state["error"]
+        payload = codec.feed(x, error, meet)
+        mean = yield from codec.average(payload, x, meet)
+        return Outcome(mean, {"error": _finite(error)})
+
+    def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        rate = meet.rate if self.how.inside else 1.0
+        share, before = self._share(x), state["error"]
+        wanted = rate * x + self.how.decay * before
         inner = {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
         said = yield from self.inner.exchange(wanted.clone(), inner, meet)
-        error = wanted - (said.result if said.sent is None else said.sent).view_as(wanted)
-        error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        state = {"error": error, **{f"inner.{key}": value for key, value in said.state.items()}}
-        return Outcome(said.result, state, said.sent)
+        own = said.result if said.sent is None else said.sent
+        error = wanted - share * own.view_as(wanted)
+        if self.how.low_pass < 1:
+            error = before + self.how.low_pass * (error - before)
+        state = {"error": _finite(error), **{f"inner.{key}": value for key, value in said.state.items()}}
+        result = said.result * (share / rate) if rate else torch.zeros_like(said.result)
+        return Outcome(result, state, share * own)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return self.inner.payload_bytes(spec, size)
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        return self.inner.prices(spec, size)
+
+
+def _finite(error: Tensor) -> Tensor:
+    return error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

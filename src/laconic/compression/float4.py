@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from laconic.claims import Payload
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
 from laconic.registry import technique
 from laconic.worker import Meet
 
@@ -26,7 +26,7 @@ _BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2
     claims=[Payload(lambda spec, c: -(-spec.numel // 2) + _SCALE_BYTES)],
 )
 @dataclass(frozen=True)
-class E3M0(Compressor):
+class E3M0(Codec):
     """Sign and power of two, in 4 bits a value: everybody's are gathered, decoded, and averaged in float32.
 
     Biased: the nearest of 15 values, which are zero and ± the tensor's largest magnitude, halved up to six times. The
@@ -34,20 +34,11 @@ class E3M0(Compressor):
     means zero, so that what has not moved says so. Where a value is not finite, none of its tensor is.
     """
 
-    @property
-    def meets(self) -> Literal["reduce", "gather"]:
-        return "gather"
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        return encode(x)
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point
-
-    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        payload = encode(x)
-        rows = yield meet.gather(payload)
-        mean = torch.zeros(x.shape, device=x.device)
-        for row in rows:
-            mean += decode(row, x.shape)
-        return Outcome((mean / meet.size).to(x.dtype), state, sent=decode(payload, x.shape).to(x.dtype))
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        return decode(payload, shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return -(-spec.numel // 2) + _SCALE_BYTES

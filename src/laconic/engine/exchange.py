@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laconic.architecture.base import Carrying
 from laconic.compression.base import Exchange, Outcome
-from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request
+from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request, Scatter
 
 Journey = Generator[list[Handle], list[Any], Any]
 
@@ -128,6 +128,8 @@ class _Batch:
     shapes: tuple[torch.Size, ...]
 
     def split(self, result: Any) -> dict[int, Any]:
+        if isinstance(self.request, GatherRagged):
+            return {member: [parts[k] for parts in result] for k, member in enumerate(self.members)}
         if len(self.members) == 1:
             return {self.members[0]: result}
         lengths = [shape.numel() for shape in self.shapes]
@@ -144,12 +146,30 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
     alike: dict[tuple[Any, ...], list[int]] = {}
     for i, request in requests.items():
         how = (type(request), getattr(request, "op", None), request.tensor.dtype)
-        alike.setdefault((*how, i) if isinstance(request, GatherRagged) else how, []).append(i)
+        alike.setdefault(how if isinstance(request, _TOGETHER) else (*how, i), []).append(i)
     batches = []
     for members in alike.values():
-        request = requests[members[0]]
-        if len(members) > 1:
-            flat: Tensor = torch.cat([requests[i].tensor.reshape(-1) for i in members])
-            request = Reduce(flat, request.op) if isinstance(request, Reduce) else Gather(flat)
-        batches.append(_Batch(request, tuple(members), tuple(requests[i].tensor.shape for i in members)))
+        tensors = [requests[i].tensor for i in members]
+        request = _joined(requests[members[0]], tensors)
+        each = 1 if isinstance(request, Scatter) else 0  # a scattered tensor has a row for each worker
+        batches.append(_Batch(request, tuple(members), tuple(x.shape[each:] for x in tensors)))
     return batches
+
+
+_TOGETHER = (Reduce, Gather, GatherRagged, Scatter)
+"""What several tensors may ask for in one message."""
+
+
+def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
+    """One request for all of these."""
+    if isinstance(first, GatherRagged):
+        return GatherRagged(_flat(tensors), tuple(x.numel() for x in tensors))
+    if len(tensors) == 1:
+        return first
+    if isinstance(first, Scatter):
+        return Scatter(torch.cat([x.reshape(len(x), -1) for x in tensors], dim=1))
+    return Reduce(_flat(tensors), first.op) if isinstance(first, Reduce) else Gather(_flat(tensors))
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.reshape(-1) for x in tensors]) if len(tensors) > 1 else tensors[0].reshape(-1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from laconic.worker import Gather, GatherRagged, Reduce
+from laconic.worker import Gather, GatherRagged, Merge, Reduce, Scatter, Tell
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Meeting:
     step: int
     name: str
     seed: int = 0
-    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    rate: float = 1.0
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")
@@ -37,7 +37,15 @@ class Meeting:
     def gather_ragged(self, tensor: Tensor) -> GatherRagged:
         return GatherRagged(tensor)
 
-    def draw(self, *, shared: bool) -> torch.Generator:
-        place = f"{self.seed}/{self.step}/{self.name}/{'all' if shared else self.rank}"
-        digest = hashlib.blake2b(place.encode(), digest_size=8).digest()
-        return torch.Generator(self.device).manual_seed(int.from_bytes(digest) >> 1)
+    def scatter(self, tensor: Tensor) -> Scatter:
+        return Scatter(tensor)
+
+    def tell(self, tensor: Tensor, source: int) -> Tell:
+        return Tell(tensor, source)
+
+    def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge:
+        return Merge(tensor, combine)
+
+    def key(self, what: str = "", *, shared: bool = False) -> int:
+        place = f"{self.seed}/{self.step}/{self.name}/{'all' if shared else self.rank}/{what}"
+        return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())

@@ -125,7 +125,13 @@ class Session:
 
     def _section(self, stack: Stack, members: list[int]) -> Section:
         tiers = [
-            Tier(sentence, self.group if level is None else self._levels[level], self._options.seed, self.worker)
+            Tier(
+                sentence,
+                self.group if level is None else self._levels[level],
+                self._options.seed,
+                self.worker,
+                rate=self._rate,
+            )
             for sentence, level in stack
         ]
         for tier, (_, level) in zip(tiers, stack, strict=True):
@@ -135,6 +141,9 @@ class Session:
             if tier.architecture.shares:
                 share(self.worker, tier.group, [*(self.parameters.dense[i] for i in members), *self.parameters.sparse])
         return Section(self, stack, members, tiers)
+
+    def _rate(self) -> float:
+        return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
 
     def shards(self, tier: Tier, members: Sequence[int]) -> Shards:
         """A tier's parameter server for these parameters."""

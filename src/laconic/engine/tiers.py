@@ -42,6 +42,7 @@ class Tier:
     sync_state: State = field(default_factory=dict)
     flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
     server: Server | None = None  # where the workers meet at one
+    rate: Callable[[], float] = lambda: 1.0  # the learning rate now
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
@@ -114,7 +115,7 @@ class Tier:
             self.worker.coded(part, words, elements)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
-        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, x.device)
+        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate())
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
         if spec.name not in self.memory:

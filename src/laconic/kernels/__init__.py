@@ -18,8 +18,16 @@ from laconic.kernels.draws import halves, integers, uniform
 from laconic.kernels.sums import BLOCK, rows_summed
 
 __all__ = [
-    "add_signs", "bucket_scales", "feed_signs", "integers", "pack_signs", "quantize", "rows_summed", "select", "uniform",
-]  # fmt: skip
+    "add_signs",
+    "bucket_scales",
+    "feed_signs",
+    "integers",
+    "pack_signs",
+    "quantize",
+    "rows_summed",
+    "select",
+    "uniform",
+]
 
 _LEAST = 4096  # elements below which calling a compiled body does not pay
 
@@ -67,7 +75,7 @@ def add_signs(total: Tensor, bits: Tensor, scale: Tensor) -> None:
     if body is None:
         reference.add_signs(total, bits, scale)
     else:
-        body.run(body.add_signs, total.numel(), 8, bits, scale, total)
+        body.run(body.add_signs, total.numel(), 8, bits.contiguous(), scale, total)
 
 
 def feed_signs(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ is; the check, the refusal and `laconic show` all read that one declaration.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -166,7 +166,8 @@ class Technique:
 
     `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same sentence; no
     names at all mean any. `prefers` names what stands there when the sentence leaves it open. How a sync rule `talks`
-    must be among what its architecture `offers`.
+    must be among what its architecture `offers`, and what a compressor `asks` among what that `carries`. A word that
+    `wraps` does something only to the words before it in a chain.
     """
 
     axis: ClassVar[str]
@@ -176,6 +177,17 @@ class Technique:
     prefers: ClassVar[Mapping[str, str]] = {}
     talks: ClassVar[str] = "average"
     offers: ClassVar[tuple[str, ...]] = ("average",)
+    wraps: ClassVar[bool] = False
+    carries: ClassVar[tuple[type, ...] | None] = None  # anything
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        return ()
+
+    @classmethod
+    def composed(cls, links: Sequence[Any]) -> Any:
+        """What a chain of words becomes; raises where they cannot be chained."""
+        return links[-1]
 
     def __post_init__(self) -> None:
         for spec in knobs(type(self)):

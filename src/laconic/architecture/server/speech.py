@@ -16,7 +16,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Outcome, State, TensorSpec
 from laconic.compression.none import Identity
 from laconic.errors import ContractError
-from laconic.worker import Field, Gather, Letter, Meet, Reduce, Request
+from laconic.worker import Field, Gather, GatherRagged, Letter, Meet, Reduce, Request
 
 _PLAIN = Identity()
 
@@ -100,4 +100,6 @@ def _alone(request: Request, word: Tensor) -> Any:
     """What a meeting of one brings."""
     if isinstance(request, Reduce):
         return word.view(request.tensor.shape)
-    return word.unsqueeze(0) if isinstance(request, Gather) else [word]
+    if isinstance(request, Gather):
+        return word.unsqueeze(0)
+    return [word] if isinstance(request, GatherRagged) else word

@@ -92,8 +92,9 @@ class _Trials:
 
 def _compressions() -> list[tuple[Word, ...]]:
     memory = Word("error_feedback")
-    words = [w for w in _with_choices("compression") if w.name not in ("none", memory.name)]
-    return [chain for word in words for chain in ((word,), (word, memory))]
+    words = [Word(e.name) for e in registry.entries("compression") if e.kind == "word" and e.name != "none"]
+    alone = [word for word in words if not word.technique.wraps]
+    return [(word,) for word in alone] + [(w, memory) for w in alone if w.make().refuses_memory is None]
 
 
 def _with_choices(axis: str) -> list[Word]:

@@ -1,0 +1,81 @@
+"""Messages that one worker makes alone and anybody can read: gathered and averaged, or in two hops."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.worker import Meet, Meets
+
+
+class Codec(Compressor):
+    """From a float32 tensor to bytes and back. Everybody gets everybody's bytes, decodes them and takes the mean.
+
+    What both sides must draw alike comes from the meeting's shared keys. `ragged` says that the length depends on the
+    values, too.
+    """
+
+    ragged: ClassVar[bool] = False
+
+    @property
+    def meets(self) -> Meets:
+        return "gather"
+
+    @property
+    def unit(self) -> int:
+        """Parts of so many elements can be encoded apart from each other."""
+        return 1
+
+    def part(self, shape: torch.Size, size: int) -> torch.Size:
+        """The shape of what one of `size` owners has of such a tensor: the same for all, the last filled up."""
+        return torch.Size([-(-shape.numel() // (size * self.unit)) * self.unit])
+
+    def split(self, x: Tensor, size: int) -> Tensor:
+        """The parts of all owners, stacked."""
+        part = self.part(x.shape, size)
+        return torch.nn.functional.pad(x.reshape(-1), (0, size * part.numel() - x.numel())).view(size, *part)
+
+    def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
+        """What was split."""
+        return parts.reshape(-1)[: shape.numel()].view(shape)
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    @abstractmethod
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        """The bytes (uint8) for a float32 tensor, which stays as it is."""
+
+    @abstractmethod
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        """What such bytes say, in float32."""
+
+    def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
+        """Decode into a sum."""
+        total += self.decode(payload, total.shape, meet)
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        """Encode x + error, and leave in `error` what was not said."""
+        error += x
+        payload = self.encode(error, meet)
+        error -= self.decode(payload, error.shape, meet)
+        return payload
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        single = x.float()
+        payload = self.encode(single, meet)
+        mean = yield from self.average(payload, single, meet)
+        return Outcome(mean.to(x.dtype), state, sent=self.decode(payload, x.shape, meet).to(x.dtype))
+
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+        """Of what everybody's payloads say, added up in the order of ranks."""
+        rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
+        total = torch.zeros_like(like)
+        for row in rows:
+            self.add(total, row, meet)
+        return total.div_(len(rows))

@@ -1,0 +1,128 @@
+"""Eight bits a value: whole numbers, or short floats, of the largest magnitude of a block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Payload
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.payload import pack, unpack
+from laconic.kernels.reference import in_buckets
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+
+@dataclass(frozen=True)
+class EightBits(Codec):
+    """A byte a value, and a scale for each block; a block with a value that is not finite is not finite."""
+
+    cost: ClassVar[str] = "reduce"
+    block: int = knob(0, low=0, doc="elements that share a scale; 0: the whole tensor")
+
+    @property
+    def unit(self) -> int:
+        return max(1, self.block)
+
+    def _block(self, numel: int) -> int:
+        return self.block or max(1, numel)
+
+    @abstractmethod
+    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
+        """A byte each for rows of values between plus and minus `most`."""
+
+    @abstractmethod
+    def read(self, codes: Tensor) -> Tensor:
+        """Each as a share of the largest."""
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        block = self._block(flat.numel())
+        scales = kernels.bucket_scales(flat, block, "max")
+        rows = in_buckets(flat, block)
+        codes = self.write(rows, scales[:, None], meet).reshape(-1)[: flat.numel()]
+        return pack(codes, scales)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        n = shape.numel()
+        block = self._block(n)
+        codes, scales = unpack(payload, (torch.uint8, n), (torch.float32, -(-n // block)))
+        return (in_buckets(self.read(codes), block) * scales[:, None]).reshape(-1)[:n].view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return spec.numel + 4 * -(-spec.numel // self._block(spec.numel))
+
+
+@technique(
+    "cast_int8",
+    aliases=["int8"],
+    paper="Dettmers, ICLR 2016 (8-bit approximations for parallelism)",
+    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+)
+@dataclass(frozen=True)
+class CastInt8(EightBits):
+    """Whole multiples of 1/127 of the largest magnitude: the nearest, or at random so that the mean is right.
+
+    Everybody has scales of its own, so that codes cannot be added on the way: `int8` gathers, `int8+two_hop` says less.
+    """
+
+    rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two codes are rounded")
+
+    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
+        levels = rows * torch.where(most > 0, 127 / most, torch.zeros_like(most))
+        if self.rounding == "nearest":
+            codes = levels.round()
+        else:
+            draws = kernels.uniform(meet.key(), 0, levels.numel(), levels.device).view_as(levels)
+            codes = (levels + draws).floor()
+        return codes.nan_to_num(0.0).clamp(-127, 127).to(torch.int8).view(torch.uint8)
+
+    def read(self, codes: Tensor) -> Tensor:
+        return codes.view(torch.int8).float() * (1 / 127)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        """At most a quarter of a step squared for each value, and the largest is one of them."""
+        block = self._block(spec.numel)
+        return min(block, spec.numel) / 4 / 127**2 if self.rounding == "stochastic" else None
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        if self.rounding == "stochastic":
+            return super().contraction(spec)
+        left = min(self._block(spec.numel), spec.numel) / 4 / 127**2
+        return 1 - left if left < 1 else None
+
+
+_FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+@technique(
+    "cast_fp8",
+    aliases=["fp8"],
+    paper="Micikevicius et al., arXiv 2209.05433",
+    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+)
+@dataclass(frozen=True)
+class CastFP8(EightBits):
+    """Eight-bit floats, scaled so that the largest magnitude is the format's: e5m2 for range, e4m3 for precision.
+
+    No collective adds them: they are gathered, or go in two hops (`fp8+two_hop`), and are summed in float32.
+    """
+
+    format: str = knob("e5m2", choices=tuple(_FORMATS), doc="bits of exponent and mantissa")
+
+    @property
+    def _most(self) -> float:
+        return torch.finfo(_FORMATS[self.format]).max
+
+    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
+        scaled = rows * torch.where(most > 0, self._most / most, torch.zeros_like(most))
+        return scaled.clamp(-self._most, self._most).to(_FORMATS[self.format]).view(torch.uint8)
+
+    def read(self, codes: Tensor) -> Tensor:
+        return codes.view(_FORMATS[self.format]).float() * (1 / self._most)

@@ -1,0 +1,74 @@
+"""IntSGD: whole numbers that any all-reduce, or a switch, can add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+_EPSILON = 1e-8
+
+
+@technique("intsgd", paper="Mishchenko, Wang, Kovalev, Richtárik, ICLR 2022", evidence="fixture")
+@dataclass(frozen=True)
+class IntSGD(Compressor):
+    """Gradients times a scale that everybody knows without being told, as whole numbers that are summed on the way.
+
+    The scale follows a moving average of the squared norm of what was applied, equal on all workers; the first step is
+    exact. Integers are cut so that the sum of all workers' fits (head-room). The block version, one scale a tensor.
+    What is not finite is cut, too: it is not seen by the others.
+    """
+
+    bits: int = knob(8, choices=(8, 32), doc="of an integer on the wire")
+    rounding: str = knob("stochastic", choices=("stochastic", "nearest"), doc="to whole numbers")
+    beta: float = knob(0.9, low=0, below=1, doc="of the moving average")
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "its scale follows what is applied, and needs no memory; write intsgd"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def init(self, spec: TensorSpec) -> State:
+        return {"norm": torch.full((), -1.0)}  # before the first step
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        before = float(state["norm"])
+        if before < 0:
+            own = x.clone()
+            mean = yield meet.mean(x.float())
+            return Outcome(mean.to(x.dtype), {"norm": _squared(mean)}, own)
+        alpha = scale(before, x.numel(), meet.size)
+        whole = self.rounded(alpha * x.reshape(-1).float(), meet)
+        own = (whole / alpha).view(x.shape).to(x.dtype)
+        total = yield meet.sum(whole.to(torch.int8 if self.bits == 8 else torch.int32))
+        mean = (total.float() / (alpha * meet.size)).view(x.shape)
+        norm = self.beta * state["norm"] + (1 - self.beta) * _squared(mean)
+        return Outcome(mean.to(x.dtype), {"norm": norm}, own)
+
+    def rounded(self, x: Tensor, meet: Meet) -> Tensor:
+        half = 2 ** (self.bits - 1)
+        if self.rounding == "nearest":
+            whole = x.round()
+        else:
+            whole = (x + kernels.uniform(meet.key(), 0, x.numel(), x.device)).floor()
+        return whole.nan_to_num(0.0).clamp(-half / meet.size, (half - 1) / meet.size).trunc()
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return spec.numel * self.bits // 8
+
+
+def scale(norm: float, numel: int, size: int) -> float:
+    """What gradients are multiplied by, from the squared norm of what was applied."""
+    return float((numel / (2 * size * norm + _EPSILON**2)) ** 0.5)
+
+
+def _squared(mean: Tensor) -> Tensor:
+    return mean.double().square().sum().float()

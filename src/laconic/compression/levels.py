@@ -1,0 +1,175 @@
+"""Rounding to levels at random, so that the mean is right: QSGD, TernGrad, natural compression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Payload, Unbiased
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.payload import pack, unpack
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets, Reduce
+
+
+@technique(
+    "qsgd",
+    paper="Alistarh et al., NIPS 2017",
+    claims=[Unbiased(), Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class QSGD(Codec):
+    """Multiples of 1/s of the bucket's norm, rounded up with the probability of what is left over.
+
+    Reading chosen: buckets of 512 and levels of a fixed width, as in the paper's experiments; the norm is l2, as in its
+    theory, or the largest magnitude. A bucket with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "elementwise"
+    levels: int = knob(7, low=1, high=127, doc="s, the levels above zero: 7 makes 4 bits with the sign")
+    bucket: int = knob(512, low=1, doc="elements that share a norm")
+    norm: str = knob("l2", choices=("l2", "max"), doc="what levels are shares of")
+
+    @property
+    def bits(self) -> int:
+        return bits.width(2 * self.levels + 1)
+
+    @property
+    def unit(self) -> int:
+        return math.lcm(self.bucket, 8)
+
+    def scales(self, flat: Tensor) -> Tensor:
+        found = kernels.bucket_scales(flat, self.bucket, self.norm)
+        return found.sqrt() if self.norm == "l2" else found
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        scales = self.scales(flat)
+        codes = kernels.quantize(flat, scales, self.bucket, self.levels, meet.key())
+        return pack(bits.pack(codes, self.bits), scales)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        n = shape.numel()
+        parts = (torch.uint8, bits.length(n, self.bits)), (torch.float32, -(-n // self.bucket))
+        packed, scales = unpack(payload, *parts)
+        codes = bits.unpack(packed, self.bits, n).float()
+        negative = codes > self.levels
+        values = torch.where(negative, self.levels + 1 - codes, codes) * (1 / self.levels)
+        return (values * scales.repeat_interleave(self.bucket)[:n]).view(shape)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        d, s = min(self.bucket, spec.numel), self.levels
+        return min(d / s**2, math.sqrt(d) / s)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, self.bits) + 4 * -(-spec.numel // self.bucket)
+
+
+@technique(
+    "terngrad",
+    paper="Wen et al., NIPS 2017",
+    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class TernGrad(Compressor):
+    """-s, 0 or s, where s is the largest magnitude among all workers, so that ternaries can be added as integers.
+
+    Values are cut at `clip` standard deviations first (0: never), which is the only bias. Workers agree on s; then in
+    two hops the owner of a part adds up everybody's ternaries, two bits each, and answers with the sums, in as many
+    bits as 2N + 1 values take. A tensor with a value that is not finite is not finite.
+    """
+
+    clip: float = knob(2.5, low=0, doc="standard deviations beyond which values are cut; 0: nowhere")
+
+    @property
+    def meets(self) -> Meets:
+        return "scatter"
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        return (Reduce, *super().asks)
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        n, part = x.numel(), self._part(x.numel(), meet.size)
+        flat = clipped(x.reshape(-1).float(), self.clip)
+        (scale,) = yield meet.max(flat.abs().max().view(1))
+        ternary = ternaries(flat, scale, meet.key())
+        digits = torch.nn.functional.pad(ternary + 1, (0, meet.size * part - n)).to(torch.uint8)
+        heard = yield meet.scatter(bits.pack(digits, 2).view(meet.size, -1))
+        total = torch.stack([bits.unpack(row, 2, part).long() for row in heard]).sum(dim=0)
+        told = yield meet.gather(bits.pack(total, bits.width(2 * meet.size)))
+        sums = torch.cat([bits.unpack(row, bits.width(2 * meet.size), part).long() for row in told])[:n] - meet.size
+        mean = sums.float() * (scale / meet.size)
+        return Outcome(mean.view(x.shape).to(x.dtype), state, (ternary * scale).view(x.shape).to(x.dtype))
+
+    def _part(self, numel: int, size: int) -> int:
+        return 8 * -(-numel // (8 * size))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return sum(nbytes for _, nbytes in self.prices(spec, size))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        part = self._part(spec.numel, size)
+        return (
+            ("reduce", 4),
+            ("scatter", size * bits.length(part, 2)),
+            ("gather", bits.length(part, bits.width(2 * size))),
+        )
+
+
+def ternaries(flat: Tensor, scale: Tensor, key: int) -> Tensor:
+    """-1, 0 or 1, at random so that `scale` times it is right in the mean."""
+    codes = kernels.quantize(flat, scale.view(1), max(1, flat.numel()), 1, key).to(torch.int8)
+    return torch.where(codes > 1, 2 - codes, codes)  # a negative level is written as 2 more
+
+
+def clipped(flat: Tensor, deviations: float) -> Tensor:
+    if not deviations:
+        return flat
+    limit = deviations * flat.std(correction=0)
+    return flat.clamp(-limit, limit)
+
+
+@technique(
+    "natural_compression",
+    aliases=["natural"],
+    paper="Horváth et al., MSML 2022",
+    claims=[Unbiased(), Payload(lambda spec, c: -(-9 * spec.numel // 8))],
+)
+@dataclass(frozen=True)
+class Natural(Codec):
+    """The power of two below or above, at random so that the mean is right: a sign and eight bits of exponent.
+
+    Integers only: the mantissa over 2²³ is the probability of the next exponent. Numbers too small for a normal
+    exponent become zero, the largest exponent is not raised, and what is not finite becomes infinite.
+    """
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        pattern = x.reshape(-1).contiguous().view(torch.int32).long()
+        draws = kernels.integers(meet.key(), 0, x.numel(), x.device) >> 1  # 23 bits, as many as a mantissa has
+        exponent, mantissa = (pattern >> 23) & 0xFF, pattern & 0x7FFFFF
+        raised = (draws < mantissa) & (exponent > 0) & (exponent < 254)
+        return bits.pack(((pattern < 0).long() << 8) | (exponent + raised), 9)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        codes = bits.unpack(payload, 9, shape.numel()).long()
+        pattern = ((codes & 0xFF) << 23) - ((codes >> 8) << 31)
+        return pattern.to(torch.int32).view(torch.float32).view(shape)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        return 1 / 8
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, 9)

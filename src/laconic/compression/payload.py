@@ -1,0 +1,43 @@
+"""Payloads: typed parts in one run of bytes, without anything between them.
+
+Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel: the version
+below is part of what workers and servers agree on before the first payload, and stands for the layout of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from laconic.errors import ContractError
+
+VERSION = 1
+
+
+def pack(*parts: Tensor) -> Tensor:
+    """One after another, as bytes."""
+    return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts])
+
+
+def unpack(payload: Tensor, *parts: tuple[torch.dtype, int]) -> list[Tensor]:
+    """Parts of so many elements of these types; the last may ask for the rest with -1."""
+    lengths = [dtype.itemsize * count for dtype, count in parts]
+    if lengths and parts[-1][1] < 0:
+        lengths[-1] = payload.numel() - sum(lengths[:-1])
+    if sum(lengths) != payload.numel() or min(lengths, default=0) < 0:
+        raise ContractError(f"a payload of {payload.numel()} bytes where {sum(lengths)} were expected")
+    return [_typed(part, dtype) for part, (dtype, _) in zip(payload.split(lengths), parts, strict=True)]
+
+
+def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """As this type; copied where it does not begin at a multiple of its size."""
+    if dtype == torch.uint8:
+        return part
+    aligned = part.storage_offset() % dtype.itemsize == 0
+    return (part if aligned else part.clone()).view(dtype)
+
+
+def nbytes(parts: Sequence[tuple[torch.dtype, int]]) -> int:
+    return sum(dtype.itemsize * count for dtype, count in parts)

@@ -1,0 +1,143 @@
+"""Sparsification: which coordinates are said, how their places are written, and what becomes of their values."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.payload import pack
+from laconic.compression.raw import Raw
+from laconic.registry import knob
+from laconic.worker import Meet
+
+PLACES = ("packed", "plain", "bitmap")
+
+
+@dataclass(frozen=True)
+class Selector(Codec):
+    """Says some coordinates of a tensor. With its values in float32 unless a codec follows in the chain.
+
+    `choose` returns k places in ascending order. Where their number depends on the values (`ragged`), a message begins
+    with it.
+    """
+
+    cost: ClassVar[str] = "select"
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, or as a bitmap")
+
+    def count(self, numel: int) -> int:
+        """k, where it is fixed."""
+        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+
+    @abstractmethod
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        """Places in a flat tensor."""
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return self.count(spec.numel) / spec.numel
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        return Selected(self).encode(x, meet)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        return Selected(self).decode(payload, shape, meet)
+
+    def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
+        Selected(self).add(total, payload, meet)
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        return Selected(self).feed(x, error, meet)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return Selected(self).payload_bytes(spec, size)
+
+
+@dataclass(frozen=True)
+class Selected(Codec):
+    """A selector's places, and its values written in some codec."""
+
+    selector: Selector
+    values: Codec = field(default_factory=Raw)
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.selector.ragged
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        return self._say(x.reshape(-1), meet)[0]
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        """Only what was said of the chosen places leaves the memory."""
+        error += x
+        flat = error.view(-1)
+        payload, places, values = self._say(flat, meet)
+        flat[places] -= self.values.decode(values, places.shape, meet)
+        return payload
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        dense = torch.zeros(shape, device=payload.device)
+        self.add(dense, payload, meet)
+        return dense
+
+    def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
+        places, values = self.read(payload, total.numel(), meet)
+        total.view(-1).index_add_(0, places, values)
+
+    def read(self, payload: Tensor, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        """Places and values of a message."""
+        k, rest = self.selector.count(numel), payload
+        if self.ragged:
+            k, rest = int(payload[:4].clone().view(torch.int32)), payload[4:]
+        head = places_bytes(self.selector.index, k, numel)
+        places = read_places(rest[:head], self.selector.index, k, numel)
+        return places, self.values.decode(rest[head:], places.shape, meet)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        k = self.selector.count(spec.numel)
+        values = self.values.payload_bytes(TensorSpec(spec.name, (k,), torch.float32), size)
+        return 4 * self.ragged + places_bytes(self.selector.index, k, spec.numel) + values
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        """Of what the selector says, the values' codec loses a share."""
+        outer = self.selector.contraction(spec)
+        inner = self.values.contraction(TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
+        return None if outer is None or inner is None else outer * inner
+
+    def _say(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
+        places = self.selector.choose(flat, meet)
+        values = self.values.encode(flat[places], meet)
+        head = [torch.tensor([len(places)], dtype=torch.int32, device=flat.device)] if self.ragged else []
+        written = write_places(places, self.selector.index, flat.numel())
+        return pack(*head, written, values), places, values
+
+
+def places_bytes(how: str, k: int, numel: int) -> int:
+    if how == "bitmap":
+        return -(-numel // 8)
+    return 4 * k if how == "plain" else bits.length(k, bits.width(numel - 1))
+
+
+def write_places(places: Tensor, how: str, numel: int) -> Tensor:
+    if how == "bitmap":
+        marked = torch.zeros(numel, dtype=torch.uint8, device=places.device)
+        marked[places] = 1
+        return bits.pack(marked, 1)
+    if how == "plain":
+        return places.to(torch.int32).view(torch.uint8)
+    return bits.pack(places, bits.width(numel - 1))
+
+
+def read_places(written: Tensor, how: str, k: int, numel: int) -> Tensor:
+    if how == "bitmap":
+        return torch.nonzero(bits.unpack(written, 1, numel)).view(-1)
+    if how == "plain":
+        return written.clone().view(torch.int32).long()
+    return bits.unpack(written, bits.width(numel - 1), k).long()

@@ -1,0 +1,189 @@
+"""Signs: one bit a coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Payload
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.payload import pack, unpack
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet, Meets
+
+
+@technique(
+    "sign_sgd",
+    aliases=["signsgd", "sign"],
+    paper="Bernstein et al., ICML 2018; majority vote: ICLR 2019",
+    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 4))],
+)
+@dataclass(frozen=True)
+class SignSGD(Compressor):
+    """Everybody sends signs and gets the sign of the majority, which is what the optimizer sees as the gradient.
+
+    Two hops: the owner of a part counts votes and answers with one bit each. Zero counts as positive, and so does a
+    tie, since a bit has no third value. Magnitudes never travel: the learning rate carries all scale. Without memory it
+    need not converge (see `ef_signsgd`); what is not a number votes against.
+    """
+
+    @property
+    def meets(self) -> Meets:
+        return "scatter"
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "signs without a scale are no contraction, so that the memory would grow for ever; write ef_signsgd"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat, part = x.reshape(-1).float(), self._part(x.numel(), meet.size)
+        padded = torch.nn.functional.pad(flat, (0, meet.size * part - flat.numel()))
+        ballots = kernels.pack_signs(padded).view(meet.size, part // 8)
+        heard = yield meet.scatter(ballots)
+        votes = torch.zeros(part, device=x.device)
+        for ballot in heard:
+            kernels.add_signs(votes, ballot, votes.new_ones(()))
+        told = yield meet.gather(kernels.pack_signs(votes))
+        verdict = torch.zeros(meet.size * part, device=x.device)
+        kernels.add_signs(verdict, told.reshape(-1), verdict.new_ones(()))
+        result = verdict[: flat.numel()].view(x.shape).to(x.dtype)
+        return Outcome(result, state, sent=torch.where(x >= 0, 1.0, -1.0).to(x.dtype))
+
+    def _part(self, numel: int, size: int) -> int:
+        return 8 * -(-numel // (8 * size))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return sum(nbytes for _, nbytes in self.prices(spec, size))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        each = self._part(spec.numel, size) // 8
+        return ("scatter", size * each), ("gather", each)
+
+
+@technique(
+    "scaled_sign",
+    paper="Karimireddy et al., ICML 2019",
+    claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 4)],
+)
+@dataclass(frozen=True)
+class ScaledSign(Codec):
+    """Signs, and the mean of the magnitudes: the contraction that error feedback makes a method of (`ef_signsgd`).
+
+    |C(v) - v|² is (1 - |v|₁²/(n|v|₂²))|v|², exactly. Zero counts as positive.
+    """
+
+    cost: ClassVar[str] = "reduce"
+
+    @property
+    def unit(self) -> int:
+        return 8
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        scale = kernels.bucket_scales(flat, flat.numel(), "l1") / flat.numel()
+        return pack(kernels.pack_signs(flat), scale)
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        said, scale = kernels.feed_signs(x.reshape(-1), error.view(-1))
+        return pack(said, scale.view(1))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        total = torch.zeros(shape, device=payload.device)
+        self.add(total, payload, meet)
+        return total
+
+    def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
+        said, scale = unpack(payload, (torch.uint8, bits.length(total.numel(), 1)), (torch.float32, 1))
+        kernels.add_signs(total.view(-1), said, scale[0])
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return 1 / spec.numel  # of a vector with one coordinate; of Gaussian ones 2/π
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, 1) + 4
+
+
+named_sentence(
+    "ef_signsgd",
+    "bsp / scaled_sign+error_feedback(inside=true) / allreduce",
+    axis="compression",
+    aliases=["ef_sign_sgd"],
+    paper="Karimireddy et al., ICML 2019",
+    doc="Signs with one scale a tensor, and a memory in changes of parameters: what sign_sgd never says comes later.",
+)
+
+
+@technique(
+    "one_bit",
+    paper="Seide et al., Interspeech 2014",
+    claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 8 * c.columns(torch.Size(spec.shape)))],
+)
+@dataclass(frozen=True)
+class OneBit(Codec):
+    """A bit a coordinate, and for each column the means of what is below zero and of what is not.
+
+    The reading chosen for layers other than fully connected ones: a column is one input of the layer, all its outputs
+    (the first dimension) and whatever stands behind; a vector is one column. With `columns=tensor` there is one pair.
+    """
+
+    cost: ClassVar[str] = "reduce"
+    per: str = knob("column", choices=("column", "tensor"), doc="what shares a pair of values")
+
+    def columns(self, shape: torch.Size) -> int:
+        return shape[1:].numel() if self.per == "column" and len(shape) > 1 else 1
+
+    def part(self, shape: torch.Size, size: int) -> torch.Size:
+        """Whole columns."""
+        columns = self.columns(shape)
+        return torch.Size([shape.numel() // columns, -(-columns // size)]) if columns > 1 else super().part(shape, size)
+
+    def split(self, x: Tensor, size: int) -> Tensor:
+        if (columns := self.columns(x.shape)) == 1:
+            return super().split(x, size)
+        part = self.part(x.shape, size)
+        filled = torch.nn.functional.pad(x.reshape(-1, columns), (0, size * part[1] - columns))
+        return filled.view(-1, size, part[1]).transpose(0, 1).contiguous()
+
+    def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
+        if (columns := self.columns(shape)) == 1:
+            return super().join(parts, shape)
+        return parts.transpose(0, 1).reshape(parts.shape[1], -1)[:, :columns].reshape(shape)
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        matrix = x.reshape(-1, self.columns(x.shape))
+        high = (matrix >= 0).to(x.dtype)
+        pairs = torch.stack([_mean(matrix, 1 - high), _mean(matrix, high)])
+        return pack(kernels.pack_signs(matrix.reshape(-1)), pairs)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        columns, n = self.columns(shape), shape.numel()
+        said, pairs = unpack(payload, (torch.uint8, bits.length(n, 1)), (torch.float32, 2 * columns))
+        low, high = pairs.view(2, columns)
+        return torch.where(bits.unpack(said, 1, n).view(-1, columns).bool(), high, low).view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, 1) + 8 * self.columns(torch.Size(spec.shape))
+
+
+def _mean(matrix: Tensor, weight: Tensor) -> Tensor:
+    """Of each column, over the rows that count; zero where none does."""
+    return (matrix * weight).sum(dim=0) / weight.sum(dim=0).clamp(min=1)
+
+
+named_sentence(
+    "one_bit_sgd",
+    "bsp / one_bit+two_hop(memory=true)+error_feedback / allreduce",
+    axis="compression",
+    paper="Seide et al., Interspeech 2014",
+    doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
+    AdaGrad, growing batches and double buffering are other words' work.""",
+)

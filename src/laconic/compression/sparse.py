@@ -1,0 +1,266 @@
+"""Selectors: exact, by bisection, by a hard limit; and random places that all workers share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Contraction, Payload
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.select import Selector
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet, Meets
+
+
+@technique(
+    "topk",
+    aliases=["top_k"],
+    paper="Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
+    claims=[Contraction(), Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class TopK(Selector):
+    """The k largest magnitudes, exactly; among equal ones the first. Without memory it loses the rest: write topk+ef.
+
+    What is not a number is larger than all, so that it is said.
+    """
+
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        return largest(x, self.count(x.numel()))
+
+
+def largest(x: Tensor, k: int) -> Tensor:
+    """The places of the k largest magnitudes in ascending order; of those at the limit, the first."""
+    if k >= x.numel():
+        return torch.arange(x.numel(), device=x.device)
+    size = torch.where(x.isnan(), torch.inf, x.abs())
+    least = size.kthvalue(x.numel() - k + 1).values if x.numel() < 4096 else size.topk(k, sorted=False).values.min()
+    above = torch.nonzero(size > least).view(-1)
+    at = torch.nonzero(size == least).view(-1)[: k - above.numel()]
+    return torch.cat([above, at]).sort().values
+
+
+@technique(
+    "mstopk",
+    aliases=["ms_topk"],
+    paper="Shi et al., MLSys 2021",
+    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+)
+@dataclass(frozen=True)
+class MSTopK(Selector):
+    """About the k largest, exactly k of them: a threshold found by bisection, filled up with a run of what is below it.
+
+    Counting passes only, no sort. Error memory belongs to it, at the worker (the usual reading): write mstopk+ef.
+    """
+
+    rounds: int = knob(30, low=1, doc="halvings of the interval between the mean and the largest magnitude")
+
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        k, size = self.count(x.numel()), torch.where(x.isnan(), torch.inf, x.abs())
+        mean, most = float(size.mean()), float(size.max())
+        low, high, few, upper, many, lower = 0.0, 1.0, 0, math.inf, x.numel(), 0.0
+        for _ in range(self.rounds if math.isfinite(most) else 0):
+            middle = (low + high) / 2
+            threshold = mean + middle * (most - mean)
+            count = int((size >= threshold).sum())
+            if count <= k:
+                high = middle
+                if count > few:
+                    few, upper = count, threshold
+            else:
+                low = middle
+                if count < many:
+                    many, lower = count, threshold
+        surely = torch.nonzero(size >= upper).view(-1)
+        between = torch.nonzero((size >= lower) & (size < upper)).view(-1)
+        lacking = k - surely.numel()
+        room = between.numel() - lacking
+        start = int(kernels.integers(meet.key("run"), 0, 1)[0]) % (room + 1)
+        return torch.cat([surely, between[start : start + lacking]]).sort().values
+
+
+@technique(
+    "randk",
+    aliases=["random_k"],
+    paper="Konečný and Richtárik, 2018; Stich et al., NeurIPS 2018",
+    claims=[Payload(lambda spec, c: 4 * c.count(spec.numel))],
+)
+@dataclass(frozen=True)
+class RandK(Compressor):
+    """k random coordinates, the same on all workers: they need not be named, and values are summed on the way.
+
+    `scaled` by n/k it is unbiased and takes no memory, with which it would diverge; unscaled it is a contraction in the
+    mean and wants one: randk(scaled=false)+ef. `block`: one run of consecutive coordinates, cheaper to cut out.
+    """
+
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    scaled: bool = knob(True, doc="whether values are multiplied by n/k, for an unbiased mean")
+    block: bool = knob(False, doc="whether the coordinates are consecutive")
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "values scaled by n/k diverge with a memory; write randk(scaled=false)+ef" if self.scaled else None
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def count(self, numel: int) -> int:
+        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+
+    def choose(self, numel: int, meet: Meet, device: torch.device) -> Tensor:
+        k, key = self.count(numel), meet.key("places", shared=True)
+        if self.block:
+            start = int(kernels.integers(key, 0, 1)[0]) * numel >> 24
+            return (torch.arange(start, start + k, device=device)) % numel
+        order = (kernels.integers(key, 0, numel, device) << 32) | torch.arange(numel, device=device)
+        return order.topk(k, largest=False, sorted=False).indices.sort().values
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        places = self.choose(x.numel(), meet, x.device)
+        own = x.reshape(-1)[places].float()
+        if self.scaled:
+            own *= x.numel() / len(places)
+        mean = yield meet.mean(own.clone())
+        result, sent = torch.zeros(2, x.numel(), device=x.device)
+        result[places], sent[places] = mean, own
+        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        return spec.numel / self.count(spec.numel) - 1 if self.scaled else None
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return None if self.scaled else self.count(spec.numel) / spec.numel
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 4 * self.count(spec.numel)
+
+
+named_sentence(
+    "mem_sgd",
+    "bsp / topk+error_feedback(inside=true) / allreduce",
+    axis="compression",
+    paper="Stich, Cordonnier, Jaggi, NeurIPS 2018",
+    doc="The k largest of a memory that holds changes of parameters: the learning rate is inside.",
+)
+
+
+@technique(
+    "scalecom",
+    paper="Chen et al., NeurIPS 2020",
+    claims=[Payload(lambda spec, c: 8 * c.count(spec.numel))],
+)
+@dataclass(frozen=True)
+class ScaleCom(Compressor):
+    """The coordinates that are largest at one worker, the leader of this step, for all: so values can be summed.
+
+    Memories of different workers are alike, so that one worker's choice serves all; leaders take turns. With a memory
+    that follows slowly (`scalecom+ef(low_pass=0.1)`) for large batches. Its choice is exact (`per=tensor`) or the
+    largest of each chunk.
+    """
+
+    cost: ClassVar[str] = "select"
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    per: str = knob("tensor", choices=("tensor", "chunk"), doc="exactly the largest, or the largest of each chunk")
+
+    @property
+    def meets(self) -> Meets:
+        return "tell"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def count(self, numel: int) -> int:
+        if self.per == "chunk":
+            return -(-numel // self._chunk(numel))
+        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+
+    def _chunk(self, numel: int) -> int:
+        return min(numel, max(1, round(1 / self.ratio)))
+
+    def choose(self, flat: Tensor) -> Tensor:
+        if self.per == "tensor":
+            return largest(flat, self.count(flat.numel()))
+        chunk = self._chunk(flat.numel())
+        rows = torch.nn.functional.pad(flat.abs(), (0, -flat.numel() % chunk), value=-1.0).view(-1, chunk)
+        return rows.argmax(dim=1) + chunk * torch.arange(len(rows), device=flat.device)
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat, leader = x.reshape(-1), meet.step % meet.size
+        chosen = self.choose(flat) if meet.rank == leader else flat.new_zeros(self.count(flat.numel()))
+        places = (yield meet.tell(chosen.to(torch.int32), leader)).long()
+        own = flat[places].float()
+        mean = yield meet.mean(own.clone())
+        result, sent = torch.zeros(2, flat.numel(), device=x.device)
+        result[places], sent[places] = mean, own
+        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 8 * self.count(spec.numel)
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        k = self.count(spec.numel)
+        return ("tell", 4 * k), ("reduce", 4 * k)
+
+
+@technique(
+    "gtopk",
+    aliases=["global_topk"],
+    paper="Shi et al., ICDCS 2019",
+    claims=[Payload(lambda spec, c: 8 * c.count(spec.numel))],
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class GlobalTopK(Compressor):
+    """The k largest of the sum, up a tree that keeps k at every node; everybody's others go back where they came from.
+
+    A worker's own choice that does not come out at the root counts as not said, so that its memory keeps it; what was
+    dropped at an inner node and comes out through others is lost (the operator is not associative).
+    """
+
+    cost: ClassVar[str] = "select"
+    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are said, at least one")
+
+    @property
+    def meets(self) -> Meets:
+        return "merge"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 0
+
+    def count(self, numel: int) -> int:
+        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat = x.reshape(-1).float()
+        places = largest(flat, self.count(flat.numel()))
+        merged = yield meet.merge(_pairs(places, flat[places]), _merged)
+        final, total = merged[0].long(), merged[1].contiguous().view(torch.float32)
+        result, sent = torch.zeros(2, flat.numel(), device=x.device)
+        result[final] = total / meet.size
+        adopted = places[torch.isin(places, final)]
+        sent[adopted] = flat[adopted]
+        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 8 * self.count(spec.numel)
+
+
+def _pairs(places: Tensor, values: Tensor) -> Tensor:
+    """Places and the bits of values, as one tensor of whole numbers."""
+    return torch.stack([places.to(torch.int32), values.contiguous().view(torch.int32)])
+
+
+def _merged(mine: Tensor, other: Tensor) -> Tensor:
+    """The sum of two sparse vectors, and its k largest."""
+    both = torch.cat([mine, other], dim=1)
+    places, where = both[0].unique(return_inverse=True)
+    values = torch.zeros(len(places), device=mine.device)
+    values.index_add_(0, where, both[1].contiguous().view(torch.float32))
+    kept = largest(values, mine.shape[1])
+    return _pairs(places[kept], values[kept])

@@ -1,0 +1,46 @@
+"""3LC: three values, five to a byte, and runs of zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import trits
+from laconic.compression.payload import pack
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+
+@technique("three_lc", paper="Lim, Andersen, Kaminsky, MLSys 2019")
+@dataclass(frozen=True)
+class ThreeLC(Codec):
+    """-M, 0 or M, where M is a multiple of the largest magnitude: five to a byte, and up to seventy zeros in one.
+
+    A larger `sparsity` makes more zeros, and leaves more to the memory it needs (three_lc+ef). Small tensors go dense.
+    A tensor with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "reduce"
+    ragged: ClassVar[bool] = True
+    sparsity: float = knob(1.0, low=1, below=2, doc="s: only what is at least s/2 of the largest is said")
+    least: int = knob(64, low=1, doc="elements below which a tensor goes dense")
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel >= self.least
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        most = self.sparsity * x.abs().max()
+        said = (x / most.where(most > 0, 1)).round().nan_to_num(0.0).clamp(-1, 1).to(torch.int8)
+        return pack(most.view(1), trits.shorten(trits.pack(said)))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        most, digits = payload[:4].clone().view(torch.float32), trits.lengthen(payload[4:])
+        return (trits.unpack(digits, shape.numel()).float() * most).view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 4 + trits.length(spec.numel)

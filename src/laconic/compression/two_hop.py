@@ -1,0 +1,95 @@
+"""Two hops: everybody owns a part, averages what all say of it, and says that again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.errors import StrategyError
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
+
+
+@technique("two_hop", aliases=["twohop"], paper="Seide et al., Interspeech 2014; Tang et al. (1-bit Adam), ICML 2021")
+@dataclass(frozen=True)
+class TwoHop(Compressor):
+    """Meet in two hops in place of a gather: the word `two_hop`, which wraps the codec before it.
+
+    Each worker owns 1/N of a tensor: it gets everybody's message for its part, averages them in float32, encodes the
+    mean again and tells everybody. The bytes are an all-reduce's, 2(N-1)/N of the payload, however many workers there
+    are. With `memory` the owner keeps what its second message did not say.
+    """
+
+    wraps: ClassVar[bool] = True
+    memory: bool = knob(False, doc="whether owners of parts keep an error memory of their own")
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        raise StrategyError("two_hop wraps a codec: write it after one, as in `int8+two_hop`")
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class InTwoHops(Compressor):
+    """What the chain becomes. The owner's memory has the tensor's shape, so that it can be re-split: what lies outside
+    a worker's part goes into its next message."""
+
+    inner: Codec
+    how: TwoHop
+
+    @property
+    def meets(self) -> Meets:
+        return "scatter"
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        return ("owner",) if self.how.memory else ()
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return self.inner.accepts(spec)
+
+    def init(self, spec: TensorSpec) -> State:
+        return {"owner": torch.zeros(spec.shape)} if self.how.memory else {}
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        codec, size, single = self.inner, meet.size, x.float()
+        kept: Tensor | None = None
+        if self.how.memory:
+            owned = codec.split(state["owner"], size)
+            kept = owned[meet.rank].clone()
+            owned[meet.rank] = 0
+            single = single + size * codec.join(owned, x.shape)  # an owner's memory is of the mean
+        rows = codec.split(single, size)
+        told = torch.stack([codec.encode(row, meet) for row in rows])
+        heard = yield meet.scatter(told.clone())
+        mean = torch.zeros_like(rows[0])
+        for payload in heard:
+            codec.add(mean, payload, meet)
+        mean /= size
+        if kept is not None:
+            mean += kept
+        answer = codec.encode(mean, meet)
+        if kept is not None:
+            owned = torch.zeros_like(rows)
+            owned[meet.rank] = mean - codec.decode(answer, mean.shape, meet)
+            state = {"owner": codec.join(owned, x.shape)}
+        parts = yield meet.gather(answer)
+        result, sent = (
+            codec.join(torch.stack([codec.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
+            for payloads in (parts, told)
+        )
+        return Outcome(result, state, sent)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return sum(nbytes for _, nbytes in self.prices(spec, size))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        part = TensorSpec(spec.name, tuple(self.inner.part(torch.Size(spec.shape), size)), torch.float32)
+        each = self.inner.payload_bytes(part, size)
+        return ("scatter", size * each), ("gather", each)

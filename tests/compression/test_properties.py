@@ -1,0 +1,213 @@
+"""What every compressor promises, tried on every registered one; later ones inherit these by being registered."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from laconic import claims, registry
+from laconic.compression.base import Compressor
+from laconic.compression.error_feedback import Remembering
+from laconic.language.word import Word
+from laconic.strategy import Sentence, Strategy
+from tests.compression.table import KINDS, compressor, meet, spec_of, tensor
+
+WIRE = {"reduce": 1.0, "gather": 1.0, "scatter": 1.0, "tell": 1.0, "merge": 1.0}
+
+
+def words() -> list[str]:
+    """Every compressor with its defaults and with each of its choices."""
+    found = []
+    for entry in registry.entries("compression"):
+        if entry.kind == "word" and not entry.target.wraps:  # type: ignore[union-attr]
+            found.append(entry.name)
+            for knob in registry.knobs(entry.target):  # type: ignore[arg-type]
+                choices = knob.bounds.choices or ((True, False) if isinstance(knob.default, bool) else ())
+                found += [str(Word.of(entry.name, **{knob.name: choice})) for choice in choices]
+    chains = ["topk(0.1)+qsgd", "topk(0.1)+fp16", "int8+two_hop", "fp8+two_hop", "bf16+two_hop", "qsgd+two_hop"]
+    return list(dict.fromkeys([*found, *chains]))
+
+
+def with_memory() -> list[str]:
+    """Those that error feedback may wrap, and the named sentences that do."""
+    can = [f"{word}+ef" for word in words() if word != "none" and compressor(word).refuses_memory is None]
+    named = [e.name for e in registry.entries("compression") if e.kind == "sentence"]
+    return [*can, "one_bit+two_hop(memory=true)+ef", *named]
+
+
+@pytest.mark.parametrize("word", words())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_shapes_types_and_agreement(word: str, dtype: torch.dtype) -> None:
+    """Everybody ends with the same tensor, like the one it brought; twice the same in, twice the same out."""
+    made = compressor(word)
+    for kind in KINDS:
+        for size in (1, 2, 3):
+            inputs = [tensor(kind, seed=rank, dtype=dtype) for rank in range(size)]
+            if not made.accepts(spec_of(inputs[0])):
+                continue
+            first, again = meet(made, inputs), meet(made, inputs)
+            for outcome, other in zip(first, again, strict=True):
+                assert outcome.result.shape == inputs[0].shape and outcome.result.dtype == dtype
+                assert torch.equal(outcome.result, first[0].result), f"{kind}: workers disagree"
+                assert torch.equal(outcome.result, other.result), f"{kind}: not deterministic"
+                if outcome.sent is not None:
+                    assert outcome.sent.shape == inputs[0].shape and outcome.sent.dtype == dtype
+
+
+@pytest.mark.parametrize("word", words())
+def test_payload_is_what_is_declared(word: str) -> None:
+    """Counted in what is handed over, for all kinds of input; where it depends on the values, at most that."""
+    made = compressor(word)
+    for kind in KINDS:
+        for size in (1, 2, 4):
+            inputs = [tensor(kind, seed=rank) for rank in range(size)]
+            spec = spec_of(inputs[0])
+            if not made.accepts(spec):
+                continue
+            handed: list[list[tuple[str, torch.Tensor]]] = []
+            states = [made.init(spec) for _ in inputs]
+            if "norm" in states[0]:  # the first step is exact
+                states = [{"norm": torch.ones(())} for _ in inputs]
+            meet(made, inputs, states, heard=handed)
+            declared = made.payload_bytes(spec, size)
+            assert declared == sum(nbytes for _, nbytes in made.prices(spec, size))
+            for said in handed:
+                counted = sum(x.nbytes for _, x in said)
+                assert counted <= declared if getattr(made, "ragged", False) else counted == declared, (kind, size)
+
+
+@pytest.mark.parametrize("word", [w for w in words() if compressor(w).variance(spec_of(tensor("normal"))) is not None])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant", "zero", "single"])
+def test_unbiased_with_the_declared_variance(word: str, kind: str) -> None:
+    made, x = compressor(word), tensor(kind, (6, 5))
+    omega = made.variance(spec_of(x))
+    assert omega is not None
+    draws = torch.stack([meet(made, [x], step=step)[0].result for step in range(4000)]).double()
+    error = (draws - x).square().flatten(1).sum(1)
+    deviation = draws.std(0) / math.sqrt(len(draws))
+    rare = 10 * float(draws.abs().max()) / len(draws)  # what is drawn next to never may not have been drawn
+    assert bool(((draws.mean(0) - x).abs() <= 4.5 * deviation + rare * (deviation < rare) + 1e-6 * x.abs()).all())
+    slack = 4 * float(error.std()) / math.sqrt(len(draws))
+    assert float(error.mean()) <= omega * float(x.double().square().sum()) * (1 + 1e-5) + slack + 1e-9
+
+
+@pytest.mark.parametrize(
+    "word", [w for w in words() if compressor(w).contraction(spec_of(tensor("normal"))) is not None]
+)
+def test_contraction_with_the_declared_delta(word: str) -> None:
+    made = compressor(word)
+    for kind in KINDS:
+        x = tensor(kind)
+        delta = made.contraction(spec_of(x))
+        if delta is None or not made.accepts(spec_of(x)):
+            continue
+        drawn = [meet(made, [x], step=step)[0] for step in range(60)]
+        left = [float((x - (o.result if o.sent is None else o.sent)).double().square().sum()) for o in drawn]
+        slack = 4 * torch.tensor(left).std().item() / math.sqrt(len(left))
+        whole = float(x.double().square().sum())
+        assert sum(left) / len(left) <= (1 - delta) * whole * (1 + 1e-5) + slack + 1e-12, kind
+
+
+@pytest.mark.parametrize("text", with_memory())
+@pytest.mark.technique("error_feedback", check=1)
+def test_what_was_said_and_the_memory_are_what_came_in(text: str) -> None:
+    """The telescoping identity, over twenty steps: of each worker's own messages; in the mean over workers where all
+    that is said is heard as it is."""
+    made = compressor(text)
+    assert isinstance(made, Remembering)
+    rate, size = 0.1 if made.how.inside else 1.0, 3
+    for kind in ("normal", "heavy", "sparse", "zero"):
+        x = tensor(kind)
+        if not made.accepts(spec_of(x)):
+            continue
+        states = [made.init(spec_of(x)) for _ in range(size)]
+        mean, own, came = (
+            torch.zeros(x.shape, dtype=torch.float64),
+            *torch.zeros(2, size, *x.shape, dtype=torch.float64),
+        )
+        for step in range(20):
+            inputs = [tensor(kind, seed=31 * step + rank) for rank in range(size)]
+            outcomes = meet(made, inputs, states, step, rate)
+            states = [outcome.state for outcome in outcomes]
+            mean += rate * outcomes[0].result.double()
+            came += rate * torch.stack(inputs).double()
+            own += torch.stack([rate * o.result if o.sent is None else o.sent for o in outcomes]).double()
+        kept = torch.stack([state["error"] for state in states]).double()
+        near = 4e-4 * max(1e-6, float(came.abs().max()))
+        if made.inner.meets == "gather" or "two_hop(memory" in text or text == "one_bit_sgd":
+            owners = sum((s["inner.owner"].double() for s in states if "inner.owner" in s), torch.zeros(x.shape))
+            assert float((mean + kept.mean(0) + owners - came.mean(0)).abs().max()) <= near, kind
+        else:
+            assert float((own + kept - came).abs().max()) <= near, kind
+
+
+@pytest.mark.parametrize("word", words())
+def test_what_is_not_finite_does_not_make_sense_of_itself(word: str) -> None:
+    """Infinity and nan are seen by all, or are cut as the word says; nobody fails, and workers agree."""
+    made = compressor(word)
+    for poison in (math.inf, -math.inf, math.nan):
+        x = tensor("normal")
+        x[3, 4] = poison
+        if not made.accepts(spec_of(x)):
+            continue
+        outcomes = meet(made, [x, tensor("normal", seed=1)])
+        bits = [o.result.contiguous().view(torch.int32) for o in outcomes]
+        assert torch.equal(bits[0], bits[1])
+
+
+@pytest.mark.parametrize("text", with_memory())
+def test_an_overflow_is_not_remembered(text: str) -> None:
+    made, x = compressor(text), tensor("normal")
+    if not made.accepts(spec_of(x)):
+        pytest.skip("too small for it")
+    x[3, 4] = math.inf
+    (outcome,) = meet(made, [x])
+    assert all(bool(value.isfinite().all()) for key, value in outcome.state.items() if key == "error")
+
+
+def test_memory_around_high_variance_is_scaled_down() -> None:
+    """Full-strength memory around an unbiased compressor with ω > 1 diverges: here it does not, and is seen to."""
+    made = compressor("qsgd(levels=1, bucket=512)+ef")
+    x = tensor("normal", (1, 480))
+    state, bare = [made.init(spec_of(x))], torch.zeros_like(x)
+    sizes, growing = [], []
+    inner = compressor("qsgd(levels=1, bucket=512)")
+    for step in range(60):
+        (outcome,) = meet(made, [x], state, step)
+        state = [outcome.state]
+        sizes.append(float(outcome.state["error"].norm()))
+        (raw,) = meet(inner, [x + bare], step=step)
+        bare = x + bare - raw.result
+        growing.append(float(bare.norm()))
+    assert max(sizes) < 60 * float(x.norm()) and growing[-1] > 1e3 * sizes[-1]
+
+
+@pytest.mark.parametrize("text", ["randk+ef", "sign_sgd+ef", "intsgd+ef"])
+def test_memory_where_it_would_diverge_is_refused(text: str) -> None:
+    with pytest.raises(laconic_error(), match="write"):
+        Strategy.parse(text)
+
+
+def laconic_error() -> type[Exception]:
+    from laconic.errors import StrategyError
+
+    return StrategyError
+
+
+@pytest.mark.parametrize("text", ["sign_sgd / ps", "scalecom / ps", "gtopk / ps", "int8+two_hop / ps"])
+def test_what_an_architecture_cannot_carry_is_refused(text: str) -> None:
+    with pytest.raises(laconic_error(), match="cannot carry out"):
+        Strategy.parse(text)
+
+
+def test_claims_are_declared() -> None:
+    for entry in registry.entries("compression"):
+        if entry.kind == "word" and not entry.target.wraps:  # type: ignore[union-attr]
+            made = entry.target()  # type: ignore[operator]
+            assert isinstance(made, Compressor) and isinstance(Sentence.of(Word(entry.name)), Sentence)
+            unbiased = any(isinstance(c, claims.Unbiased) for c in entry.claims)
+            assert (
+                not unbiased or made.variance(spec_of(tensor("normal"))) is not None or entry.name == "suresh_rotated"
+            )
