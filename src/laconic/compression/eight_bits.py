@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.claims import Payload
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.payload import pack, unpack
@@ -63,7 +62,6 @@ class EightBits(Codec):
     "cast_int8",
     aliases=["int8"],
     paper="Dettmers, ICLR 2016 (8-bit approximations for parallelism)",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
 )
 @dataclass(frozen=True)
 class CastInt8(EightBits):
@@ -105,7 +103,6 @@ _FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
     "cast_fp8",
     aliases=["fp8"],
     paper="Micikevicius et al., arXiv 2209.05433",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
 )
 @dataclass(frozen=True)
 class CastFP8(EightBits):

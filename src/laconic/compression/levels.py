@@ -22,7 +22,7 @@ from laconic.worker import Meet, Meets, Reduce
 @technique(
     "qsgd",
     paper="Alistarh et al., NIPS 2017",
-    claims=[Unbiased(), Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    claims=[Unbiased()],
     evidence="fixture",
 )
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ class QSGD(Codec):
 @technique(
     "terngrad",
     paper="Wen et al., NIPS 2017",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
     evidence="fixture",
 )
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.claims import Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.registry import knob, technique
 from laconic.worker import Meet
@@ -21,7 +20,6 @@ _EPSILON = 1e-8
     "power_sgd",
     aliases=["powersgd"],
     paper="Vogels, Karimireddy, Jaggi, NeurIPS 2019",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
     evidence="fixture",
 )
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.claims import Payload, Unbiased
+from laconic.claims import Unbiased
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
@@ -23,7 +23,7 @@ from laconic.worker import Meet
     "suresh_rotated",
     aliases=["rotated"],
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
-    claims=[Unbiased(), Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    claims=[Unbiased()],
 )
 @dataclass(frozen=True)
 class Rotated(Codec):

@@ -22,7 +22,6 @@ from laconic.worker import Meet, Meets
     "sign_sgd",
     aliases=["signsgd", "sign"],
     paper="Bernstein et al., ICML 2018; majority vote: ICLR 2019",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 4))],
 )
 @dataclass(frozen=True)
 class SignSGD(Compressor):

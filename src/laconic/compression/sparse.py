@@ -21,7 +21,7 @@ from laconic.worker import Meet, Meets
     "topk",
     aliases=["top_k"],
     paper="Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
-    claims=[Contraction(), Payload(lambda spec, c: c.payload_bytes(spec, 2))],
+    claims=[Contraction()],
     evidence="fixture",
 )
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ def largest(x: Tensor, k: int) -> Tensor:
     "mstopk",
     aliases=["ms_topk"],
     paper="Shi et al., MLSys 2021",
-    claims=[Payload(lambda spec, c: c.payload_bytes(spec, 2))],
 )
 @dataclass(frozen=True)
 class MSTopK(Selector):
