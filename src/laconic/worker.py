@@ -121,6 +121,11 @@ class Meet(Protocol):
         """The learning rate of this step, for what counts in changes of parameters."""
         ...
 
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """What this compressor has taken over from the user's optimizer (see `Compressor.takes`)."""
+        ...
+
     def key(self, what: str = "", *, shared: bool = False) -> int:
         """For draws of `laconic.kernels`: depends on (seed, step, tensor, what) alone, and on the rank too unless it
         is shared."""

@@ -30,10 +30,15 @@ def words() -> list[str]:
     return list(dict.fromkeys([*found, *chains]))
 
 
+def remembers(name: str) -> bool:
+    parsed = Strategy.parse(name)
+    return isinstance(parsed, Sentence) and isinstance(compressor(name), Remembering)
+
+
 def with_memory() -> list[str]:
     """Those that error feedback may wrap, and the named sentences that do."""
     can = [f"{word}+ef" for word in words() if word != "none" and compressor(word).refuses_memory is None]
-    named = [e.name for e in registry.entries("compression") if e.kind == "sentence"]
+    named = [e.name for e in registry.entries("compression") if e.kind == "sentence" and remembers(e.name)]
     return [*can, "one_bit+two_hop(memory=true)+ef", *named]
 
 

@@ -74,6 +74,10 @@ class Compressor(Technique):
 
         return chain(links)
 
+    joins: ClassVar[bool] = False
+    """Whether the tensors of a message are compressed as one."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Settings of the user's optimizer that it applies itself: zero there while it governs, in `meet.settings` here."""
     cost: ClassVar[str] = "elementwise"
     """What encoding takes, roughly: elementwise, reduce, select, transform, matmul."""
 

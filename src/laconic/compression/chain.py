@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
 from laconic.compression.error_feedback import ErrorFeedback, Remembering
+from laconic.compression.flat import Flat, Joint
 from laconic.compression.select import Selected, Selector
 from laconic.compression.two_hop import InTwoHops, TwoHop
 from laconic.errors import StrategyError
@@ -15,9 +16,11 @@ from laconic.errors import StrategyError
 def chain(links: Sequence[Compressor]) -> Compressor:
     """One compressor that does what the links say.
 
-    A selector is followed by what its values are written in; `two_hop` wraps a codec; error feedback wraps all that
-    stands before it.
+    `flat` stands first and joins tensors; a selector is followed by what its values are written in; `two_hop` wraps a
+    codec; error feedback wraps all that stands before it.
     """
+    if len(links) > 1 and isinstance(links[0], Flat):
+        return Joint(chain(links[1:]))
     *inner, last = links
     names = "+".join(link.name or type(link).__name__ for link in links)
     if isinstance(last, ErrorFeedback):

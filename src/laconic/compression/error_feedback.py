@@ -10,9 +10,10 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
+from laconic.compression.wrapper import Wrapper
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.worker import Meet, Meets
+from laconic.worker import Meet
 
 
 @technique(
@@ -42,7 +43,7 @@ class ErrorFeedback(Compressor):
 
 
 @dataclass(frozen=True)
-class Remembering(Compressor):
+class Remembering(Wrapper):
     """v = x + e goes into the inner compressor; e becomes v minus what it said.
 
     Invariant, whatever the inner compressor does: the sum of all that was said plus the last e is the sum of all
@@ -52,23 +53,11 @@ class Remembering(Compressor):
     not be remembered for ever.)
     """
 
-    inner: Compressor
     how: ErrorFeedback = field(default_factory=ErrorFeedback)
-
-    @property
-    def meets(self) -> Meets:
-        return self.inner.meets
-
-    @property
-    def asks(self) -> tuple[type, ...]:
-        return self.inner.asks
 
     @property
     def conserved(self) -> tuple[str, ...]:
         return "error", *(f"inner.{key}" for key in self.inner.conserved)
-
-    def accepts(self, spec: TensorSpec) -> bool:
-        return self.inner.accepts(spec)
 
     def init(self, spec: TensorSpec) -> State:
         inner = {f"inner.{key}": value for key, value in self.inner.init(spec).items()}
@@ -107,12 +96,6 @@ class Remembering(Compressor):
         state = {"error": _finite(error), **{f"inner.{key}": value for key, value in said.state.items()}}
         result = said.result * (share / rate) if rate else torch.zeros_like(said.result)
         return Outcome(result, state, share * own)
-
-    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return self.inner.payload_bytes(spec, size)
-
-    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        return self.inner.prices(spec, size)
 
 
 def _finite(error: Tensor) -> Tensor:

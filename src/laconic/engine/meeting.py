@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ class Meeting:
     name: str
     seed: int = 0
     rate: float = 1.0
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")

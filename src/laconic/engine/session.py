@@ -27,6 +27,7 @@ from laconic.engine.sections import Section, in_order
 from laconic.engine.serving import Shards, address_of, refuse_levels
 from laconic.engine.shared import share
 from laconic.engine.sparse import average_sparse
+from laconic.engine.taken import Taken
 from laconic.engine.tiers import Stack, Tier, active_conditions, govern
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError, NonFinite
@@ -80,6 +81,7 @@ class Session:
         self._passed: set[Condition] = set()
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self.sections: list[Section] = []
+        self._taken = Taken(optimizer)
         self._arrange()
         self._hooks = BackwardHooks(
             worker,
@@ -107,6 +109,7 @@ class Session:
             old.get((stack, tuple(members))) or self._section(stack, members)
             for stack, members in self._governed().items()
         ]
+        self._taken.take(name for tier in self._tiers for name in tier.compressor.takes)
         if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(
                 f"`{self.strategy}` takes whole parameters, and {self.parameters.sparse_names[0]!r} has sparse "
@@ -131,6 +134,7 @@ class Session:
                 self._options.seed,
                 self.worker,
                 rate=self._rate,
+                settings=self._taken.now,
             )
             for sentence, level in stack
         ]
@@ -384,6 +388,7 @@ class Session:
     def close(self) -> None:
         """Let go of the model; servers are told, so that nobody waits there for this worker."""
         self._hooks.remove()
+        self._taken.give_back()
         drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
     # ------------------------------------------------------------------------------------------ saving

@@ -43,6 +43,7 @@ class Tier:
     flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
     server: Server | None = None  # where the workers meet at one
     rate: Callable[[], float] = lambda: 1.0  # the learning rate now
+    settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
@@ -66,6 +67,8 @@ class Tier:
         """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
         not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
         taken = [not exact and self.compressor.accepts(spec) for spec in specs]
+        if self.compressor.joins and sum(taken) > 1:
+            return (yield from self._converse_jointly(specs, tensors, step, taken))
         exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
         elements = [spec.numel for spec, compressed in zip(specs, taken, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
@@ -75,6 +78,22 @@ class Tier:
             if compressed:
                 self.memory[spec.name] = outcome.state
         return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+
+    def _converse_jointly(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        """Those that are compressed, as one vector for each type; the others as they are."""
+        kinds: dict[torch.dtype | int, list[int]] = {}
+        for i, (spec, compressed) in enumerate(zip(specs, taken, strict=True)):
+            kinds.setdefault(spec.dtype if compressed else i, []).append(i)
+        whole = [specs[of[0]] if len(of) == 1 else together_of([specs[i] for i in of]) for of in kinds.values()]
+        flats = [torch.cat([tensors[i].reshape(-1) for i in of]) for of in kinds.values()]
+        means = yield from self.converse(whole, flats, step)
+        results: dict[int, Tensor] = {}
+        for of, mean in zip(kinds.values(), means, strict=True):
+            parts = mean.reshape(-1).split([specs[i].numel for i in of])
+            results.update({i: part.view(specs[i].shape) for i, part in zip(of, parts, strict=True)})
+        return [results[i] for i in range(len(specs))]
 
     def carry(self, request: Request) -> Carrying:
         """One request through the architecture."""
@@ -115,12 +134,17 @@ class Tier:
             self.worker.coded(part, words, elements)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
-        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate())
+        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate(), self.settings())
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.compressor.exchange(x, self.memory[spec.name], meet)
+
+
+def together_of(specs: Sequence[TensorSpec]) -> TensorSpec:
+    """Several tensors as one vector."""
+    return TensorSpec("+".join(spec.name for spec in specs), (sum(spec.numel for spec in specs),), specs[0].dtype)
 
 
 def laid_out(sentence: Sentence) -> Architecture:

@@ -1,0 +1,104 @@
+"""Deep gradient compression: momentum moves to the workers, and selects with the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codes import runs
+from laconic.compression.payload import pack
+from laconic.compression.sparse import largest
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
+
+_SAMPLE, _EXACT = 0.01, 1 << 16
+_STAGES = 4  # of the warm-up: a quarter, a sixteenth, …
+
+
+@technique("dgc", paper="Lin, Han, Mao, Wang, Dally, ICLR 2018")
+@dataclass(frozen=True)
+class DGC(Compressor):
+    """The largest of what momentum has gathered; what is said leaves both the velocity and the sum.
+
+    The optimizer's own momentum is taken over, in its plain form (an optimizer without has none to move); local
+    gradients are cut to `clip`/√N of norm, tensor by tensor; during `warmup` steps the share falls from a quarter by
+    quarters to `ratio`. The threshold is estimated on a sample of large tensors, and selected again where too many
+    pass. Places are 16-bit gaps; a gap above 65,535 takes filler entries of value zero, which is a choice of ours. What
+    is not finite is said, and forgotten.
+    """
+
+    cost: ClassVar[str] = "select"
+    takes: ClassVar[tuple[str, ...]] = ("momentum",)
+    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    clip: float = knob(0.0, low=0, doc="norm to which a worker's gradient is cut, over the root of N; 0: never")
+    masking: bool = knob(True, doc="whether the velocity of what was said is forgotten")
+    warmup: int = knob(0, low=0, doc="steps in which the share falls from a quarter")
+
+    @property
+    def meets(self) -> Meets:
+        return "gather"
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        return "velocity", "sum"
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "it has a memory of its own; write dgc"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return spec.dtype.is_floating_point and spec.numel > 1
+
+    def init(self, spec: TensorSpec) -> State:
+        return {"velocity": torch.zeros(spec.shape), "sum": torch.zeros(spec.shape)}
+
+    def share(self, step: int) -> float:
+        """Of the coordinates, in this step."""
+        if step >= self.warmup:
+            return self.ratio
+        return max(self.ratio, 0.25 ** (1 + _STAGES * step // self.warmup))
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        velocity, total = state["velocity"], state["sum"]
+        gradient = _cut(x.float(), self.clip / math.sqrt(meet.size))
+        velocity.mul_(meet.settings.get("momentum", 0.0)).add_(gradient)
+        total.add_(velocity)
+        places = self.choose(total.view(-1), meet)
+        values = total.view(-1)[places]
+        for memory in (total, velocity) if self.masking else (total,):
+            memory.view(-1)[places] = 0
+            memory.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        gaps, padded = runs.gaps(places, values)
+        rows = yield meet.gather_ragged(pack(gaps, padded))
+        result = torch.zeros(x.numel(), device=x.device)
+        for row in rows:
+            result.index_add_(0, *runs.read(row))
+        sent = torch.zeros_like(result)
+        sent[places] = values
+        result /= len(rows)
+        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def choose(self, flat: Tensor, meet: Meet) -> Tensor:
+        n = flat.numel()
+        k = min(n, max(1, math.ceil(self.share(meet.step) * n - 1e-9)))
+        if n <= _EXACT:
+            return largest(flat, k)
+        sample = flat[kernels.integers(meet.key("sample"), 0, max(1000, int(_SAMPLE * n)), flat.device) * n >> 24]
+        passing = max(1, round(sample.numel() * k / n))
+        places, values = kernels.select(flat, float(sample.abs().topk(passing).values[-1]))
+        return places if len(places) <= 1.3 * k else places[largest(values, k)]
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """After the warm-up, where no gap is long and the estimate is right."""
+        return runs.EACH * min(spec.numel, max(1, math.ceil(self.ratio * spec.numel - 1e-9)))
+
+
+def _cut(gradient: Tensor, limit: float) -> Tensor:
+    norm = float(gradient.norm())
+    return gradient * (limit / norm) if limit and math.isfinite(norm) and norm > limit else gradient

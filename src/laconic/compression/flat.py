@@ -1,0 +1,39 @@
+"""The scope of compression: each tensor by itself, or all of a message as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.wrapper import Wrapper
+from laconic.errors import StrategyError
+from laconic.registry import technique
+from laconic.worker import Meet
+
+
+@technique("flat", paper="a scope of the whole model: Shi et al. (gTop-k), 2019; Tang et al. (1-bit Adam), 2021")
+@dataclass(frozen=True)
+class Flat(Compressor):
+    """Compress all tensors of a message as one: the word `flat`, first in a chain, as in flat+topk+ef.
+
+    With the schedule `sequential` a message is the whole model. What is selected, and what shares a scale, changes with
+    it: layers of small gradients may say nothing for long.
+    """
+
+    wraps: ClassVar[bool] = True
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        raise StrategyError("flat says what is compressed, not how: write it first in a chain, as in `flat+topk+ef`")
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Joint(Wrapper):
+    """What such a chain becomes: whoever holds the tensors joins them."""
+
+    joins: ClassVar[bool] = True
