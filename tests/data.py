@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 FOLDER = Path(os.environ.get("LACONIC_DATA", Path(__file__).resolve().parents[1] / ".." / "shared" / "data"))
@@ -18,3 +20,12 @@ def rows(name: str) -> list[dict[str, str]]:
         pytest.skip(f"{name} is not in {FOLDER}: set LACONIC_DATA to the folder with the published measurements")
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def fixture(name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Inputs and outputs of an author's own program; the test is skipped where the file is absent."""
+    path = FOLDER / "fixtures" / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the authors' numbers")
+    with np.load(path, allow_pickle=False) as kept:
+        return dict(kept)

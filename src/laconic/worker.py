@@ -92,8 +92,15 @@ class Merge:
     combine: Callable[[Tensor, Tensor], Tensor]
 
 
-Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge
-Meets = Literal["reduce", "gather", "scatter", "tell", "merge"]
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """Give this to the one at the other end of an edge, and get what it gives, which is alike."""
+
+    tensor: Tensor
+
+
+Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Swap
+Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "edge"]
 """How payloads meet, for their price on the wire."""
 
 
@@ -130,6 +137,14 @@ class Meet(Protocol):
         """For draws of `laconic.kernels`: depends on (seed, step, tensor, what) alone, and on the rank too unless it
         is shared."""
         ...
+
+
+class Edge(Meet, Protocol):
+    """The meeting of two neighbours: `rank` is this worker's, `other` the neighbour's; shared keys are the edge's."""
+
+    @property
+    def other(self) -> int: ...
+    def swap(self, tensor: Tensor) -> Swap: ...
 
 
 # ---------------------------------------------------------------------------------------------- letters

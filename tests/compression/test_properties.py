@@ -18,10 +18,10 @@ WIRE = {"reduce": 1.0, "gather": 1.0, "scatter": 1.0, "tell": 1.0, "merge": 1.0}
 
 
 def words() -> list[str]:
-    """Every compressor with its defaults and with each of its choices."""
+    """Every compressor that speaks to all, with its defaults and with each of its choices."""
     found = []
     for entry in registry.entries("compression"):
-        if entry.kind == "word" and not entry.target.wraps:  # type: ignore[union-attr]
+        if entry.kind == "word" and not entry.target.wraps and entry.target().meets != "edge":  # type: ignore
             found.append(entry.name)
             for knob in registry.knobs(entry.target):  # type: ignore[arg-type]
                 choices = knob.bounds.choices or ((True, False) if isinstance(knob.default, bool) else ())

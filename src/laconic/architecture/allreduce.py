@@ -41,7 +41,10 @@ class AllReduce(Architecture):
             return _scatter(request.tensor, group)
         if isinstance(request, Tell):
             return _tell(request, group)
-        return _merge(request, group) if isinstance(request, Merge) else _gather_ragged(request, group)
+        if isinstance(request, Merge):
+            return _merge(request, group)
+        assert isinstance(request, GatherRagged)
+        return _gather_ragged(request, group)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "tell": 1 / size, "merge": 2 / size}

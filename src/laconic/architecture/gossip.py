@@ -14,7 +14,7 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.topology.base import Topology
-from laconic.worker import Group, Meets, Request
+from laconic.worker import Gather, GatherRagged, Group, Meets, Reduce, Request, Swap
 
 _EVERYONE = AllReduce()
 
@@ -31,9 +31,10 @@ class Gossip(Architecture):
     offers: ClassVar[tuple[str, ...]] = ("mix",)
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "topology": (),
-        "compression": ("none", "cast_fp16", "cast_bf16"),
+        "compression": ("none", "cast_fp16", "cast_bf16", "power_gossip"),
     }
     prefers: ClassVar[Mapping[str, str]] = {"sync": "dpsgd", "topology": "ring"}
+    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Swap)
     topology: Topology | None = field(default=None, init=False, repr=False)
 
     def over(self, topology: Topology | None) -> Gossip:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from laconic.errors import StrategyError
 from laconic.registry import Technique
-from laconic.worker import Gather, GatherRagged, Meet, Meets, Merge, Reduce, Request, Scatter, Tell
+from laconic.worker import Edge, Gather, GatherRagged, Meet, Meets, Merge, Reduce, Request, Scatter, Swap, Tell
 
 State = dict[str, Tensor]
 
@@ -58,6 +59,7 @@ REQUESTS: dict[Meets, tuple[type, ...]] = {
     "scatter": (Scatter, Gather),
     "tell": (Tell, Reduce),
     "merge": (Merge,),
+    "edge": (Swap,),
 }
 
 
@@ -101,6 +103,11 @@ class Compressor(Technique):
     @abstractmethod
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         """Yield requests, receive their results, return the outcome. `x` and the state may be overwritten."""
+
+    def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
+        """With one neighbour alone, where it meets the others so: the result is how far the neighbour's tensor is from
+        this one's, as both understand it."""
+        raise StrategyError(f"{self.name} speaks to everyone at once; between neighbours write power_gossip")
 
     @abstractmethod
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:

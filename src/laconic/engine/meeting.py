@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from laconic.worker import Gather, GatherRagged, Merge, Reduce, Scatter, Tell
+from laconic.worker import Gather, GatherRagged, Merge, Reduce, Scatter, Swap, Tell
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,24 @@ class Meeting:
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge:
         return Merge(tensor, combine)
 
+    @property
+    def _everyone(self) -> str:
+        return "all"
+
     def key(self, what: str = "", *, shared: bool = False) -> int:
-        place = f"{self.seed}/{self.step}/{self.name}/{'all' if shared else self.rank}/{what}"
+        place = f"{self.seed}/{self.step}/{self.name}/{self._everyone if shared else self.rank}/{what}"
         return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
+
+
+@dataclass(frozen=True)
+class EdgeMeeting(Meeting):
+    """One tensor's meeting with one neighbour."""
+
+    other: int = 0
+
+    def swap(self, tensor: Tensor) -> Swap:
+        return Swap(tensor)
+
+    @property
+    def _everyone(self) -> str:
+        return f"{min(self.rank, self.other)}-{max(self.rank, self.other)}"

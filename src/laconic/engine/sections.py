@@ -165,12 +165,26 @@ class SectionView:
         return self.tier.mixing(extra)
 
     def mix(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        if self.tier.compressor.meets == "edge":
+            return (yield from self._mix_by_edges(tensors, matrix))
         kept = float(matrix[self.group.rank, self.group.rank])
         said = self.said(tensors)
         heard = yield from self.hear(tensors, matrix)
         if said is tensors:
             return [kept * x + others for x, others in zip(tensors, heard, strict=True)]
         return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, said, heard, strict=True)]
+
+    def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        """Each neighbour's difference, as far as it is said, times the edge's weight: both ends move alike, so that the
+        sum of all stays."""
+        rank, specs = self.group.rank, [self.section.session.parameters.specs[i] for i in self.section.members]
+        neighbours = [j for j in np.flatnonzero(matrix[rank]).tolist() if j != rank]
+        found = yield from self.tier.differences(specs, tensors, neighbours, self.step)
+        mixed = [x.clone() for x in tensors]
+        for j, differences in zip(neighbours, found, strict=True):
+            for x, difference in zip(mixed, differences, strict=True):
+                x.add_(difference.view(x.shape), alpha=float(matrix[rank, j]))
+        return mixed
 
     def hear(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
         rank = self.group.rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import Server
-from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
-from laconic.engine.exchange import Departed, confer, together
-from laconic.engine.meeting import Meeting
+from laconic.engine.exchange import Departed, confer, side_by_side, together
+from laconic.engine.meeting import EdgeMeeting, Meeting
 from laconic.engine.parcels import Parcel
 from laconic.errors import StrategyError
 from laconic.schedule.base import Schedule
@@ -129,6 +129,46 @@ class Tier:
         self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
+    def differences(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], neighbours: Sequence[int], step: int
+    ) -> Generator[list[Handle], Any, list[list[Tensor]]]:
+        """How far each neighbour's tensors are from these, as far as a compressor for edges says it."""
+        accepted = [self.compressor.accepts(spec) for spec in specs]
+        elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
+        self._coded("encode", self.compression, elements * len(neighbours))
+        talks = [self._along(specs, tensors, accepted, j, step) for j in neighbours]
+        found = yield from side_by_side(talks)
+        self._coded("decode", self.compression, elements * len(neighbours))
+        return found
+
+    def _along(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], accepted: Sequence[bool], other: int, step: int
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        """One edge: all its tensors in one conversation, with what both ends remember of it."""
+        rank = self.group.rank
+        edge = f"@{min(rank, other)}-{max(rank, other)}"
+        talks: list[Exchange] = []
+        for spec, x, compressed in zip(specs, tensors, accepted, strict=True):
+            meet = EdgeMeeting(rank, self.group.size, step, spec.name, self.seed, other=other)
+            if not compressed:
+                talks.append(_swapped(x, meet))
+                continue
+            name = spec.name + edge
+            if name not in self.memory:
+                self.memory[name] = self.compressor.init(replace(spec, name=name))
+            talks.append(self.compressor.edge(x, self.memory[name], meet))
+
+        def carry(request: Request) -> Carrying:
+            heard = torch.empty_like(request.tensor)
+            yield from self.architecture.swap({other: [request.tensor]}, {other: [heard]}, self.group)
+            return heard
+
+        outcomes = yield from confer(talks, carry)
+        for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
+            if compressed:
+                self.memory[spec.name + edge] = outcome.state
+        return [outcome.result for outcome in outcomes]
+
     def _coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
         if self.worker is not None:
             self.worker.coded(part, words, elements)
@@ -140,6 +180,12 @@ class Tier:
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.compressor.exchange(x, self.memory[spec.name], meet)
+
+
+def _swapped(x: Tensor, meet: EdgeMeeting) -> Exchange:
+    """The difference itself."""
+    other = yield meet.swap(x.contiguous())
+    return Outcome(other - x)
 
 
 def together_of(specs: Sequence[TensorSpec]) -> TensorSpec:

@@ -1,0 +1,75 @@
+"""PowerGossip: what two neighbours differ by, in low rank."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.linear import orthogonal
+from laconic.errors import StrategyError
+from laconic.registry import knob, technique
+from laconic.worker import Edge, Meet, Meets
+
+
+@technique("power_gossip", paper="Vogels, Karimireddy, Jaggi, NeurIPS 2020", evidence="fixture")
+@dataclass(frozen=True)
+class PowerGossip(Compressor):
+    """Neighbours send products of their own matrices with a common factor: the difference of these is theirs.
+
+    For each edge and matrix both ends hold the same factors p and q. In turns, q is made orthonormal and p becomes
+    (X_hi - X_lo)·q, or p is and q becomes (X_hi - X_lo)'·p: half a power iteration on the difference a step, which p·q'
+    approximates, and no memory, since what is not said stays in the models. Vectors go as they are; the first step,
+    before which all models are equal, is silent.
+    """
+
+    cost: ClassVar[str] = "matmul"
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"architecture": ("gossip",)}
+    rank: int = knob(1, low=1, doc="columns of the factors")
+
+    @property
+    def meets(self) -> Meets:
+        return "edge"
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "the models themselves keep what was not said; write power_gossip"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return len(spec.shape) > 1 and spec.dtype.is_floating_point and spec.numel > 0
+
+    def init(self, spec: TensorSpec) -> State:
+        rows, columns = spec.shape[0], torch.Size(spec.shape[1:]).numel()
+        digest = hashlib.blake2b(f"{spec.name} {spec.shape}".encode(), digest_size=8).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+        r = min(self.rank, rows, columns)
+        p, q = (torch.randn(side, r, generator=draw).to(spec.dtype) for side in (rows, columns))
+        return {"p": p, "q": q, "turn": torch.zeros((), dtype=torch.int64)}
+
+    def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
+        turn = int(state["turn"])
+        factors = {"p": state["p"], "q": state["q"]}
+        difference = torch.zeros_like(x)
+        if turn:
+            matrix = x.reshape(len(x), -1)
+            still, moving, seen = ("q", "p", matrix) if turn % 2 else ("p", "q", matrix.T)
+            factors[still] = orthogonal(factors[still])
+            own = seen @ factors[still]
+            other = yield meet.swap(own.clone())
+            factors[moving] = other - own if meet.rank < meet.other else own - other
+            product = (factors["p"] @ factors["q"].T).view(x.shape)
+            difference = product if meet.rank < meet.other else -product
+        return Outcome(difference, {**factors, "turn": state["turn"] + 1})
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        raise StrategyError("power_gossip speaks to neighbours one by one: write dpsgd / power_gossip / gossip")
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """To one neighbour in a step, in the mean over two."""
+        rows, columns = spec.shape[0], torch.Size(spec.shape[1:]).numel()
+        return spec.dtype.itemsize * min(self.rank, rows, columns) * (rows + columns) // 2
