@@ -24,6 +24,7 @@ __all__ = [
     "integers",
     "pack_signs",
     "quantize",
+    "quantize_in_nibbles",
     "rows_summed",
     "select",
     "uniform",
@@ -97,6 +98,16 @@ def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Te
     codes = torch.empty(x.numel(), dtype=torch.uint8)
     body.run(body.levels, x.numel(), bucket, x, scales, bucket, steps, *map(np.uint32, halves(key)), codes)
     return codes
+
+
+def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
+    body = _body(x, scales)
+    if body is None or bucket % 2:
+        return reference.quantize_in_nibbles(x, scales, bucket, steps, key)
+    packed = torch.empty(-(-x.numel() // 2), dtype=torch.uint8)
+    halved = map(np.uint32, halves(key))
+    body.run(body.levels_in_nibbles, x.numel(), bucket, x, scales, bucket, steps, *halved, packed)
+    return packed
 
 
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

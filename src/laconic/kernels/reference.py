@@ -60,6 +60,12 @@ def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Te
     return torch.where(x < 0, level + (steps + 1), level).to(torch.uint8)
 
 
+def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
+    """The same where a code takes at most four bits: two in a byte, the first in its lower half."""
+    pairs = in_buckets(quantize(x, scales, bucket, steps, key), 2)
+    return pairs[:, 0] | (pairs[:, 1] << 4)
+
+
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Places and values whose magnitude is at least the threshold, in order."""
     places = torch.nonzero(x.abs() >= threshold).view(-1)
