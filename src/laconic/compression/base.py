@@ -51,6 +51,17 @@ class Outcome:
     state: State = field(default_factory=dict)
     sent: Tensor | None = None
 
+    def shaped(self, shape: Sequence[int]) -> Outcome:
+        """The same in a tensor's own shape."""
+        return Outcome(self.result.view(shape), self.state, None if self.sent is None else self.sent.view(shape))
+
+    def split(self, shapes: Sequence[Sequence[int]]) -> list[Outcome]:
+        """One for each of the tensors that were joined."""
+        lengths = [torch.Size(shape).numel() for shape in shapes]
+        results = self.result.reshape(-1).split(lengths)
+        sents = [None] * len(shapes) if self.sent is None else self.sent.reshape(-1).split(lengths)
+        return [Outcome(r, self.state, s).shaped(shape) for r, s, shape in zip(results, sents, shapes, strict=True)]
+
 
 Exchange = Generator[Request, Any, Outcome]
 REQUESTS: dict[Meets, tuple[type, ...]] = {
@@ -121,6 +132,10 @@ class Compressor(Technique):
     def variance(self, spec: TensorSpec) -> float | None:
         """ω where it is unbiased with E|C(v) - v|² ≤ ω|v|²; None where it makes no such promise."""
         return None
+
+    def spread(self, spec: TensorSpec) -> float:
+        """ω of what it rounds at random, whatever else it leaves out: what a memory must be guarded against."""
+        return self.variance(spec) or 0.0
 
     def contraction(self, spec: TensorSpec) -> float | None:
         """δ where E|C(v) - v|² ≤ (1 - δ)|v|²; None where it makes no such promise."""

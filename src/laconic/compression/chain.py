@@ -35,8 +35,10 @@ def chain(links: Sequence[Compressor]) -> Compressor:
         if not isinstance(codec, Codec) or codec.ragged:
             raise StrategyError(f"{names}: two hops carry messages of a known length, each read by itself; write int8")
         return InTwoHops(codec, last)
-    if len(inner) == 1 and isinstance(inner[0], Selector) and isinstance(last, Codec) and not last.ragged:
-        return Selected(inner[0], last)
+    if inner and isinstance(links[0], Selector):
+        values = chain(links[1:])
+        if isinstance(values, Codec) and not values.ragged:
+            return Selected(links[0], values)
     if inner:
         raise StrategyError(f"{names} cannot be chained: {last.name} does not take another one's payload")
     return last

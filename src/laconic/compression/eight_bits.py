@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import TensorSpec
+from laconic.compression.base import Exchange, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.payload import pack, unpack
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique
-from laconic.worker import Meet
+from laconic.worker import Meet, Meets
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class EightBits(Codec):
         """A byte each for rows of values between plus and minus `most`."""
 
     @abstractmethod
-    def read(self, codes: Tensor) -> Tensor:
-        """Each as a share of the largest."""
+    def read(self, codes: Tensor, most: Tensor) -> Tensor:
+        """The values of rows of bytes."""
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
@@ -52,7 +52,7 @@ class EightBits(Codec):
         n = shape.numel()
         block = self._block(n)
         codes, scales = unpack(payload, (torch.uint8, n), (torch.float32, -(-n // block)))
-        return (in_buckets(self.read(codes), block) * scales[:, None]).reshape(-1)[:n].view(shape)
+        return self.read(in_buckets(codes, block), scales[:, None]).reshape(-1)[:n].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel + 4 * -(-spec.numel // self._block(spec.numel))
@@ -68,12 +68,31 @@ class CastInt8(EightBits):
     """Whole multiples of 1/127 of the largest magnitude: the nearest, or at random so that the mean is right.
 
     Everybody has scales of its own, so that codes cannot be added on the way: `int8` gathers, `int8+two_hop` says less.
+    With `shared` scales, the largest of all workers', codes are summed as whole numbers of 32 bits: no fewer bytes than
+    float32, but the same sum in whatever order it is made.
     """
 
     rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two codes are rounded")
+    shared: bool = knob(False, doc="whether all workers have the same scales, and codes are summed")
+
+    @property
+    def meets(self) -> Meets:
+        return "reduce" if self.shared else "gather"
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        return self._summed(x, state, meet) if self.shared else super().exchange(x, state, meet)
+
+    def _summed(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat, block = x.reshape(-1).float(), self._block(x.numel())
+        most = (yield meet.max(kernels.bucket_scales(flat, block, "max")))[:, None]
+        codes = self.write(in_buckets(flat, block), most, meet)
+        total = yield meet.sum(codes.view(torch.int8).reshape(-1)[: flat.numel()].to(torch.int32))
+        mean = in_buckets(total, block) * (most / 127) / meet.size
+        result, sent = (v.reshape(-1)[: flat.numel()].view(x.shape) for v in (mean, self.read(codes, most)))
+        return Outcome(result.to(x.dtype), state, sent.to(x.dtype))
 
     def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        levels = rows * torch.where(most > 0, 127 / most, torch.zeros_like(most))
+        levels = _shares(rows, most) * 127
         if self.rounding == "nearest":
             codes = levels.round()
         else:
@@ -81,8 +100,11 @@ class CastInt8(EightBits):
             codes = (levels + draws).floor()
         return codes.nan_to_num(0.0).clamp(-127, 127).to(torch.int8).view(torch.uint8)
 
-    def read(self, codes: Tensor) -> Tensor:
-        return codes.view(torch.int8).float() * (1 / 127)
+    def read(self, codes: Tensor, most: Tensor) -> Tensor:
+        return codes.view(torch.int8).float() * (most / 127)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return super().payload_bytes(spec, size) + 3 * spec.numel * self.shared
 
     def variance(self, spec: TensorSpec) -> float | None:
         """At most a quarter of a step squared for each value, and the largest is one of them."""
@@ -118,8 +140,13 @@ class CastFP8(EightBits):
         return torch.finfo(_FORMATS[self.format]).max
 
     def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        scaled = rows * torch.where(most > 0, self._most / most, torch.zeros_like(most))
+        scaled = _shares(rows, most) * self._most
         return scaled.clamp(-self._most, self._most).to(_FORMATS[self.format]).view(torch.uint8)
 
-    def read(self, codes: Tensor) -> Tensor:
-        return codes.view(_FORMATS[self.format]).float() * (1 / self._most)
+    def read(self, codes: Tensor, most: Tensor) -> Tensor:
+        return codes.view(_FORMATS[self.format]).float() * (1 / self._most) * most
+
+
+def _shares(rows: Tensor, most: Tensor) -> Tensor:
+    """Of the largest, by division: its reciprocal may be too large for a float."""
+    return rows / most.where(most > 0, 1)

@@ -73,8 +73,8 @@ class Remembering(Wrapper):
 
     def _share(self, x: Tensor) -> float:
         """What counts of what was said."""
-        omega = self.inner.variance(TensorSpec("", tuple(x.shape), x.dtype))
-        return 1.0 if omega is None or omega <= 1 else 1 / (1 + omega)
+        omega = self.inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
+        return 1.0 if omega <= 1 else 1 / (1 + omega)
 
     def _fused(self, codec: Codec, x: Tensor, state: State, meet: Meet) -> Exchange:
         """In as few passes over memory as the codec knows."""

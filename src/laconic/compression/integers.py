@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,7 +60,7 @@ class IntSGD(Compressor):
             whole = x.round()
         else:
             whole = (x + kernels.uniform(meet.key(), 0, x.numel(), x.device)).floor()
-        return whole.nan_to_num(0.0).clamp(-half / meet.size, (half - 1) / meet.size).trunc()
+        return whole.nan_to_num(0.0).clamp(_inside(-half / meet.size), _inside((half - 1) / meet.size)).trunc()
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel * self.bits // 8
@@ -68,6 +69,12 @@ class IntSGD(Compressor):
 def scale(norm: float, numel: int, size: int) -> float:
     """What gradients are multiplied by, from the squared norm of what was applied."""
     return float((numel / (2 * size * norm + _EPSILON**2)) ** 0.5)
+
+
+def _inside(limit: float) -> float:
+    """The limit, or the next number towards zero where float32 has only one beyond it: a sum of 32 bits must fit."""
+    near = np.float32(limit)
+    return float(np.nextafter(near, np.float32(0)) if abs(float(near)) > abs(limit) else near)
 
 
 def _squared(mean: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from laconic import kernels
 from laconic.claims import Payload, Unbiased
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
-from laconic.compression.codes import bits
+from laconic.compression.codes import bits, elias
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets, Reduce
@@ -30,13 +30,20 @@ class QSGD(Codec):
     """Multiples of 1/s of the bucket's norm, rounded up with the probability of what is left over.
 
     Reading chosen: buckets of 512 and levels of a fixed width, as in the paper's experiments; the norm is l2, as in its
-    theory, or the largest magnitude. A bucket with a value that is not finite is not finite.
+    theory, or the largest magnitude. With `coding=elias` each level is an Elias code and a sign unless it is zero (the
+    paper's dense regime): about 3 bits where s is the root of the bucket, in a message whose length depends on the
+    values. A bucket with a value that is not finite is not finite.
     """
 
     cost: ClassVar[str] = "elementwise"
     levels: int = knob(7, low=1, high=127, doc="s, the levels above zero: 7 makes 4 bits with the sign")
     bucket: int = knob(512, low=1, doc="elements that share a norm")
     norm: str = knob("l2", choices=("l2", "max"), doc="what levels are shares of")
+    coding: str = knob("fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or the smaller the shorter")
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.coding == "elias"
 
     @property
     def bits(self) -> int:
@@ -54,23 +61,32 @@ class QSGD(Codec):
         flat = x.reshape(-1)
         scales = self.scales(flat)
         codes = kernels.quantize(flat, scales, self.bucket, self.levels, meet.key())
+        if self.ragged:
+            return pack(scales, elias.encode_signed(signed(codes.short(), self.levels)))
         return pack(bits.pack(codes, self.bits), scales)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        n = shape.numel()
-        parts = (torch.uint8, bits.length(n, self.bits)), (torch.float32, -(-n // self.bucket))
-        packed, scales = unpack(payload, *parts)
-        codes = bits.unpack(packed, self.bits, n).float()
-        negative = codes > self.levels
-        values = torch.where(negative, self.levels + 1 - codes, codes) * (1 / self.levels)
-        return (values * scales.repeat_interleave(self.bucket)[:n]).view(shape)
+        n, buckets = shape.numel(), -(-shape.numel() // self.bucket)
+        if self.ragged:
+            scales, packed = unpack(payload, (torch.float32, buckets), (torch.uint8, -1))
+            levels = elias.decode_signed(packed, n).float()
+        else:
+            packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.bits)), (torch.float32, buckets))
+            levels = signed(bits.unpack(packed, self.bits, n).float(), self.levels)
+        return (levels * (1 / self.levels) * scales.repeat_interleave(self.bucket)[:n]).view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         d, s = min(self.bucket, spec.numel), self.levels
         return min(d / s**2, math.sqrt(d) / s)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return bits.length(spec.numel, self.bits) + 4 * -(-spec.numel // self.bucket)
+        each = elias.length(self.levels + 1) + 1 if self.ragged else self.bits
+        return bits.length(spec.numel, each) + 4 * -(-spec.numel // self.bucket)
+
+
+def signed(codes: Tensor, levels: int) -> Tensor:
+    """Levels on both sides of zero, from codes in which a negative one is written as `levels + 1` more."""
+    return torch.where(codes > levels, levels + 1 - codes, codes)
 
 
 @technique(
@@ -130,15 +146,14 @@ class TernGrad(Compressor):
 
 def ternaries(flat: Tensor, scale: Tensor, key: int) -> Tensor:
     """-1, 0 or 1, at random so that `scale` times it is right in the mean."""
-    codes = kernels.quantize(flat, scale.view(1), max(1, flat.numel()), 1, key).to(torch.int8)
-    return torch.where(codes > 1, 2 - codes, codes)  # a negative level is written as 2 more
+    return signed(kernels.quantize(flat, scale.view(1), max(1, flat.numel()), 1, key).to(torch.int8), 1)
 
 
 def clipped(flat: Tensor, deviations: float) -> Tensor:
     if not deviations:
         return flat
     limit = deviations * flat.std(correction=0)
-    return flat.clamp(-limit, limit)
+    return torch.where(limit > 0, flat.clamp(-limit, limit), flat)  # values that are all alike are not cut to nothing
 
 
 @technique(

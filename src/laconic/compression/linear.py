@@ -13,7 +13,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State, Tenso
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
-_EPSILON = 1e-8
+_ROUNDING = 1e-6  # the share of a column below which what is left of it is noise
 
 
 @technique(
@@ -50,7 +50,8 @@ class PowerSGD(Compressor):
         matrix = x.reshape(len(x), -1).float()
         p = orthogonal((yield meet.mean(matrix @ state["q"])))
         q = yield meet.mean(matrix.T @ p)
-        return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": q})
+        found = (q != 0).any(dim=0) & q.isfinite().all(dim=0)  # from nothing no later step would come back
+        return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": torch.where(found, q, state["q"])})
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         rows, columns = _sides(spec.shape)
@@ -62,10 +63,13 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Gram–Schmidt, column by column; a column that is nothing stays nothing."""
+    """Gram–Schmidt, column by column, and a second time against what rounding left of the others; a column that is
+    nothing but rounding becomes nothing."""
     columns: list[Tensor] = []
     for column in matrix.T:
-        for other in columns:
+        whole = column.norm()
+        for other in columns * 2:
             column = column - (other @ column) * other
-        columns.append(column / (column.norm() + _EPSILON))
+        rest = column.norm()
+        columns.append(torch.where(rest > _ROUNDING * whole, column / rest, 0.0))
     return torch.stack(columns, dim=1)

@@ -1,7 +1,8 @@
-"""Rotate, then round: a random rotation makes all coordinates alike, so that few levels do."""
+"""Levels between the least and the largest; after a random rotation, which makes all coordinates alike, few do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,13 +11,61 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.claims import Unbiased
+from laconic.claims import Payload, Unbiased
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
+from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.worker import Meet
+
+
+@technique(
+    "suresh_klevel",
+    aliases=["klevel"],
+    paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
+    claims=[Unbiased(), Payload(lambda spec, c: -(-spec.numel * (c.levels - 1).bit_length() // 8) + 8)],
+)
+@dataclass(frozen=True)
+class KLevel(Codec):
+    """k levels at equal distances from the least to the largest coordinate; between two, at random by what is nearer.
+
+    Two levels are the paper's binary quantisation. A tensor with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "reduce"
+    levels: int = knob(16, low=2, high=256, doc="k")
+
+    @property
+    def _bits(self) -> int:
+        return bits.width(self.levels - 1)
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        return self._write(x.reshape(-1), meet)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        return self._read(payload, shape.numel()).view(shape)
+
+    def _write(self, z: Tensor, meet: Meet) -> Tensor:
+        low, span = z.min(), z.max() - z.min()
+        steps = (z - low) / span.where(span > 0, 1) * (self.levels - 1)
+        whole = steps.floor()
+        codes = whole + (kernels.uniform(meet.key(), 0, z.numel(), z.device) < steps - whole)
+        codes = codes.nan_to_num(0.0).clamp(0, self.levels - 1)
+        return pack(bits.pack(codes, self._bits), torch.stack([low, span]))
+
+    def _read(self, payload: Tensor, numel: int) -> Tensor:
+        packed, (low, span) = unpack(payload, (torch.uint8, bits.length(numel, self._bits)), (torch.float32, 2))
+        z: Tensor = low + bits.unpack(packed, self._bits, numel).float() * (span / (self.levels - 1))
+        return z
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        """At most a quarter of a squared step for each; and the span is at most √2 of the norm."""
+        return spec.numel / (2 * (self.levels - 1) ** 2)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, self._bits) + 8
 
 
 @technique(
@@ -26,7 +75,7 @@ from laconic.worker import Meet
     claims=[Unbiased()],
 )
 @dataclass(frozen=True)
-class Rotated(Codec):
+class Rotated(KLevel):
     """k levels between the least and the largest coordinate, after a random rotation that all workers share.
 
     The rotation is a Walsh–Hadamard transform behind random signs, of the tensor filled up to a power of two; decoded
@@ -37,39 +86,37 @@ class Rotated(Codec):
     cost: ClassVar[str] = "transform"
     levels: int = knob(16, low=0, high=256, doc="k; 0: no rounding at all")
 
-    @property
-    def _bits(self) -> int:
-        return bits.width(self.levels - 1) if self.levels else 32
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels == 1:
+            raise StrategyError("suresh_rotated cannot round to a single level; write levels=2, or 0 for no rounding")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         z = rotate(x.reshape(-1), meet.key("signs", shared=True))
-        if not self.levels:
-            return pack(z)
-        low, span = z.min(), z.max() - z.min()
-        steps = (z - low) * torch.where(span > 0, (self.levels - 1) / span, 0.0)
-        codes = (steps + kernels.uniform(meet.key(), 0, z.numel(), z.device)).floor().nan_to_num(0.0)
-        return pack(bits.pack(codes.clamp(0, self.levels - 1), self._bits), torch.stack([low, span]))
+        return self._write(z, meet) if self.levels else pack(z)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        z = self._read(payload, shape.numel())
-        return turned_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
+        return self._turned_back(self._rotated(payload, shape), shape, meet)
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         rows = yield meet.gather(payload)
-        mean = torch.stack([self._read(row, like.numel()) for row in rows]).mean(dim=0)
-        return turned_back(mean, meet.key("signs", shared=True))[: like.numel()].view(like.shape)
+        mean = torch.stack([self._rotated(row, like.shape) for row in rows]).mean(dim=0)
+        return self._turned_back(mean, like.shape, meet)
 
-    def _read(self, payload: Tensor, numel: int) -> Tensor:
-        """Rotated coordinates."""
-        n = _power(numel)
-        if not self.levels:
-            return unpack(payload, (torch.float32, n))[0]
-        packed, (low, span) = unpack(payload, (torch.uint8, bits.length(n, self._bits)), (torch.float32, 2))
-        z: Tensor = low + bits.unpack(packed, self._bits, n).float() * (span / max(1, self.levels - 1))
-        return z
+    def _rotated(self, payload: Tensor, shape: torch.Size) -> Tensor:
+        n = _power(shape.numel())
+        return self._read(payload, n) if self.levels else unpack(payload, (torch.float32, n))[0]
+
+    def _turned_back(self, z: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        return turned_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        """In the mean over rotations (the paper's theorem 3)."""
+        return (2 * math.log(_power(spec.numel)) + 2) / (self.levels - 1) ** 2 if self.levels else 0.0
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return bits.length(_power(spec.numel), self._bits) + 8 * bool(self.levels)
+        n = _power(spec.numel)
+        return bits.length(n, self._bits) + 8 if self.levels else 4 * n
 
 
 def _power(numel: int) -> int:

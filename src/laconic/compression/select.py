@@ -37,12 +37,39 @@ class Selector(Codec):
         """k, where it is fixed."""
         return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
 
+    def most(self, numel: int) -> int:
+        """How many places a message may say."""
+        return self.count(numel)
+
     @abstractmethod
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
         """Places in a flat tensor."""
 
     def contraction(self, spec: TensorSpec) -> float | None:
         return self.count(spec.numel) / spec.numel
+
+    def places_bytes(self, k: int, numel: int) -> int:
+        if self.index == "bitmap":
+            return -(-numel // 8)
+        return 4 * k if self.index == "plain" else bits.length(k, bits.width(numel - 1))
+
+    def write_places(self, places: Tensor, numel: int) -> Tensor:
+        """As bytes."""
+        if self.index == "bitmap":
+            marked = torch.zeros(numel, dtype=torch.uint8, device=places.device)
+            marked[places] = 1
+            return bits.pack(marked, 1)
+        if self.index == "plain":
+            return places.to(torch.int32).view(torch.uint8)
+        return bits.pack(places, bits.width(numel - 1))
+
+    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
+        """And back."""
+        if self.index == "bitmap":
+            return torch.nonzero(bits.unpack(written, 1, numel)).view(-1)
+        if self.index == "plain":
+            return written.clone().view(torch.int32).long()
+        return bits.unpack(written, bits.width(numel - 1), k).long()
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return Selected(self).encode(x, meet)
@@ -96,14 +123,14 @@ class Selected(Codec):
         k, rest = self.selector.count(numel), payload
         if self.ragged:
             k, rest = int(payload[:4].clone().view(torch.int32)), payload[4:]
-        head = places_bytes(self.selector.index, k, numel)
-        places = read_places(rest[:head], self.selector.index, k, numel)
+        head = self.selector.places_bytes(k, numel)
+        places = self.selector.read_places(rest[:head], k, numel, meet)
         return places, self.values.decode(rest[head:], places.shape, meet)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        k = self.selector.count(spec.numel)
+        k = self.selector.most(spec.numel)
         values = self.values.payload_bytes(TensorSpec(spec.name, (k,), torch.float32), size)
-        return 4 * self.ragged + places_bytes(self.selector.index, k, spec.numel) + values
+        return 4 * self.ragged + self.selector.places_bytes(k, spec.numel) + values
 
     def contraction(self, spec: TensorSpec) -> float | None:
         """Of what the selector says, the values' codec loses a share."""
@@ -111,33 +138,12 @@ class Selected(Codec):
         inner = self.values.contraction(TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
         return None if outer is None or inner is None else outer * inner
 
+    def spread(self, spec: TensorSpec) -> float:
+        return self.values.spread(TensorSpec(spec.name, (self.selector.most(spec.numel),), torch.float32))
+
     def _say(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)
         values = self.values.encode(flat[places], meet)
         head = [torch.tensor([len(places)], dtype=torch.int32, device=flat.device)] if self.ragged else []
-        written = write_places(places, self.selector.index, flat.numel())
+        written = self.selector.write_places(places, flat.numel())
         return pack(*head, written, values), places, values
-
-
-def places_bytes(how: str, k: int, numel: int) -> int:
-    if how == "bitmap":
-        return -(-numel // 8)
-    return 4 * k if how == "plain" else bits.length(k, bits.width(numel - 1))
-
-
-def write_places(places: Tensor, how: str, numel: int) -> Tensor:
-    if how == "bitmap":
-        marked = torch.zeros(numel, dtype=torch.uint8, device=places.device)
-        marked[places] = 1
-        return bits.pack(marked, 1)
-    if how == "plain":
-        return places.to(torch.int32).view(torch.uint8)
-    return bits.pack(places, bits.width(numel - 1))
-
-
-def read_places(written: Tensor, how: str, k: int, numel: int) -> Tensor:
-    if how == "bitmap":
-        return torch.nonzero(bits.unpack(written, 1, numel)).view(-1)
-    if how == "plain":
-        return written.clone().view(torch.int32).long()
-    return bits.unpack(written, bits.width(numel - 1), k).long()

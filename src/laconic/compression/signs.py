@@ -117,6 +117,7 @@ named_sentence(
     axis="compression",
     aliases=["ef_sign_sgd"],
     paper="Karimireddy et al., ICML 2019",
+    evidence="fixture",
     doc="Signs with one scale a tensor, and a memory in changes of parameters: what sign_sgd never says comes later.",
 )
 
@@ -131,7 +132,7 @@ class OneBit(Codec):
     """A bit a coordinate, and for each column the means of what is below zero and of what is not.
 
     The reading chosen for layers other than fully connected ones: a column is one input of the layer, all its outputs
-    (the first dimension) and whatever stands behind; a vector is one column. With `columns=tensor` there is one pair.
+    (the first dimension) and whatever stands behind; a vector is one column. With `per=tensor` there is one pair.
     """
 
     cost: ClassVar[str] = "reduce"
@@ -183,6 +184,7 @@ named_sentence(
     "bsp / one_bit+two_hop(memory=true)+error_feedback / allreduce",
     axis="compression",
     paper="Seide et al., Interspeech 2014",
+    evidence="fixture",
     doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
     AdaGrad, growing batches and double buffering are other words' work.""",
 )

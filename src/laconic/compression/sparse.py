@@ -16,6 +16,8 @@ from laconic.compression.select import Selector
 from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet, Meets
 
+_SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of the sample should pass at least
+
 
 @technique(
     "topk",
@@ -28,11 +30,38 @@ from laconic.worker import Meet, Meets
 class TopK(Selector):
     """The k largest magnitudes, exactly; among equal ones the first. Without memory it loses the rest: write topk+ef.
 
-    What is not a number is larger than all, so that it is said.
+    `threshold=sampled` says what is at least the quantile of a sample of 0.1 % (more of a small tensor: about a hundred
+    of the sample pass, so that the count is k to some 10 %): no sort, and a message whose length depends on the values.
+    Zeros are not said; of many equal ones no more than half as many again as k are, the first. What is not a number is
+    larger than all, so that it is said.
     """
 
+    threshold: str = knob("exact", choices=("exact", "sampled"), doc="the k-th largest magnitude, or an estimate of it")
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.threshold == "sampled"
+
+    def most(self, numel: int) -> int:
+        k = self.count(numel)
+        return min(numel, -(-3 * k // 2)) if self.ragged else k
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return None if self.ragged else super().contraction(spec)
+
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        if self.ragged and not x.sum().isnan():
+            return kernels.select(x, self.sampled(x, meet))[0][: self.most(x.numel())]
         return largest(x, self.count(x.numel()))
+
+    def sampled(self, x: Tensor, meet: Meet) -> float:
+        """An estimate of the k-th largest magnitude, above zero."""
+        n = x.numel()
+        looked = max(math.ceil(_SAMPLE * n), math.ceil(_PASSING / self.ratio))
+        if looked < n:
+            x = x[kernels.integers(meet.key("sample"), 0, looked, x.device) * n >> kernels.draws.BITS]
+        least = x.abs().topk(self.count(x.numel()), sorted=False).values.min()
+        return max(float(least), torch.finfo(torch.float32).tiny)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
@@ -55,7 +84,8 @@ def largest(x: Tensor, k: int) -> Tensor:
 class MSTopK(Selector):
     """About the k largest, exactly k of them: a threshold found by bisection, filled up with a run of what is below it.
 
-    Counting passes only, no sort. Error memory belongs to it, at the worker (the usual reading): write mstopk+ef.
+    Counting passes only, no sort. The run may begin anywhere and goes on from the front, so that all have the same
+    chance. Error memory belongs to it, at the worker (the usual reading): write mstopk+ef.
     """
 
     rounds: int = knob(30, low=1, doc="halvings of the interval between the mean and the largest magnitude")
@@ -76,12 +106,10 @@ class MSTopK(Selector):
                 low = middle
                 if count < many:
                     many, lower = count, threshold
-        surely = torch.nonzero(size >= upper).view(-1)
+        surely = torch.nonzero(size >= upper).view(-1)[:k]  # more only where there are more infinities
         between = torch.nonzero((size >= lower) & (size < upper)).view(-1)
-        lacking = k - surely.numel()
-        room = between.numel() - lacking
-        start = int(kernels.integers(meet.key("run"), 0, 1)[0]) % (room + 1)
-        return torch.cat([surely, between[start : start + lacking]]).sort().values
+        start = int(kernels.integers(meet.key("run"), 0, 1)[0]) % max(1, between.numel())
+        return torch.cat([surely, between.roll(-start)[: k - surely.numel()]]).sort().values
 
 
 @technique(

@@ -22,25 +22,31 @@ class ThreeLC(Codec):
     """-M, 0 or M, where M is a multiple of the largest magnitude: five to a byte, and up to seventy zeros in one.
 
     A larger `sparsity` makes more zeros, and leaves more to the memory it needs (three_lc+ef). Small tensors go dense.
-    A tensor with a value that is not finite is not finite.
+    A tensor with a value that is not finite is not finite. The paper's server answers in the same code, with a memory
+    of its own: three_lc(runs=false)+two_hop(memory=true)+ef, as two hops take messages of a known length only.
     """
 
     cost: ClassVar[str] = "reduce"
-    ragged: ClassVar[bool] = True
     sparsity: float = knob(1.0, low=1, below=2, doc="s: only what is at least s/2 of the largest is said")
     least: int = knob(64, low=1, doc="elements below which a tensor goes dense")
+    runs: bool = knob(True, doc="whether runs of zeros are shortened, to a length that depends on the values")
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.runs
 
     def accepts(self, spec: TensorSpec) -> bool:
         return spec.dtype.is_floating_point and spec.numel >= self.least
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         most = self.sparsity * x.abs().max()
-        said = (x / most.where(most > 0, 1)).round().nan_to_num(0.0).clamp(-1, 1).to(torch.int8)
-        return pack(most.view(1), trits.shorten(trits.pack(said)))
+        said = trits.pack(torch.where(x.abs() >= most / 2, x.sign(), 0.0).to(torch.int8))
+        return pack(most.view(1), trits.shorten(said) if self.runs else said)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        most, digits = payload[:4].clone().view(torch.float32), trits.lengthen(payload[4:])
-        return (trits.unpack(digits, shape.numel()).float() * most).view(shape)
+        most, said = payload[:4].clone().view(torch.float32), payload[4:]
+        digits = trits.unpack(trits.lengthen(said) if self.runs else said, shape.numel())
+        return (digits.float() * most).view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 4 + trits.length(spec.numel)

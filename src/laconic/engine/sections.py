@@ -214,6 +214,11 @@ class SectionView:
         specs = [self.section.session.parameters.specs[i] for i in members]
         return self.tier.converse(specs, tensors, self.step, exact)
 
+    def average_and_own(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, tuple[list[Tensor], list[Tensor]]]:
+        specs = [self.section.session.parameters.specs[i] for i in self.section.members]
+        outcomes = yield from self.tier.outcomes(specs, [x.clone() for x in tensors], self.step)
+        return [o.result for o in outcomes], [o.result if o.sent is None else o.sent for o in outcomes]
+
     def mean(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
         specs = [TensorSpec("", tuple(x.shape), x.dtype) for x in tensors]
         return self.tier.converse(specs, tensors, self.step, exact=True)

@@ -66,34 +66,40 @@ class Tier:
     ) -> Generator[list[Handle], Any, list[Tensor]]:
         """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
         not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
+        outcomes = yield from self.outcomes(specs, tensors, step, exact)
+        return [outcome.result for outcome in outcomes]
+
+    def outcomes(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
+        """The same, with what this worker itself said."""
         taken = [not exact and self.compressor.accepts(spec) for spec in specs]
         if self.compressor.joins and sum(taken) > 1:
-            return (yield from self._converse_jointly(specs, tensors, step, taken))
+            return (yield from self._jointly(specs, tensors, step, taken))
         exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
         elements = [spec.numel for spec, compressed in zip(specs, taken, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
-        outcomes = yield from confer(exchanges, self.carry)
+        outcomes: list[Outcome] = yield from confer(exchanges, self.carry)
         self._coded("decode", self.compression, elements)
         for spec, outcome, compressed in zip(specs, outcomes, taken, strict=True):
             if compressed:
                 self.memory[spec.name] = outcome.state
-        return [outcome.result.view(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+        return [outcome.shaped(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
 
-    def _converse_jointly(
+    def _jointly(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
-    ) -> Generator[list[Handle], Any, list[Tensor]]:
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
         """Those that are compressed, as one vector for each type; the others as they are."""
         kinds: dict[torch.dtype | int, list[int]] = {}
         for i, (spec, compressed) in enumerate(zip(specs, taken, strict=True)):
             kinds.setdefault(spec.dtype if compressed else i, []).append(i)
         whole = [specs[of[0]] if len(of) == 1 else together_of([specs[i] for i in of]) for of in kinds.values()]
         flats = [torch.cat([tensors[i].reshape(-1) for i in of]) for of in kinds.values()]
-        means = yield from self.converse(whole, flats, step)
-        results: dict[int, Tensor] = {}
-        for of, mean in zip(kinds.values(), means, strict=True):
-            parts = mean.reshape(-1).split([specs[i].numel for i in of])
-            results.update({i: part.view(specs[i].shape) for i, part in zip(of, parts, strict=True)})
-        return [results[i] for i in range(len(specs))]
+        joint = yield from self.outcomes(whole, flats, step)
+        found: dict[int, Outcome] = {}
+        for of, outcome in zip(kinds.values(), joint, strict=True):
+            found.update(zip(of, outcome.split([specs[i].shape for i in of]), strict=True))
+        return [found[i] for i in range(len(specs))]
 
     def carry(self, request: Request) -> Carrying:
         """One request through the architecture."""

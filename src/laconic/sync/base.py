@@ -94,6 +94,10 @@ class Section(Protocol):
         architecture and (unless it must be exact) compression."""
         ...
 
+    def average_and_own(self, tensors: list[Tensor]) -> Talk:
+        """As `average`: means, and for each what this worker itself said, decoded."""
+        ...
+
     def mean(self, tensors: list[Tensor]) -> Talk:
         """Exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...

@@ -1,0 +1,187 @@
+"""SparseLoCo's message: the largest of every chunk, in two bits; and CocktailSGD's: random, then largest, in four."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.payload import pack, unpack
+from laconic.compression.select import Selector
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet
+
+
+@technique("chunk_topk", aliases=["chunktopk"], paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025")
+@dataclass(frozen=True)
+class ChunkTopK(Selector):
+    """The `k` largest magnitudes of every chunk of consecutive elements: places take log2 of a chunk, and no sort is
+    longer than one.
+
+    The last chunk is shorter, and says as many as it has. (The paper cuts matrices in square tiles; rows serve as well
+    for what is selected, and need no rearranging.) `ratio` and `index` are not used.
+    """
+
+    chunk: int = knob(4096, low=1, doc="elements of a chunk")
+    k: int = knob(64, low=1, doc="coordinates that are said of each")
+
+    def _chunks(self, numel: int) -> tuple[int, int]:
+        """Whole ones, and the length of the rest."""
+        return numel // self.chunk, numel % self.chunk
+
+    def count(self, numel: int) -> int:
+        whole, rest = self._chunks(numel)
+        return whole * min(self.k, self.chunk) + min(self.k, rest)
+
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        whole, rest = self._chunks(x.numel())
+        size = torch.where(x.isnan(), torch.inf, x.abs())
+        places = []
+        if whole:
+            rows = size[: whole * self.chunk].view(whole, self.chunk)
+            own = rows.topk(min(self.k, self.chunk), dim=1, sorted=False).indices.sort(dim=1).values
+            places.append((own + self.chunk * torch.arange(whole, device=x.device)[:, None]).view(-1))
+        if rest:
+            own = size[whole * self.chunk :].topk(min(self.k, rest), sorted=False).indices.sort().values
+            places.append(own + whole * self.chunk)
+        return torch.cat(places)
+
+    def places_bytes(self, k: int, numel: int) -> int:
+        return bits.length(k, bits.width(self.chunk - 1))
+
+    def write_places(self, places: Tensor, numel: int) -> Tensor:
+        return bits.pack(places % self.chunk, bits.width(self.chunk - 1))
+
+    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
+        within = bits.unpack(written, bits.width(self.chunk - 1), k).long()
+        each = min(self.k, self.chunk)
+        return within + self.chunk * (torch.arange(k, device=written.device) // each)
+
+
+_WIDTH = 6  # standard deviations that the four buckets of two bits span
+
+
+@technique("two_bit", paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025")
+@dataclass(frozen=True)
+class TwoBit(Codec):
+    """Two bits a value: four buckets over six standard deviations around the mean, each read as the mean of what fell
+    into it.
+
+    A table of four and the mean travel with a tensor: 20 bytes. (The paper's quantiser is read from descendants of its
+    code; the width is a choice.) A tensor with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "reduce"
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        shift = flat.mean()
+        centred = flat - shift
+        step = (_WIDTH / 4) * centred.square().mean().sqrt()
+        places = torch.where(step > 0, centred / step, 0.0).nan_to_num(0.0)
+        codes = (places + 2).floor().clamp(0, 3).long()
+        counts = torch.bincount(codes, minlength=4)
+        table = torch.zeros(4, device=x.device).index_add_(0, codes, centred) / counts.clamp(min=1)
+        return pack(bits.pack(codes, 2), table, shift.view(1))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        packed, table = unpack(payload, (torch.uint8, bits.length(shape.numel(), 2)), (torch.float32, 5))
+        return (table[:4] + table[4])[bits.unpack(packed, 2, shape.numel()).long()].view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, 2) + 20
+
+
+named_sentence(
+    "sparseloco",
+    "diloco(period=30, lr=1.0, momentum=0.0) / chunk_topk(k=64)+two_bit+error_feedback(decay=0.95) / allreduce",
+    axis="sync",
+    paper="Sarfi, Therien, Lidin, Belilovsky, arXiv 2508.15706, 2025",
+    doc="""DiLoCo whose outer momentum is the workers' fading error memories, so that extreme sparsity costs nothing:
+    rounds of local steps, the largest of every chunk in two bits, and no outer momentum.""",
+)
+
+
+@technique("masked", paper="Wang et al. (CocktailSGD), ICML 2023")
+@dataclass(frozen=True)
+class Masked(Selector):
+    """A random share of the coordinates, the same on all workers, for what stands behind it in a chain: places do not
+    travel, both sides draw them from a shared key.
+
+    Unscaled, so that it wants a memory. `index` is not used.
+    """
+
+    ratio: float = knob(0.1, above=0, high=1, doc="share of the coordinates")
+
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        return self._drawn(x.numel(), meet, x.device)
+
+    def _drawn(self, numel: int, meet: Meet, device: torch.device) -> Tensor:
+        draws = kernels.integers(meet.key("mask", shared=True), 0, numel, device)
+        order = (draws << 32) | torch.arange(numel, device=device)
+        return order.topk(self.count(numel), largest=False, sorted=False).indices.sort().values
+
+    def places_bytes(self, k: int, numel: int) -> int:
+        return 0
+
+    def write_places(self, places: Tensor, numel: int) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=places.device)
+
+    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
+        return self._drawn(numel, meet, written.device)
+
+
+@technique("strided_bits", paper="Wang et al. (CocktailSGD), ICML 2023")
+@dataclass(frozen=True)
+class StridedBits(Codec):
+    """A few bits a value, to the nearest, of the largest magnitude of its bucket, which is a 16-bit float.
+
+    Buckets are strided: values are laid out row by row and a bucket is a column, as in the published program; where
+    they do not fill the last row, the rest is zeros that do not travel. The largest positive value decodes to
+    (2^(b-1) - 1)/2^(b-1) of itself. A bucket with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "reduce"
+    bits: int = knob(4, low=2, high=8, doc="of a value")
+    bucket: int = knob(128, low=1, doc="values that share a scale")
+
+    @property
+    def unit(self) -> int:
+        return math.lcm(self.bucket, 8)
+
+    def _columns(self, numel: int) -> int:
+        return -(-numel // self.bucket)
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        columns = self._columns(x.numel())
+        matrix = torch.nn.functional.pad(x.reshape(-1), (0, columns * self.bucket - x.numel())).view(-1, columns)
+        scales = matrix.abs().amax(dim=0).to(torch.float16)
+        codes = codes_of(matrix, scales, self.bits).view(-1)[: x.numel()]
+        return pack(bits.pack(codes, self.bits), scales)
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        n, half = shape.numel(), 2 ** (self.bits - 1)
+        columns = self._columns(n)
+        packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.bits)), (torch.float16, columns))
+        codes = bits.unpack(packed, self.bits, n).float()
+        matrix = torch.nn.functional.pad(codes, (0, columns * self.bucket - n), value=float(half)).view(-1, columns)
+        values: Tensor = (matrix - half) * (scales.float() / half)
+        return values.view(-1)[:n].view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, self.bits) + 2 * self._columns(spec.numel)
+
+
+def codes_of(matrix: Tensor, scales: Tensor, width: int) -> Tensor:
+    """Unsigned codes, of which half stand for what is negative."""
+    half: int = 2 ** (width - 1)
+    wide = scales.float()
+    steps = (matrix / wide.where(wide > 0, 1) * half).round().nan_to_num(0.0)
+    return (steps.clamp(-half, half - 1) + half).to(torch.uint8)

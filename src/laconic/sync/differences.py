@@ -1,0 +1,85 @@
+"""Workers whose models differ from a common one by what they have not said yet: CocktailSGD."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from laconic.registry import knob, named_sentence, technique
+from laconic.sync.base import Section, State, Sync
+from laconic.sync.tensors import copies, keep, kept
+
+_SAID = "said"
+
+
+@technique("difference_averaging", paper="Wang et al. (CocktailSGD), ICML 2023")
+@dataclass(frozen=True)
+class DifferenceAveraging(Sync):
+    """After every step each worker says how its model differs from the common one; the mean moves both.
+
+    x_i - y is the error memory: what a worker said leaves its own model, the mean of what all said is added to it and
+    to the common one, and what it did not say stays in x_i. With `overlap` the exchange goes on during the next step.
+    `laconic.finish` ends with the mean of all models.
+    """
+
+    overlap: bool = knob(False, doc="whether an exchange goes on while the next gradient is computed")
+    late: ClassVar[bool] = True
+    replicas_differ: ClassVar[bool] = True
+
+    def init(self, section: Section) -> State:
+        return keep("common", copies(section.parameters))
+
+    @torch.no_grad()
+    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        yield from self._arrive(section, state)
+        common = kept(state, "common", range(len(section.parameters)))
+        apart = [p.detach() - y for p, y in zip(section.parameters, common, strict=True)]
+        section.start(_SAID, section.average_and_own(apart))
+        if not self.overlap:
+            yield from self._arrive(section, state)
+        return state
+
+    @torch.no_grad()
+    def _arrive(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        """What was said leaves the own model; the mean joins both."""
+        if not section.under_way(_SAID):
+            return
+        means, own = yield from section.arrive(_SAID)
+        common = kept(state, "common", range(len(section.parameters)))
+        for p, y, mean, said in zip(section.parameters, common, means, own, strict=True):
+            unsaid = (p - y) - said
+            y.add_(mean)
+            p.copy_(y + unsaid)
+
+    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+        yield from self._arrive(section, state)
+        yield from super().leave(section, state)
+
+    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        """All have met: nobody has anything left to say."""
+        yield from self.leave(section, state)
+        return self.init(section)
+
+
+named_sentence(
+    "cocktail_sgd",
+    "difference_averaging(overlap=true) / flat+masked(0.1)+topk(0.2, index=bitmap)+strided_bits(4, 128)"
+    "+two_hop(memory=true) / allreduce",
+    axis="compression",
+    paper="Wang et al., ICML 2023",
+    doc="""A random tenth of the model, of that the largest fifth, in four bits, in two hops with a memory at owners.
+    What was not said stays in each worker's own model; one step of delay hides the exchange.""",
+    evidence="fixture",
+)
+
+named_sentence(
+    "qsparse_local_sgd",
+    "local_sgd(8) / topk(0.01)+qsgd(levels=15, bucket=128)+error_feedback / allreduce",
+    axis="compression",
+    paper="Basu, Data, Karakus, Diggavi, NeurIPS 2019",
+    doc="""Local steps, then the largest of the net progress and the memory, quantised at random. The learning rate is
+    inside, since progress is in parameters. All workers meet at the same steps; the asynchronous form is not here.""",
+)
