@@ -216,3 +216,30 @@ def test_claims_are_declared() -> None:
             assert (
                 not unbiased or made.variance(spec_of(tensor("normal"))) is not None or entry.name == "suresh_rotated"
             )
+
+
+@pytest.mark.parametrize(
+    "text", ["topk(0.05)+ef", "scaled_sign+ef", "one_bit+two_hop(memory=true)+ef", "dgc(ratio=0.05)"]
+)
+def test_memory_goes_on_among_fewer_workers(text: str) -> None:
+    """Three workers become two, one of which takes over two memories: nothing that was not said is forgotten."""
+    made, size = compressor(text), 3
+    states = [made.init(spec_of(tensor("heavy"))) for _ in range(size)]
+    for step in range(5):
+        outcomes = meet(made, [tensor("heavy", seed=10 * step + r) for r in range(size)], states, step)
+        states = [outcome.state for outcome in outcomes]
+    first = {k: v + states[2][k] if k in made.conserved else v for k, v in states[0].items()}
+    taken_over = [{k: v.clone() for k, v in state.items()} for state in (first, states[1])]
+
+    def remembered(states: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        """In units of the mean: what workers keep counts half each, what owners keep counts whole."""
+        own = [s["sum" if text.startswith("dgc") else "error"].double() / 2 for s in states]
+        return sum(own, torch.zeros(())) + sum((s["inner.owner"].double() for s in states if "inner.owner" in s), 0.0)
+
+    velocities = [s["velocity"].double() for s in taken_over if "velocity" in s]
+    assert not any(v.isnan().any() for v in velocities)
+    before, inputs = remembered(taken_over), [tensor("heavy", seed=90 + r) for r in range(2)]
+    outcomes = meet(made, inputs, taken_over, 5)
+    after = remembered([outcome.state for outcome in outcomes])
+    came = torch.stack(inputs).double().mean(0)
+    torch.testing.assert_close(outcomes[0].result.double() + after, came + before, rtol=1e-4, atol=1e-3)

@@ -60,6 +60,8 @@ class QSGD(Codec):
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
         scales = self.scales(flat)
+        if self.bits == 4 and not self.ragged:
+            return pack(kernels.quantize_in_nibbles(flat, scales, self.bucket, self.levels, meet.key()), scales)
         codes = kernels.quantize(flat, scales, self.bucket, self.levels, meet.key())
         if self.ragged:
             return pack(scales, elias.encode_signed(signed(codes.short(), self.levels)))

@@ -60,11 +60,13 @@ class InTwoHops(Compressor):
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         codec, size, single = self.inner, meet.size, x.float()
         kept: Tensor | None = None
+        outside: Tensor | float = 0.0  # what another owner had left here, where the number of workers has changed
         if self.how.memory:
             owned = codec.split(state["owner"], size)
             kept = owned[meet.rank].clone()
             owned[meet.rank] = 0
-            single = single + size * codec.join(owned, x.shape)  # an owner's memory is of the mean
+            outside = size * codec.join(owned, x.shape)  # an owner's memory is of the mean
+            single = single + outside
         rows = codec.split(single, size)
         told = torch.stack([codec.encode(row, meet) for row in rows])
         heard = yield meet.scatter(told.clone())
@@ -84,7 +86,7 @@ class InTwoHops(Compressor):
             codec.join(torch.stack([codec.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
             for payloads in (parts, told)
         )
-        return Outcome(result, state, sent)
+        return Outcome(result, state, sent - outside)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
