@@ -59,10 +59,11 @@ class ChunkTopK(Selector):
     def write_places(self, places: Tensor, numel: int) -> Tensor:
         return bits.pack(places % self.chunk, bits.width(self.chunk - 1))
 
-    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
+    def read_places(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        written, rest = payload.tensor_split([self.places_bytes(k, numel)])
         within = bits.unpack(written, bits.width(self.chunk - 1), k).long()
         each = min(self.k, self.chunk)
-        return within + self.chunk * (torch.arange(k, device=written.device) // each)
+        return within + self.chunk * (torch.arange(k, device=payload.device) // each), rest
 
 
 _WIDTH = 6  # standard deviations that the four buckets of two bits span
@@ -134,8 +135,8 @@ class Masked(Selector):
     def write_places(self, places: Tensor, numel: int) -> Tensor:
         return torch.empty(0, dtype=torch.uint8, device=places.device)
 
-    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
-        return self._drawn(numel, meet, written.device)
+    def read_places(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        return self._drawn(numel, meet, payload.device), payload
 
 
 @technique("strided_bits", paper="Wang et al. (CocktailSGD), ICML 2023")

@@ -12,26 +12,35 @@ from torch import Tensor
 
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
-from laconic.compression.codes import bits
+from laconic.compression.codes import bits, golomb
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
 from laconic.registry import knob
 from laconic.worker import Meet
 
-PLACES = ("packed", "plain", "bitmap")
+PLACES = ("packed", "plain", "bitmap", "golomb")
 
 
 @dataclass(frozen=True)
 class Selector(Codec):
     """Says some coordinates of a tensor. With its values in float32 unless a codec follows in the chain.
 
-    `choose` returns k places in ascending order. Where their number depends on the values (`ragged`), a message begins
+    `choose` returns k places in ascending order. Where their number depends on the values (`varies`), a message begins
     with it.
     """
 
     cost: ClassVar[str] = "select"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
-    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, or as a bitmap")
+    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
+
+    @property
+    def varies(self) -> bool:
+        """Whether k depends on the values."""
+        return False
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.varies or self.index == "golomb"
 
     def count(self, numel: int) -> int:
         """k, where it is fixed."""
@@ -49,8 +58,9 @@ class Selector(Codec):
         return self.count(spec.numel) / spec.numel
 
     def places_bytes(self, k: int, numel: int) -> int:
-        if self.index == "bitmap":
-            return -(-numel // 8)
+        """At most."""
+        if self.index in ("bitmap", "golomb"):
+            return -(-numel // 8) if self.index == "bitmap" else golomb.most(k, numel)
         return 4 * k if self.index == "plain" else bits.length(k, bits.width(numel - 1))
 
     def write_places(self, places: Tensor, numel: int) -> Tensor:
@@ -61,15 +71,21 @@ class Selector(Codec):
             return bits.pack(marked, 1)
         if self.index == "plain":
             return places.to(torch.int32).view(torch.uint8)
+        if self.index == "golomb":
+            return golomb.write(places, numel)
         return bits.pack(places, bits.width(numel - 1))
 
-    def read_places(self, written: Tensor, k: int, numel: int, meet: Meet) -> Tensor:
-        """And back."""
+    def read_places(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        """And back: places, and what stands behind them."""
+        if self.index == "golomb":
+            places, head = golomb.read(payload, k, numel)
+            return places, payload[head:]
+        written, rest = payload.tensor_split([self.places_bytes(k, numel)])
         if self.index == "bitmap":
-            return torch.nonzero(bits.unpack(written, 1, numel)).view(-1)
+            return torch.nonzero(bits.unpack(written, 1, numel)).view(-1), rest
         if self.index == "plain":
-            return written.clone().view(torch.int32).long()
-        return bits.unpack(written, bits.width(numel - 1), k).long()
+            return written.clone().view(torch.int32).long(), rest
+        return bits.unpack(written, bits.width(numel - 1), k).long(), rest
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return Selected(self).encode(x, meet)
@@ -121,16 +137,15 @@ class Selected(Codec):
     def read(self, payload: Tensor, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
         """Places and values of a message."""
         k, rest = self.selector.count(numel), payload
-        if self.ragged:
+        if self.selector.varies:
             k, rest = int(payload[:4].clone().view(torch.int32)), payload[4:]
-        head = self.selector.places_bytes(k, numel)
-        places = self.selector.read_places(rest[:head], k, numel, meet)
-        return places, self.values.decode(rest[head:], places.shape, meet)
+        places, written = self.selector.read_places(rest, k, numel, meet)
+        return places, self.values.decode(written, places.shape, meet)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         k = self.selector.most(spec.numel)
         values = self.values.payload_bytes(TensorSpec(spec.name, (k,), torch.float32), size)
-        return 4 * self.ragged + self.selector.places_bytes(k, spec.numel) + values
+        return 4 * self.selector.varies + self.selector.places_bytes(k, spec.numel) + values
 
     def contraction(self, spec: TensorSpec) -> float | None:
         """Of what the selector says, the values' codec loses a share."""
@@ -144,6 +159,6 @@ class Selected(Codec):
     def _say(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)
         values = self.values.encode(flat[places], meet)
-        head = [torch.tensor([len(places)], dtype=torch.int32, device=flat.device)] if self.ragged else []
+        head = [torch.tensor([len(places)], dtype=torch.int32, device=flat.device)] if self.selector.varies else []
         written = self.selector.write_places(places, flat.numel())
         return pack(*head, written, values), places, values

@@ -39,18 +39,18 @@ class TopK(Selector):
     threshold: str = knob("exact", choices=("exact", "sampled"), doc="the k-th largest magnitude, or an estimate of it")
 
     @property
-    def ragged(self) -> bool:  # type: ignore[override]
+    def varies(self) -> bool:
         return self.threshold == "sampled"
 
     def most(self, numel: int) -> int:
         k = self.count(numel)
-        return min(numel, -(-3 * k // 2)) if self.ragged else k
+        return min(numel, -(-3 * k // 2)) if self.varies else k
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        return None if self.ragged else super().contraction(spec)
+        return None if self.varies else super().contraction(spec)
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
-        if self.ragged and not x.sum().isnan():
+        if self.varies and not x.sum().isnan():
             return kernels.select(x, self.sampled(x, meet))[0][: self.most(x.numel())]
         return largest(x, self.count(x.numel()))
 

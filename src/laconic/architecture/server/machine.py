@@ -55,7 +55,7 @@ class Rule:
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         """Take an update in; what is returned the worker finds in its receipt."""
-        raise NotImplementedError(f"{type(self).__name__} does not push")
+        raise ContractError(f"{type(self).__name__} takes no pushes")
 
     def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         """A worker, of this group or another, reports something: no update, and no tick of its clock."""

@@ -1,0 +1,50 @@
+"""Codes lose nothing, and are as long as they say."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic.compression.codes import bits, golomb, trits
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 20), st.integers(0, 200), st.integers(0, 10_000))
+def test_bits(width: int, count: int, seed: int) -> None:
+    codes = torch.randint(0, 1 << width, (count,), generator=torch.Generator().manual_seed(seed))
+    packed = bits.pack(codes, width)
+    assert packed.numel() == bits.length(count, width)
+    assert torch.equal(bits.unpack(packed, width, count).long(), codes)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from([-1, 0, 0, 0, 0, 0, 0, 0, 0, 1]), max_size=400))
+def test_trits_and_runs_of_zeros(digits: list[int]) -> None:
+    x = torch.tensor(digits, dtype=torch.int8)
+    packed = trits.pack(x)
+    assert packed.numel() == trits.length(len(digits))
+    short = trits.shorten(packed)
+    assert short.numel() <= packed.numel()
+    assert torch.equal(trits.unpack(trits.lengthen(short), len(digits)), x)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(1, 5000), st.data())
+def test_golomb(numel: int, data: st.DataObject) -> None:
+    places = sorted(data.draw(st.sets(st.integers(0, numel - 1), min_size=1, max_size=min(numel, 60))))
+    behind = torch.tensor([7, 8, 9], dtype=torch.uint8)
+    written = golomb.write(torch.tensor(places), numel)
+    assert written.numel() <= golomb.most(len(places), numel)
+    found, length = golomb.read(torch.cat([written, behind]), len(places), numel)
+    assert found.tolist() == places and length == written.numel()
+
+
+def test_golomb_is_near_the_entropy_of_random_places() -> None:
+    n, k = 1_000_000, 10_000
+    places = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:k].sort().values
+    p = k / n
+    entropy = n * (-p * math.log2(p) - (1 - p) * math.log2(1 - p))
+    assert 8 * golomb.write(places, n).numel() <= 1.03 * entropy < k * bits.width(n - 1)
