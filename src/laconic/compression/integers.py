@@ -10,6 +10,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -41,6 +42,8 @@ class IntSGD(Compressor):
         return {"norm": torch.full((), -1.0)}  # before the first step
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        if meet.size >= 2 ** (self.bits - 1):
+            raise StrategyError(f"{self.bits} bits have no room for the sum of {meet.size} workers: write intsgd(32)")
         before = float(state["norm"])
         if before < 0:
             own = x.clone()
