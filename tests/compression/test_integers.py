@@ -72,6 +72,7 @@ def test_many_encodings_have_the_true_mean_and_each_is_near(bits: int) -> None:
 
 
 @pytest.mark.technique("intsgd", check=3)
+@pytest.mark.long
 def test_int8_trains_as_well_with_a_quarter_of_the_bytes() -> None:
     """Every step but the first, which is exact, sends a quarter."""
     steps = 250

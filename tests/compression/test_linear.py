@@ -110,6 +110,7 @@ def wide(seed: int) -> nn.Module:
 
 
 @pytest.mark.technique("power_sgd", check=3)
+@pytest.mark.long
 def test_rank_two_trains_as_well_with_a_tenth_of_the_bytes() -> None:
     def mean(strategy: str) -> tuple[float, float]:
         runs = [digits.trained(strategy, 250, 16, digits.sgd(0.5), seed=seed, build=wide) for seed in range(2)]

@@ -105,6 +105,7 @@ def test_gaps_lose_nothing_and_take_six_bytes(places: list[int]) -> None:
 
 
 @pytest.mark.technique("dgc", check=3)
+@pytest.mark.long
 def test_dgc_is_within_a_point_of_momentum_sgd_with_fifty_times_fewer_bytes() -> None:
     make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
     accuracies = {"bsp": 0.0, "dgc(ratio=0.005, warmup=60)": 0.0}
@@ -175,6 +176,7 @@ def test_frozen_adam_needs_a_state_to_go_on_from() -> None:
         train("frozen_adam", make=adam)
 
 
+@pytest.mark.long
 def test_one_bit_adam_trains() -> None:
     one_bit, plain = (train(s, 200, 4, adam)[2] for s in (STAGES.format(40), "bsp"))
     assert one_bit >= plain - 2

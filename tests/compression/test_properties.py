@@ -89,7 +89,7 @@ def test_unbiased_with_the_declared_variance(word: str, kind: str) -> None:
     made, x = compressor(word), tensor(kind, (6, 5))
     omega = made.variance(spec_of(x))
     assert omega is not None
-    draws = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)]).double()
+    draws = torch.stack([meet(made, [x], step=step)[0].result for step in range(1000)]).double()
     error = (draws - x).square().flatten(1).sum(1)
     deviation = draws.std(0) / math.sqrt(len(draws))
     rare = 10 * float(draws.abs().max()) / len(draws)  # what is drawn next to never may not have been drawn

@@ -88,6 +88,7 @@ def test_stripes_of_all_owners_are_as_long_as_one_message(workers: int, shape: t
 
 
 @pytest.mark.technique("one_bit_sgd", check=3)
+@pytest.mark.long
 def test_one_bit_with_memory_trains_like_bsp_and_without_does_not() -> None:
     """Final losses of two seeds; without memory they are about twice as large."""
 

@@ -134,6 +134,7 @@ def test_every_way_to_write_places_says_the_same(x: Tensor, ratio: float, index:
 
 
 @pytest.mark.technique("topk", check=3)
+@pytest.mark.long
 def test_one_percent_trains_as_well_with_a_memory_and_not_without() -> None:
     words = "bsp", "topk(0.01, index=plain)+ef", "topk(0.01, index=plain)"
     bsp, remembering, forgetting = (accuracy(strategy, 100) for strategy in words)
@@ -500,6 +501,7 @@ def test_a_memory_that_follows_slowly_is_the_papers() -> None:
 
 
 @pytest.mark.technique("scalecom", check=3)
+@pytest.mark.long
 def test_scaled_batches_and_rates_train_as_well_with_a_slow_memory() -> None:
     bsp, sparse = accuracy("bsp", 300), accuracy("scalecom+ef(low_pass=0.1)", 300)
     assert bsp > 96

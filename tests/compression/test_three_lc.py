@@ -140,6 +140,7 @@ def test_two_hops_do_not_take_messages_of_any_length() -> None:
 
 
 @pytest.mark.technique("three_lc", check=3)
+@pytest.mark.long
 def test_it_trains_as_well_with_a_twentieth_of_the_bytes() -> None:
     def mean(strategy: str) -> tuple[float, float]:
         runs = [digits.trained(strategy, 120, 16, digits.sgd(0.3), seed=seed, build=Standardised) for seed in range(2)]

@@ -31,7 +31,8 @@ def claiming(claim: type) -> list[str]:
 
 
 def compressors() -> list[str]:
-    return [e.name for e in registry.entries("compression") if e.kind == "word" and not Word(e.name).technique.wraps]
+    words = [Word(e.name) for e in registry.entries("compression") if e.kind == "word"]
+    return [word.name for word in words if not word.technique.wraps and word.make().meets != "edge"]
 
 
 def claim_of(name: str, kind: type) -> Any:

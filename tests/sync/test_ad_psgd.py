@@ -81,6 +81,7 @@ def test_a_slow_worker_delays_nobody_whatever_its_side(slow: int) -> None:
 
 
 @pytest.mark.technique("ad_psgd", check=3)
+@pytest.mark.long
 def test_a_ring_of_eight_is_as_accurate_as_bsp() -> None:
     def accuracy(strategy: str) -> float:
         compute = Compute(forward_seconds=0.01, slowness=(1.0, 1.3, 0.8, 1.1))

@@ -253,6 +253,7 @@ def final(curve: list[tuple[float, float]]) -> float:
 
 
 @pytest.mark.technique("adacomm", check=3)
+@pytest.mark.long
 def test_it_is_sooner_than_bsp_and_ends_lower_than_its_first_period() -> None:
     bsp, fixed, adaptive = map(race, ("bsp", "local(16)", f"adacomm(16, interval_seconds={SECONDS / 10})"))
     reached = next(seconds for seconds, loss in adaptive if loss <= final(bsp))

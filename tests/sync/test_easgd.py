@@ -98,6 +98,7 @@ def test_bytes_are_two_models_per_period() -> None:
 
 
 @pytest.mark.technique("easgd", check=3)
+@pytest.mark.long
 def test_the_centre_gets_as_good_as_bsp() -> None:
     def accuracy(strategy: str) -> float:
         return sum(digits.trained(strategy, 400, 16, digits.sgd(0.1, 0.9), seed=k).accuracy for k in range(3)) / 3

@@ -56,6 +56,7 @@ def test_one_group_is_ssp() -> None:
 
 
 @pytest.mark.technique("gssp", check=3)
+@pytest.mark.long
 def test_sixteen_workers_in_four_classes_are_sooner_than_under_ssp() -> None:
     gssp = race("gssp(groups=4, staleness=3)", 16, 960, slowness=CLASSES, rate=1.0)
     ssp = race("ssp(3)", 16, 960, slowness=CLASSES, rate=1.0)
@@ -84,6 +85,7 @@ def test_slow_workers_block_nobody_and_fast_ones_stay_together() -> None:
     assert spread_at_starts(Race(gradients=[g for g in run.gradients if g[0] > 0.3]), [0, 1, 2]) <= 1 + 1
 
 
+@pytest.mark.long
 def test_one_slow_worker_of_four_costs_a2s_little() -> None:
     """The row also has its final loss not above asp's: tuned, it is 4 % above here, at smaller rates within 1 %."""
     setting = {"slowness": (1, 1, 1, 5), "rate": 0.5}

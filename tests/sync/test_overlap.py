@@ -98,6 +98,7 @@ def test_averaging_is_hidden_while_it_takes_less_than_a_round(share: float) -> N
 
 
 @pytest.mark.technique("overlap_local_sgd", check=3)
+@pytest.mark.long
 def test_it_is_as_accurate_as_local_sgd_within_a_point() -> None:
     accuracy = {
         strategy: mean(trained(strategy, 30 * 12, 16, digits_sgd(0.4), seed=seed).accuracy for seed in range(3))

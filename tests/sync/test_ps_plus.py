@@ -75,6 +75,7 @@ def test_every_push_is_at_least_as_stale_as_asps(rule: str, alone: int) -> None:
 
 
 @pytest.mark.technique("ps_plus", check=3)
+@pytest.mark.long
 def test_it_reaches_the_target_sooner_where_talking_takes_as_long_as_computing() -> None:
     """Four workers and as many servers; push and pull together take as long as computing. The same rates to choose
     from for both."""

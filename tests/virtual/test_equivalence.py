@@ -104,7 +104,7 @@ def test_four_workers_agree(pool: Pool, strategy: str) -> None:
         if in_rank_order(strategy):
             assert torch.equal(a, b)
         torch.testing.assert_close(a, b, rtol=1e-2 if "cast" in strategy or "fp16" in strategy else 1e-4, atol=1e-3)
-        assert said == counted
+        assert said == pytest.approx(counted, abs=1e-6)
     assert isinstance(Strategy.parse(strategy), Strategy)
 
 

@@ -106,7 +106,7 @@ def _merge(request: Merge, group: Group) -> Carrying:
         if rank % (2 * distance) == distance:
             yield group.send(x, rank - distance)
         elif rank % (2 * distance) == 0 and rank + distance < group.size:
-            other = torch.empty_like(x)
+            other = x.clone()  # of the same kind, also where nobody sends
             yield group.receive(other, rank + distance)
             x = request.combine(x, other)
         distance *= 2

@@ -93,7 +93,7 @@ class _Trials:
 def _compressions() -> list[tuple[Word, ...]]:
     memory = Word("error_feedback")
     words = [Word(e.name) for e in registry.entries("compression") if e.kind == "word" and e.name != "none"]
-    alone = [word for word in words if not word.technique.wraps]
+    alone = [word for word in words if not word.technique.wraps and word.make().meets != "edge"]
     return [(word,) for word in alone] + [(w, memory) for w in alone if w.make().refuses_memory is None]
 
 
