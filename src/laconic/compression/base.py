@@ -106,7 +106,7 @@ class Compressor(Technique):
 
     def accepts(self, spec: TensorSpec) -> bool:
         """Whether this tensor is compressed at all; the rest of a message travels dense beside it."""
-        return True
+        return spec.dtype.is_floating_point and spec.numel > 0
 
     def init(self, spec: TensorSpec) -> State:
         return {}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.worker import Meet, Meets
 
 
@@ -43,9 +43,6 @@ class Codec(Compressor):
     def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
         """What was split."""
         return parts.reshape(-1)[: shape.numel()].view(shape)
-
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
 
     @abstractmethod
     def encode(self, x: Tensor, meet: Meet) -> Tensor:

@@ -13,6 +13,7 @@ from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
+from laconic.compression.select import share_of
 from laconic.compression.sparse import largest
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
@@ -86,7 +87,7 @@ class DGC(Compressor):
 
     def choose(self, flat: Tensor, meet: Meet) -> Tensor:
         n = flat.numel()
-        k = min(n, max(1, math.ceil(self.share(meet.step) * n - 1e-9)))
+        k = share_of(self.share(meet.step), n)
         if n <= _EXACT:
             return largest(flat, k)
         sample = flat[kernels.integers(meet.key("sample"), 0, max(1000, int(_SAMPLE * n)), flat.device) * n >> 24]
@@ -96,7 +97,7 @@ class DGC(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """After the warm-up, where no gap is long and the estimate is right."""
-        return runs.EACH * min(spec.numel, max(1, math.ceil(self.ratio * spec.numel - 1e-9)))
+        return runs.EACH * share_of(self.ratio, spec.numel)
 
 
 def _cut(gradient: Tensor, limit: float) -> Tensor:

@@ -35,9 +35,6 @@ class IntSGD(Compressor):
     def refuses_memory(self) -> str | None:
         return "its scale follows what is applied, and needs no memory; write intsgd"
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def init(self, spec: TensorSpec) -> State:
         return {"norm": torch.full((), -1.0)}  # before the first step
 

@@ -115,9 +115,6 @@ class TernGrad(Compressor):
     def asks(self) -> tuple[type, ...]:
         return (Reduce, *super().asks)
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         n, part = x.numel(), self._part(x.numel(), meet.size)
         flat = clipped(x.reshape(-1).float(), self.clip)

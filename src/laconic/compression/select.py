@@ -21,6 +21,11 @@ from laconic.worker import Meet
 PLACES = ("packed", "plain", "bitmap", "golomb")
 
 
+def share_of(ratio: float, numel: int) -> int:
+    """How many coordinates such a share is: at least one, and all at most."""
+    return min(numel, max(1, math.ceil(ratio * numel - 1e-9)))
+
+
 @dataclass(frozen=True)
 class Selector(Codec):
     """Says some coordinates of a tensor. With its values in float32 unless a codec follows in the chain.
@@ -44,7 +49,7 @@ class Selector(Codec):
 
     def count(self, numel: int) -> int:
         """k, where it is fixed."""
-        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+        return share_of(self.ratio, numel)
 
     def most(self, numel: int) -> int:
         """How many places a message may say."""

@@ -40,9 +40,6 @@ class SignSGD(Compressor):
     def refuses_memory(self) -> str | None:
         return "signs without a scale are no contraction, so that the memory would grow for ever; write ef_signsgd"
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         flat, part = x.reshape(-1).float(), self._part(x.numel(), meet.size)
         padded = torch.nn.functional.pad(flat, (0, meet.size * part - flat.numel()))

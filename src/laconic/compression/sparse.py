@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Contraction, Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.compression.select import Selector
+from laconic.compression.select import Selector, share_of
 from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet, Meets
 
@@ -134,11 +134,8 @@ class RandK(Compressor):
     def refuses_memory(self) -> str | None:
         return "values scaled by n/k diverge with a memory; write randk(scaled=false)+ef" if self.scaled else None
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def count(self, numel: int) -> int:
-        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+        return share_of(self.ratio, numel)
 
     def choose(self, numel: int, meet: Meet, device: torch.device) -> Tensor:
         k, key = self.count(numel), meet.key("places", shared=True)
@@ -199,13 +196,10 @@ class ScaleCom(Compressor):
     def meets(self) -> Meets:
         return "tell"
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def count(self, numel: int) -> int:
         if self.per == "chunk":
             return -(-numel // self._chunk(numel))
-        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+        return share_of(self.ratio, numel)
 
     def _chunk(self, numel: int) -> int:
         return min(numel, max(1, round(1 / self.ratio)))
@@ -257,11 +251,8 @@ class GlobalTopK(Compressor):
     def meets(self) -> Meets:
         return "merge"
 
-    def accepts(self, spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point and spec.numel > 0
-
     def count(self, numel: int) -> int:
-        return min(numel, max(1, math.ceil(self.ratio * numel - 1e-9)))
+        return share_of(self.ratio, numel)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         flat = x.reshape(-1).float()
