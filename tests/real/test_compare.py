@@ -9,12 +9,15 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
+import pytest
+
 from tests.real.launching import SOURCE, processes_with
 
 SCRIPT = Path(__file__).parents[1] / "compare" / "turns.py"
 BLOCK = 3
 
 
+@pytest.mark.long
 def test_rows_take_turns_and_a_row_that_dies_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "compared"
     rows = ("torch:ddp", "bsp / cast_bf16")
