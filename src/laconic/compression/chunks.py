@@ -9,12 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic import kernels
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
-from laconic.compression.select import Selector
+from laconic.compression.select import Selector, drawn
 from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet
 
@@ -125,9 +124,7 @@ class Masked(Selector):
         return self._drawn(x.numel(), meet, x.device)
 
     def _drawn(self, numel: int, meet: Meet, device: torch.device) -> Tensor:
-        draws = kernels.integers(meet.key("mask", shared=True), 0, numel, device)
-        order = (draws << 32) | torch.arange(numel, device=device)
-        return order.topk(self.count(numel), largest=False, sorted=False).indices.sort().values
+        return drawn(self.count(numel), numel, meet.key("mask", shared=True), device)
 
     def places_bytes(self, k: int, numel: int) -> int:
         return 0

@@ -13,7 +13,7 @@ from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
-from laconic.compression.select import share_of
+from laconic.compression.select import sample, share_of
 from laconic.compression.sparse import largest
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
@@ -90,9 +90,9 @@ class DGC(Compressor):
         k = share_of(self.share(meet.step), n)
         if n <= _EXACT:
             return largest(flat, k)
-        sample = flat[kernels.integers(meet.key("sample"), 0, max(1000, int(_SAMPLE * n)), flat.device) * n >> 24]
-        passing = max(1, round(sample.numel() * k / n))
-        places, values = kernels.select(flat, float(sample.abs().topk(passing).values[-1]))
+        looked = sample(flat, max(1000, int(_SAMPLE * n)), meet.key("sample"))
+        passing = max(1, round(looked.numel() * k / n))
+        places, values = kernels.select(flat, float(looked.abs().topk(passing).values[-1]))
         return places if len(places) <= 1.3 * k else places[largest(values, k)]
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:

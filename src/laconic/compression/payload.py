@@ -6,8 +6,6 @@ below is part of what workers and servers agree on before the first payload, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -37,7 +35,3 @@ def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
         return part
     aligned = part.storage_offset() % dtype.itemsize == 0
     return (part if aligned else part.clone()).view(dtype)
-
-
-def nbytes(parts: Sequence[tuple[torch.dtype, int]]) -> int:
-    return sum(dtype.itemsize * count for dtype, count in parts)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
@@ -24,6 +25,17 @@ PLACES = ("packed", "plain", "bitmap", "golomb")
 def share_of(ratio: float, numel: int) -> int:
     """How many coordinates such a share is: at least one, and all at most."""
     return min(numel, max(1, math.ceil(ratio * numel - 1e-9)))
+
+
+def drawn(k: int, numel: int, key: int, device: torch.device) -> Tensor:
+    """k places at random, in ascending order: the same for all who hold the key."""
+    order = (kernels.integers(key, 0, numel, device) << 32) | torch.arange(numel, device=device)
+    return order.topk(k, largest=False, sorted=False).indices.sort().values
+
+
+def sample(x: Tensor, count: int, key: int) -> Tensor:
+    """So many values of a flat tensor, drawn with repetition."""
+    return x[kernels.integers(key, 0, count, x.device) * x.numel() >> kernels.draws.BITS]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Contraction, Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.compression.select import Selector, share_of
+from laconic.compression.select import Selector, drawn, sample, share_of
 from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet, Meets
 
@@ -59,7 +59,7 @@ class TopK(Selector):
         n = x.numel()
         looked = max(math.ceil(_SAMPLE * n), math.ceil(_PASSING / self.ratio))
         if looked < n:
-            x = x[kernels.integers(meet.key("sample"), 0, looked, x.device) * n >> kernels.draws.BITS]
+            x = sample(x, looked, meet.key("sample"))
         least = x.abs().topk(self.count(x.numel()), sorted=False).values.min()
         return max(float(least), torch.finfo(torch.float32).tiny)
 
@@ -140,10 +140,9 @@ class RandK(Compressor):
     def choose(self, numel: int, meet: Meet, device: torch.device) -> Tensor:
         k, key = self.count(numel), meet.key("places", shared=True)
         if self.block:
-            start = int(kernels.integers(key, 0, 1)[0]) * numel >> 24
+            start = int(kernels.integers(key, 0, 1)[0]) * numel >> kernels.draws.BITS
             return (torch.arange(start, start + k, device=device)) % numel
-        order = (kernels.integers(key, 0, numel, device) << 32) | torch.arange(numel, device=device)
-        return order.topk(k, largest=False, sorted=False).indices.sort().values
+        return drawn(k, numel, key, device)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         places = self.choose(x.numel(), meet, x.device)
@@ -151,9 +150,7 @@ class RandK(Compressor):
         if self.scaled:
             own *= x.numel() / len(places)
         mean = yield meet.mean(own.clone())
-        result, sent = torch.zeros(2, x.numel(), device=x.device)
-        result[places], sent[places] = mean, own
-        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+        return _scattered(x, state, places, mean, own)
 
     def variance(self, spec: TensorSpec) -> float | None:
         return spec.numel / self.count(spec.numel) - 1 if self.scaled else None
@@ -163,6 +160,13 @@ class RandK(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 4 * self.count(spec.numel)
+
+
+def _scattered(x: Tensor, state: State, places: Tensor, mean: Tensor, own: Tensor) -> Outcome:
+    """What was said of these places, by all and by this worker; of all others nothing."""
+    result, sent = torch.zeros(2, x.numel(), device=x.device)
+    result[places], sent[places] = mean, own
+    return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
 
 named_sentence(
@@ -217,9 +221,7 @@ class ScaleCom(Compressor):
         places = (yield meet.tell(chosen.to(torch.int32), leader)).long()
         own = flat[places].float()
         mean = yield meet.mean(own.clone())
-        result, sent = torch.zeros(2, flat.numel(), device=x.device)
-        result[places], sent[places] = mean, own
-        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+        return _scattered(x, state, places, mean, own)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 8 * self.count(spec.numel)
