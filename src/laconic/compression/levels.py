@@ -116,7 +116,7 @@ class TernGrad(Compressor):
         return (Reduce, *super().asks)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        n, part = x.numel(), self._part(x.numel(), meet.size)
+        n, part = x.numel(), bits.part(x.numel(), meet.size)
         flat = clipped(x.reshape(-1).float(), self.clip)
         (scale,) = yield meet.max(flat.abs().max().view(1))
         ternary = ternaries(flat, scale, meet.key())
@@ -128,14 +128,11 @@ class TernGrad(Compressor):
         mean = sums.float() * (scale / meet.size)
         return Outcome(mean.view(x.shape).to(x.dtype), state, (ternary * scale).view(x.shape).to(x.dtype))
 
-    def _part(self, numel: int, size: int) -> int:
-        return 8 * -(-numel // (8 * size))
-
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        part = self._part(spec.numel, size)
+        part = bits.part(spec.numel, size)
         return (
             ("reduce", 4),
             ("scatter", size * bits.length(part, 2)),

@@ -36,14 +36,12 @@ class PowerSGD(Compressor):
     def accepts(self, spec: TensorSpec) -> bool:
         if len(spec.shape) < 2 or not spec.dtype.is_floating_point or not spec.numel:
             return False
-        rows, columns = _sides(spec.shape)
+        rows, columns = sides(spec.shape)
         return self.rank * (rows + columns) < rows * columns
 
     def init(self, spec: TensorSpec) -> State:
-        rows, columns = _sides(spec.shape)
-        digest = hashlib.blake2b(f"{spec.name} {spec.shape}".encode(), digest_size=8).digest()
-        draw = torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
-        first = torch.randn(columns, min(self.rank, rows, columns), generator=draw)
+        rows, columns = sides(spec.shape)
+        first = torch.randn(columns, min(self.rank, rows, columns), generator=first_draw(spec))
         return {"q": first.to(torch.empty(0).device)}
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
@@ -54,12 +52,19 @@ class PowerSGD(Compressor):
         return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": torch.where(found, q, state["q"])})
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        rows, columns = _sides(spec.shape)
+        rows, columns = sides(spec.shape)
         return 4 * min(self.rank, rows, columns) * (rows + columns)
 
 
-def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+def sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Of a tensor seen as a matrix: its first dimension, and all others."""
     return shape[0], torch.Size(shape[1:]).numel()
+
+
+def first_draw(spec: TensorSpec) -> torch.Generator:
+    """For the first factors of a tensor of this name and shape: the same on every worker."""
+    digest = hashlib.blake2b(f"{spec.name} {spec.shape}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

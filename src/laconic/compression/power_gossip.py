@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.compression.linear import orthogonal
+from laconic.compression.linear import first_draw, orthogonal, sides
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.worker import Edge, Meet, Meets
@@ -44,9 +43,8 @@ class PowerGossip(Compressor):
         return len(spec.shape) > 1 and spec.dtype.is_floating_point and spec.numel > 0
 
     def init(self, spec: TensorSpec) -> State:
-        rows, columns = spec.shape[0], torch.Size(spec.shape[1:]).numel()
-        digest = hashlib.blake2b(f"{spec.name} {spec.shape}".encode(), digest_size=8).digest()
-        draw = torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+        rows, columns = sides(spec.shape)
+        draw = first_draw(spec)
         r = min(self.rank, rows, columns)
         p, q = (torch.randn(side, r, generator=draw).to(spec.dtype) for side in (rows, columns))
         return {"p": p, "q": q, "turn": torch.zeros((), dtype=torch.int64)}
@@ -71,5 +69,5 @@ class PowerGossip(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """To one neighbour in a step, in the mean over two."""
-        rows, columns = spec.shape[0], torch.Size(spec.shape[1:]).numel()
+        rows, columns = sides(spec.shape)
         return spec.dtype.itemsize * min(self.rank, rows, columns) * (rows + columns) // 2

@@ -41,7 +41,7 @@ class SignSGD(Compressor):
         return "signs without a scale are no contraction, so that the memory would grow for ever; write ef_signsgd"
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        flat, part = x.reshape(-1).float(), self._part(x.numel(), meet.size)
+        flat, part = x.reshape(-1).float(), bits.part(x.numel(), meet.size)
         padded = torch.nn.functional.pad(flat, (0, meet.size * part - flat.numel()))
         ballots = kernels.pack_signs(padded).view(meet.size, part // 8)
         heard = yield meet.scatter(ballots)
@@ -54,14 +54,11 @@ class SignSGD(Compressor):
         result = verdict[: flat.numel()].view(x.shape).to(x.dtype)
         return Outcome(result, state, sent=torch.where(x >= 0, 1.0, -1.0).to(x.dtype))
 
-    def _part(self, numel: int, size: int) -> int:
-        return 8 * -(-numel // (8 * size))
-
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        each = self._part(spec.numel, size) // 8
+        each = bits.part(spec.numel, size) // 8
         return ("scatter", size * each), ("gather", each)
 
 

@@ -32,7 +32,9 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
             payload = taken + dense
-            sent = architecture.sent_bytes(taken, size, compressor.meets) + architecture.sent_bytes(dense, size)
+            prices = [price for s in specs if compressor.accepts(s) for price in compressor.prices(s, size)]
+            sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
+            sent += architecture.sent_bytes(dense, size)
             with torch.device("meta"):
                 states = [compressor.init(s) for s in specs if compressor.accepts(s)]
             buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers

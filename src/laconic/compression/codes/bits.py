@@ -11,6 +11,11 @@ def length(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
+def part(count: int, size: int) -> int:
+    """How many of `count` numbers one of `size` owners has, where each owner's take whole bytes at any width."""
+    return 8 * -(-count // (8 * size))
+
+
 def width(largest: int) -> int:
     """Bits for numbers up to this one."""
     return max(1, int(largest).bit_length())
