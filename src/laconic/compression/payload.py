@@ -1,7 +1,7 @@
 """Payloads: typed parts in one run of bytes, without anything between them.
 
-Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel: the version
-below is part of what workers and servers agree on before the first payload, and stands for the layout of all of them.
+Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel; what fixes the
+layout of all of them is laconic's own version, which workers and servers compare before the first payload.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from laconic.errors import ContractError
-
-VERSION = 1
 
 
 def pack(*parts: Tensor) -> Tensor:
