@@ -1,7 +1,7 @@
 """Payloads: typed parts in one run of bytes, without anything between them.
 
-Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel; what fixes the
-layout of all of them is laconic's own version, which workers and servers compare before the first payload.
+Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel; the layout is
+that of laconic's own version, which workers and servers compare before the first payload.
 """
 
 from __future__ import annotations
