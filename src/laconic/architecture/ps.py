@@ -16,7 +16,6 @@ from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.compression.base import Compressor, TensorSpec
 from laconic.compression.chain import chain
 from laconic.errors import StrategyError
-from laconic.language.word import Word
 from laconic.registry import knob, technique
 from laconic.worker import Gather, GatherRagged, Meets, Reduce, Request
 
@@ -40,13 +39,15 @@ class ParameterServer(Architecture):
     tensors where it may look at a tensor as a whole; `hashed` puts blocks on a hash ring, so that one server more moves
     only its own share. With a replica every write goes to two servers and is acknowledged when both have it, so that
     either may be lost for good (the paper replicates between servers, after aggregation, with fewer bytes for workers).
-    Ranges are agreed from the start, so that no message carries keys.
+    Ranges are agreed from the start, so that no message carries keys. The sentence's compression is for what is pushed,
+    `down` for what is read: casts say the values, anything else says how they have changed since this worker's last
+    read, and the server remembers for each what it has not said.
     """
 
     shards: int = knob(1, low=1, doc="servers among which the model is divided")
     placement: str = knob("auto", choices=("auto", "even", "whole", "hashed"), doc="how tensors are divided")
     replicas: int = knob(0, low=0, high=1, doc="further copies of each shard, on other servers")
-    down: str = knob("none", doc="compression of what is read, such as bf16; the sentence's own is for what is pushed")
+    down: str = knob("none", doc='compression of what is read, as bf16, or of how it changes, as "topk(0.01)"')
     offers: ClassVar[tuple[str, ...]] = ("average", "server")
     collective: ClassVar[bool] = False
 
@@ -54,7 +55,8 @@ class ParameterServer(Architecture):
         super().__post_init__()
         if (down := self.downward()) is not None and down.has_memory:
             raise StrategyError(
-                f"ps(down={self.down}) would remember one error for many readers; write a cast, as bf16"
+                f"ps(down={self.down}): the server remembers anyway what it has not said to a reader; write a "
+                "compressor without a memory of its own, as topk"
             )
 
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged)
@@ -63,8 +65,12 @@ class ParameterServer(Architecture):
         """What reads go through."""
         if self.down == "none":
             return None
-        words: list[Compressor] = [Word.of(name).make() for name in self.down.split("+")]
-        return chain(words)
+        from laconic.strategy import Sentence, Strategy  # which knows all words
+
+        said = Strategy.parse(self.down)
+        if not isinstance(said, Sentence) or str(Sentence(compression=said.compression)) != str(said):
+            raise StrategyError(f'ps(down={self.down}) is no compression alone; write bf16, int8 or "topk(0.01)"')
+        return chain([word.make() for word in said.compression])
 
     def carry(self, request: Request, line: Any) -> Carrying:
         server: Server = line

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from laconic.architecture.server.changes import Holdings
 from laconic.architecture.server.machine import Meetings
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
@@ -96,6 +97,7 @@ class Server:
     def __post_init__(self) -> None:
         self.versions = self.versions or [0] * len(self.shards)
         self._by_shard = [[r for r in self.ranges if r.shard == k] for k in range(len(self.shards))]
+        self._holdings: dict[tuple[int, int], Holdings] = {}
 
     # ------------------------------------------------------------------------------------------ for rules
 
@@ -131,15 +133,17 @@ class Server:
 
     def pull(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Read the values, as soon as the rule lets this worker."""
-        chosen, shards = self._chosen(only), self.groups[self.group if group is None else group]
-        asked = [shards[k].read(Letter("pull", fields)) for k in chosen]
+        group = self.group if group is None else group
+        asked = [
+            self.groups[group][k].read(Letter("pull", {**self._heard(group, k), **fields})) for k in self._chosen(only)
+        ]
 
         def combine(letters: list[Letter]) -> Pulled:
             if only is not None:
                 return Pulled(list(letters[0].tensors), (letters[0].fields,))
             if not any(letter.tensors for letter in letters):  # the rule had only something to say
                 return Pulled([], tuple(letter.fields for letter in letters))
-            return self._values(letters)
+            return self._values(letters, group)
 
         return Answers(asked, combine)
 
@@ -180,7 +184,9 @@ class Server:
 
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
-        return Answers([shard.read(Letter("peek")) for shard in self.shards], self._values)
+        group = self.group
+        asked = [shard.read(Letter("peek", self._heard(group, k))) for k, shard in enumerate(self.shards)]
+        return Answers(asked, lambda letters: self._values(letters, group))
 
     def rest(self) -> None:
         """No more pushes for now: no rule is to wait for this worker's."""
@@ -234,27 +240,35 @@ class Server:
         meeting = partial(self.meetings, self.worker.rank, step)
         return said(self.compressor, specs, parts, self.memory, meeting)
 
-    def _values(self, letters: list[Letter]) -> Pulled:
+    def _values(self, letters: list[Letter], group: int) -> Pulled:
         """What all shards hold, and which version of it the next push was computed at."""
         self.versions = [letter.number("version") for letter in letters]
-        return Pulled(self._joined(letters), tuple(letter.fields for letter in letters))
-
-    def _joined(self, letters: Sequence[Letter]) -> list[Tensor]:
-        """From what the shards said back to one tensor per parameter."""
         whole = [torch.empty(spec.numel, dtype=spec.dtype) for spec in self.specs]
-        for ranges, letter in zip(self._by_shard, letters, strict=True):
-            for r, part in zip(ranges, self._parts(ranges, letter), strict=True):
-                whole[r.tensor][r.start : r.stop] = part
-        return [x.view(spec.shape) for x, spec in zip(whole, self.specs, strict=True)]
+        for k, (ranges, letter) in enumerate(zip(self._by_shard, letters, strict=True)):
+            for r, part in zip(ranges, self._parts(group, k, letter), strict=True):
+                whole[r.tensor][r.start : r.stop] = part.reshape(-1)
+        tensors = [x.view(spec.shape) for x, spec in zip(whole, self.specs, strict=True)]
+        return Pulled(tensors, tuple(letter.fields for letter in letters))
 
-    def _parts(self, ranges: Sequence[Range], letter: Letter) -> list[Tensor]:
-        specs = [r.spec(self.specs) for r in ranges]
+    def _parts(self, group: int, k: int, letter: Letter) -> list[Tensor]:
+        """From what a shard said back to one tensor per range."""
+        specs = [r.spec(self.specs) for r in self._by_shard[k]]
+        if self.down is not None and "reads" in letter.fields:
+            return self._held(group, k).hear(letter)
         if self.down is not None and "words" in letter.fields:
-            heard = understood(self.down, specs, letter, partial(self.meetings, -1, letter.number("version")))
-            return [part.reshape(-1) for part in heard]
+            return understood(self.down, specs, letter, partial(self.meetings, -1, letter.number("version")))
         lengths = {flat.dtype: [s.numel for s in specs if s.dtype == flat.dtype] for flat in letter.tensors}
         parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in letter.tensors}
         return [next(parts[spec.dtype]) for spec in specs]
+
+    def _held(self, group: int, k: int) -> Holdings:
+        """What this worker has heard of a shard's values, where it is told how they change."""
+        assert self.down is not None
+        specs = [r.spec(self.specs) for r in self._by_shard[k]]
+        return self._holdings.setdefault((group, k), Holdings(self.down, specs, self.meetings, self.worker.rank))
+
+    def _heard(self, group: int, k: int) -> dict[str, Field]:
+        return {} if self.down is None or self.down.wire else {"reads": self._held(group, k).reads}
 
     def _changed_settings(self) -> dict[str, Field]:
         if self.optimizer is None:

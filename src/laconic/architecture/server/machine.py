@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.architecture.server.changes import Readers
 from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
@@ -108,6 +109,7 @@ class Shard:
         self.outgoing: list[tuple[str, Letter]] = []
         self._others = others  # the same shard of other groups
         self._down = down  # what reads go through
+        self._readers = None if down is None or down.wire else Readers(down, store.specs, meetings)
         self._heard: dict[int, int] = {}  # by group: how much of what it said
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
@@ -235,6 +237,8 @@ class Shard:
     def lose(self, sender: int) -> None:
         self.store.clocks.pop(sender, None)
         self.store.resting.discard(sender)
+        if self._readers is not None:
+            self._readers.forget(sender)
         self._collected.pop(sender, None)
         self._from.pop(sender, None)
         self.rule.lost(self.store, sender)
@@ -269,7 +273,10 @@ class Shard:
         found = {"version": self.store.version, "clock": clock, "slowest": self.store.slowest, **fields}
         if tensors is not None:
             return Letter("values", found, tuple(tensors))
-        words, values = self._values()
+        if self._readers is not None:
+            words, values = self._readers.answer(sender, letter.number("reads", 0), self.store.values)
+        else:
+            words, values = self._values()
         return Letter("values", {**found, **words}, values)
 
     def _values(self) -> tuple[Mapping[str, Field], tuple[Tensor, ...]]:

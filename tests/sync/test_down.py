@@ -1,0 +1,93 @@
+"""What servers say to readers, compressed: how values change, with a memory of what each reader was not told."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic.architecture.server.changes import Holdings, Readers
+from laconic.compression.base import TensorSpec
+from laconic.engine.meeting import Meeting
+from laconic.engine.virtual.post import Trouble
+from laconic.errors import StrategyError
+from laconic.strategy import Strategy
+from laconic.worker import Letter
+from tests.compression.table import compressor
+from tests.sync import serving
+from tests.sync.test_replicas import STEPS, WORKERS, train
+
+SPECS = (TensorSpec("w", (6, 4), torch.float32), TensorSpec("count", (), torch.int64))
+
+
+def meeting(rank: int, step: int, name: str) -> Meeting:
+    return Meeting(rank, 1, step, name)
+
+
+@given(
+    st.sampled_from(["topk(0.2)", "int8", "qsgd", "one_bit", "fp16"]),
+    st.lists(st.sampled_from(["read", "read", "read", "lost", "late", "restart", "move"]), min_size=1, max_size=30),
+    st.integers(0, 1000),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], seed: int) -> None:
+    """Whatever answers get lost, come twice or late, and whenever the server forgets: both add up the same words."""
+    made, draw = compressor(text), torch.Generator().manual_seed(seed)
+    readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 1)
+    values = [torch.randn(6, 4, generator=draw), torch.tensor(0)]
+    late: list[Letter] = []
+    for event in events:
+        if event == "move":
+            values = [values[0] + torch.randn(6, 4, generator=draw), values[1] + 1]
+        elif event == "restart":
+            readers = Readers(made, SPECS, meeting)
+        elif event == "late" and late:
+            reader.hear(late.pop(0))
+        else:
+            letter = Letter("values", *copy.deepcopy(readers.answer(1, reader.reads, values)))
+            late.append(letter)
+            if event == "read":
+                heard = reader.hear(letter)
+                known = readers._known[1].values
+                assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
+                assert torch.equal(heard[1], values[1])  # what the compressor does not take goes as it is
+
+
+@pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
+def test_what_was_not_said_is_said_later(text: str) -> None:
+    """Values that stand still are known to the last bits, however little is said at a time."""
+    made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
+    readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 0)
+    reader.hear(Letter("values", *readers.answer(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
+    for _ in range(60):
+        (heard, _) = reader.hear(Letter("values", *readers.answer(0, reader.reads, values)))
+    torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.3)
+
+
+def test_reads_of_a_tenth_train_as_well() -> None:
+    """Four workers, asynchronous: answers are several times smaller and the loss is what whole answers lead to."""
+    whole, _ = serving.train("asp / none / ps(shards=2)", 600, 4, sgd)
+    short, _ = serving.train('asp / none / ps(shards=2, down="topk(0.1)")', 600, 4, sgd)
+    received = [sum(w.ledger.received_bytes() for w in out.workers) for out in (whole, short)]
+    assert received[1] < received[0] / 4
+    assert sum(short.results) < 1.1 * sum(whole.results) + 0.02
+
+
+def test_a_server_that_dies_tells_everything_once() -> None:
+    out, acknowledged = train('asp / none / ps(shards=2, down="topk(0.3)")', (Trouble(0.4, 0.7, 1),))
+    assert acknowledged == [STEPS] * WORKERS and max(out.results) < 1.0
+
+
+def test_a_memory_beside_the_servers_is_refused() -> None:
+    with pytest.raises(StrategyError, match="remembers anyway"):
+        Strategy.parse('asp / none / ps(down="topk+ef")')
+    with pytest.raises(StrategyError, match="no compression alone"):
+        Strategy.parse('asp / none / ps(down="local(4)")')
