@@ -143,6 +143,11 @@ class Compressor(Technique):
         return None if omega is None or omega >= 1 else 1 - omega
 
     @property
+    def settling(self) -> int:
+        """Steps at the start in which it says something else than what it is priced at."""
+        return 0
+
+    @property
     def refuses_memory(self) -> str | None:
         """Why error feedback must not wrap it, if it must not."""
         return None

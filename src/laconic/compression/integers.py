@@ -32,6 +32,10 @@ class IntSGD(Compressor):
     beta: float = knob(0.9, low=0, below=1, doc="of the moving average")
 
     @property
+    def settling(self) -> int:
+        return 1
+
+    @property
     def refuses_memory(self) -> str | None:
         return "its scale follows what is applied, and needs no memory; write intsgd"
 

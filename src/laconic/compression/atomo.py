@@ -1,0 +1,85 @@
+"""ATOMO: a few atoms of a gradient, drawn so that the mean is right and the variance least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Unbiased
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.payload import pack, unpack
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+
+def keep_probabilities(sizes: Tensor, budget: float) -> Tensor:
+    """With which probability to keep each of these magnitudes, `budget` of them in the mean: those that would need more
+    than 1 are kept for certain, the rest share what is left in proportion."""
+    falling, order = sizes.double().sort(descending=True)
+    rest = falling.flip(0).cumsum(0).flip(0)  # from each one to the last
+    left = budget - torch.arange(len(sizes), device=sizes.device)
+    certain = int((falling * left > rest).long().cumprod(0).sum())
+    kept = torch.ones_like(falling)
+    if certain < len(sizes) and float(rest[certain]) > 0:
+        kept[certain:] = (max(0.0, budget - certain) * falling[certain:] / rest[certain]).clamp(max=1.0)
+    return torch.empty_like(kept).scatter_(0, order, kept)
+
+
+@technique("atomo", paper="Wang et al., NeurIPS 2018", claims=[Unbiased()], evidence="fixture")
+@dataclass(frozen=True)
+class Atomo(Codec):
+    """Singular vectors of the gradient's matrix, each kept with a probability p and divided by it.
+
+    p is proportional to the singular value, at most 1, `budget` of them in the mean. Atoms that are coordinates are the
+    word `gspar`. Reading chosen: convolutions become matrices as in the published program, and nothing is drawn again
+    where no atom was, which keeps the mean right. A tensor with a value that is not finite is not finite.
+    """
+
+    cost: ClassVar[str] = "matmul"
+    ragged: ClassVar[bool] = True
+    budget: int = knob(3, low=1, doc="singular vectors that are kept, in the mean")
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return super().accepts(spec) and len(spec.shape) > 1 and min(matrix_sides(spec.shape)) > self.budget
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        matrix = x.reshape(matrix_sides(tuple(x.shape)))
+        if not bool(matrix.isfinite().all()):
+            return pack(torch.full((1 + sum(matrix.shape),), torch.nan, device=x.device))
+        u, sizes, v = torch.linalg.svd(matrix, full_matrices=False)
+        return atoms(u, sizes, v, self.budget, kernels.uniform(meet.key(), 0, len(sizes), x.device))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        rows, columns = matrix_sides(tuple(shape))
+        (flat,) = unpack(payload, (torch.float32, -1))
+        sizes, u, v = flat.view(-1, 1 + rows + columns).split([1, rows, columns], dim=1)
+        said: Tensor = (u * sizes).T @ v
+        return said.view(shape)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        return max(0.0, min(matrix_sides(spec.shape)) / self.budget - 1)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """If all were drawn."""
+        rows, columns = matrix_sides(spec.shape)
+        return 4 * min(rows, columns) * (1 + rows + columns)
+
+
+def atoms(u: Tensor, sizes: Tensor, v: Tensor, budget: float, draws: Tensor) -> Tensor:
+    """The message: for each atom whose draw is below its probability, its size over that, and both vectors."""
+    kept = keep_probabilities(sizes, budget)
+    picked = torch.nonzero(draws < kept).view(-1)
+    scaled = (sizes[picked] / kept[picked]).float()
+    return pack(torch.cat([scaled.unsqueeze(1), u.T[picked], v[picked]], dim=1))
+
+
+def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """A matrix stays as it is; a convolution's kernels (a, b, h, w) become (a·b/2) x (2·h·w) where that divides."""
+    if len(shape) == 4 and shape[0] * shape[1] % 2 == 0:
+        return shape[0] * shape[1] // 2, 2 * shape[2] * shape[3]
+    return shape[0], torch.Size(shape[1:]).numel()
