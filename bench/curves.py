@@ -65,9 +65,9 @@ def train(training: Training, device: str) -> list[tuple[int, float]]:
 
 def work(training: Training, device: str, curve: list[tuple[int, float]]) -> None:
     import torch
-    from chars import SIZES, build_model, default_text, draw_batch, load_text, loss_of, validate
 
     import laconic
+    from chars import SIZES, build_model, default_text, draw_batch, load_text, loss_of, validate
 
     shape = SIZES["small"]
     learned, held_out, characters = load_text(default_text())

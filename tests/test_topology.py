@@ -178,7 +178,7 @@ def test_words_bring_what_they_need(text: str, whole: str) -> None:
         ("dpsgd / allreduce", "neighbours to mix with"),
         ("bsp / gossip", "means over everyone"),
         ("bsp / allreduce / ring", "ring needs the architecture gossip"),
-        ("dpsgd / bf16+ef", "gossip needs the compression"),
+        ("dpsgd / bf16+ef", "dpsgd needs the compression"),
     ],
 )
 def test_words_that_cannot_go_together_are_refused(text: str, reason: str) -> None:

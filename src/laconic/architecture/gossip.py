@@ -29,10 +29,7 @@ class Gossip(Architecture):
     """
 
     offers: ClassVar[tuple[str, ...]] = ("mix",)
-    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "topology": (),
-        "compression": ("none", "cast_fp16", "cast_bf16", "power_gossip"),
-    }
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"topology": ()}
     prefers: ClassVar[Mapping[str, str]] = {"sync": "dpsgd", "topology": "ring"}
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Swap)
     topology: Topology | None = field(default=None, init=False, repr=False)

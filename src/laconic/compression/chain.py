@@ -6,35 +6,29 @@ from collections.abc import Sequence
 
 from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
-from laconic.compression.error_feedback import ErrorFeedback, Remembering
 from laconic.compression.flat import Flat, Joint
 from laconic.compression.select import Selected, Selector
-from laconic.compression.two_hop import InTwoHops, TwoHop
+from laconic.compression.wrapper import Wrapping
 from laconic.errors import StrategyError
 
 
 def chain(links: Sequence[Compressor]) -> Compressor:
     """One compressor that does what the links say.
 
-    `flat` stands first and joins tensors; a selector is followed by what its values are written in; `two_hop` wraps a
-    codec; error feedback wraps all that stands before it.
+    `flat` stands first and joins tensors; a selector is followed by what its values are written in; a wrapping word
+    (`two_hop`, `ef`, …) takes all that stands before it.
     """
     if len(links) > 1 and isinstance(links[0], Flat):
         return Joint(chain(links[1:]))
     *inner, last = links
     names = "+".join(link.name or type(link).__name__ for link in links)
-    if isinstance(last, ErrorFeedback):
+    if isinstance(last, Wrapping):
         if not inner:
-            raise StrategyError("error feedback alone keeps nothing: write what it should wrap, as in `bf16+ef`")
+            raise StrategyError(f"{names} alone does nothing: write what it should wrap, as in `bf16+ef`")
         wrapped = chain(inner)
-        if (why := wrapped.refuses_memory) is not None:
+        if (why := last.objects(wrapped)) is not None:
             raise StrategyError(f"{names}: {why}")
-        return Remembering(wrapped, last)
-    if isinstance(last, TwoHop):
-        codec = chain(inner) if inner else None
-        if not isinstance(codec, Codec) or codec.ragged:
-            raise StrategyError(f"{names}: two hops carry messages of a known length, each read by itself; write int8")
-        return InTwoHops(codec, last)
+        return last.around(wrapped)
     if inner and isinstance(links[0], Selector):
         values = chain(links[1:])
         if isinstance(values, Codec) and not values.ragged:

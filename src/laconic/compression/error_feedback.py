@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
-from laconic.compression.wrapper import Wrapper
-from laconic.errors import StrategyError
+from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -22,7 +20,7 @@ from laconic.worker import Meet
     paper="Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019",
 )
 @dataclass(frozen=True)
-class ErrorFeedback(Compressor):
+class ErrorFeedback(Wrapping):
     """What was not said today is added to what is said tomorrow: the word `ef`, which wraps the chain before it.
 
     `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo); `low_pass` below 1 lets
@@ -30,20 +28,19 @@ class ErrorFeedback(Compressor):
     not rescale old errors (EF-SignSGD, Mem-SGD).
     """
 
-    wraps: ClassVar[bool] = True
     decay: float = knob(1.0, above=0, high=1, doc="what is kept of the memory when it is added")
     low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory goes towards the new error")
     inside: bool = knob(False, doc="whether the learning rate is inside the memory")
 
-    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        raise StrategyError("error feedback wraps a compressor: write it last in a chain, as in `bf16+ef`")
+    def objects(self, inner: Compressor) -> str | None:
+        return inner.refuses_memory
 
-    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return 0
+    def around(self, inner: Compressor) -> Compressor:
+        return Remembering(inner, self)
 
 
 @dataclass(frozen=True)
-class Remembering(Wrapper):
+class Remembering(Keeping):
     """v = x + e goes into the inner compressor; e becomes v minus what it said.
 
     Invariant, whatever the inner compressor does: the sum of all that was said plus the last e is the sum of all
@@ -56,12 +53,11 @@ class Remembering(Wrapper):
     how: ErrorFeedback = field(default_factory=ErrorFeedback)
 
     @property
-    def conserved(self) -> tuple[str, ...]:
-        return "error", *(f"inner.{key}" for key in self.inner.conserved)
+    def kept(self) -> tuple[str, ...]:
+        return ("error",)
 
-    def init(self, spec: TensorSpec) -> State:
-        inner = {f"inner.{key}": value for key, value in self.inner.init(spec).items()}
-        return {"error": torch.zeros(spec.shape, dtype=spec.dtype), **inner}
+    def begin(self, spec: TensorSpec) -> State:
+        return {"error": torch.zeros(spec.shape, dtype=spec.dtype)}
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         if isinstance(self.inner, Codec) and self.inner.meets == "gather" and self._is_plain(x):
@@ -69,12 +65,7 @@ class Remembering(Wrapper):
         return self._general(x, state, meet)
 
     def _is_plain(self, x: Tensor) -> bool:
-        return x.dtype == torch.float32 and self.how == ErrorFeedback() and self._share(x) == 1.0
-
-    def _share(self, x: Tensor) -> float:
-        """What counts of what was said."""
-        omega = self.inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
-        return 1.0 if omega <= 1 else 1 / (1 + omega)
+        return x.dtype == torch.float32 and self.how == ErrorFeedback() and counted(self.inner, x) == 1.0
 
     def _fused(self, codec: Codec, x: Tensor, state: State, meet: Meet) -> Exchange:
         """In as few passes over memory as the codec knows."""
@@ -85,17 +76,22 @@ class Remembering(Wrapper):
 
     def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         rate = meet.rate if self.how.inside else 1.0
-        share, before = self._share(x), state["error"]
+        share, before = counted(self.inner, x), state["error"]
         wanted = rate * x + self.how.decay * before
-        inner = {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
-        said = yield from self.inner.exchange(wanted.clone(), inner, meet)
+        said = yield from self.inner.exchange(wanted.clone(), inner_of(state), meet)
         own = said.result if said.sent is None else said.sent
         error = wanted - share * own.view_as(wanted)
         if self.how.low_pass < 1:
             error = before + self.how.low_pass * (error - before)
-        state = {"error": _finite(error), **{f"inner.{key}": value for key, value in said.state.items()}}
+        state = {"error": _finite(error), **within(said.state)}
         result = said.result * (share / rate) if rate else torch.zeros_like(said.result)
         return Outcome(result, state, share * own)
+
+
+def counted(inner: Compressor, x: Tensor) -> float:
+    """How much of what such a compressor says of such a tensor a memory takes for said."""
+    omega = inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
+    return 1.0 if omega <= 1 else 1 / (1 + omega)
 
 
 def _finite(error: Tensor) -> Tensor:

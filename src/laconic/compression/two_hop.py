@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
-from laconic.errors import StrategyError
+from laconic.compression.raw import Raw
+from laconic.compression.wrapper import Wrapping
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
 
 
 @technique("two_hop", aliases=["twohop"], paper="Seide et al., Interspeech 2014; Tang et al. (1-bit Adam), ICML 2021")
 @dataclass(frozen=True)
-class TwoHop(Compressor):
+class TwoHop(Wrapping):
     """Meet in two hops in place of a gather: the word `two_hop`, which wraps the codec before it.
 
     Each worker owns 1/N of a tensor: it gets everybody's message for its part, averages them in float32, encodes the
     mean again and tells everybody. The bytes are an all-reduce's, 2(N-1)/N of the payload, however many workers there
-    are. With `memory` the owner keeps what its second message did not say.
+    are. With `memory` the owner keeps what its second message did not say; with `dense` that message is float32, as
+    where the owner of a shard gathers parameters instead.
     """
 
-    wraps: ClassVar[bool] = True
     memory: bool = knob(False, doc="whether owners of parts keep an error memory of their own")
+    dense: bool = knob(False, doc="whether owners answer in float32")
 
-    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        raise StrategyError("two_hop wraps a codec: write it after one, as in `int8+two_hop`")
+    def objects(self, inner: Compressor) -> str | None:
+        if isinstance(inner, Codec) and not inner.ragged:
+            return None
+        return "two hops carry messages of a known length, each read by itself; write int8"
 
-    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        return 0
+    def around(self, inner: Compressor) -> Compressor:
+        assert isinstance(inner, Codec)
+        return InTwoHops(inner, self)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class InTwoHops(Compressor):
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         codec, size, single = self.inner, meet.size, x.float()
+        back: Codec = Raw() if self.how.dense else codec
         kept: Tensor | None = None
         outside: Tensor | float = 0.0  # what another owner had left here, where the number of workers has changed
         if self.how.memory:
@@ -76,15 +81,15 @@ class InTwoHops(Compressor):
         mean /= size
         if kept is not None:
             mean += kept
-        answer = codec.encode(mean, meet)
+        answer = back.encode(mean, meet)
         if kept is not None:
             owned = torch.zeros_like(rows)
-            owned[meet.rank] = mean - codec.decode(answer, mean.shape, meet)
+            owned[meet.rank] = mean - back.decode(answer, mean.shape, meet)
             state = {"owner": codec.join(owned, x.shape)}
         parts = yield meet.gather(answer)
         result, sent = (
-            codec.join(torch.stack([codec.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
-            for payloads in (parts, told)
+            codec.join(torch.stack([way.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
+            for way, payloads in ((back, parts), (codec, told))
         )
         return Outcome(result, state, sent - outside)
 
@@ -94,4 +99,4 @@ class InTwoHops(Compressor):
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
         part = TensorSpec(spec.name, tuple(self.inner.part(torch.Size(spec.shape), size)), torch.float32)
         each = self.inner.payload_bytes(part, size)
-        return ("scatter", size * each), ("gather", each)
+        return ("scatter", size * each), ("gather", 4 * part.numel if self.how.dense else each)

@@ -202,6 +202,16 @@ class SectionView:
             return tensors
         return [x.to(self.tier.wire(x)).to(x.dtype) for x in tensors]
 
+    def written(self, tensors: list[Tensor]) -> list[Tensor]:
+        return self.tier.written(self._specs, tensors, self.step)
+
+    def read(self, payloads: Sequence[Tensor]) -> list[Tensor]:
+        return self.tier.read(self._specs, payloads, self.step)
+
+    @property
+    def _specs(self) -> list[TensorSpec]:
+        return [self.section.session.parameters.specs[i] for i in self.section.members]
+
     def swap(
         self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
     ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:

@@ -13,7 +13,9 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import Server
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.chain import chain
+from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
+from laconic.compression.payload import pack, unpack
 from laconic.engine.exchange import Departed, confer, side_by_side, together
 from laconic.engine.meeting import EdgeMeeting, Meeting
 from laconic.engine.parcels import Parcel
@@ -135,6 +137,38 @@ class Tier:
         self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
+    def written(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
+        """What one worker alone says of these tensors, as bytes of a length that all know."""
+        self._coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        codecs = map(self._codec, specs)
+        return [
+            pack(x) if codec is None else codec.encode(x.float(), self._meeting(spec, step))
+            for spec, x, codec in zip(specs, tensors, codecs, strict=True)
+        ]
+
+    def read(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
+        """What such bytes say."""
+        self._coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        found = []
+        for spec, payload in zip(specs, payloads, strict=True):
+            shape, codec = torch.Size(spec.shape), self._codec(spec)
+            if codec is None:
+                found.append(unpack(payload, (spec.dtype, spec.numel))[0].view(shape))
+            else:
+                found.append(codec.decode(payload, shape, self._meeting(spec, step)).to(spec.dtype))
+        return found
+
+    def _codec(self, spec: TensorSpec) -> Codec | None:
+        """In which one worker alone can say such a tensor; None: it goes as it is."""
+        if not self.compressor.accepts(spec):
+            return None
+        if not isinstance(self.compressor, Codec) or self.compressor.ragged:
+            raise StrategyError(
+                f"{self.compression} has no messages of a known length that anybody can read; write topk(0.01), for "
+                "example"
+            )
+        return self.compressor
+
     def differences(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], neighbours: Sequence[int], step: int
     ) -> Generator[list[Handle], Any, list[list[Tensor]]]:
@@ -179,8 +213,11 @@ class Tier:
         if self.worker is not None:
             self.worker.coded(part, words, elements)
 
+    def _meeting(self, spec: TensorSpec, step: int) -> Meeting:
+        return Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate(), self.settings())
+
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
-        meet = Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate(), self.settings())
+        meet = self._meeting(spec, step)
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
         if spec.name not in self.memory:

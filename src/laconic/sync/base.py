@@ -124,6 +124,14 @@ class Section(Protocol):
         """These tensors as neighbours would get them."""
         ...
 
+    def written(self, tensors: list[Tensor]) -> list[Tensor]:
+        """One tensor per parameter as this worker alone says it: the bytes of each, in the sentence's compression."""
+        ...
+
+    def read(self, payloads: Sequence[Tensor]) -> list[Tensor]:
+        """What such bytes say, whoever wrote them."""
+        ...
+
     def swap(
         self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
     ) -> Talk:

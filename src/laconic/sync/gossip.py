@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +27,9 @@ class Gossiping(Sync):
     """
 
     talks: ClassVar[str] = "mix"
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "compression": ("none", "cast_fp16", "cast_bf16", "power_gossip"),
+    }
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 

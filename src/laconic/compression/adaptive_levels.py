@@ -1,0 +1,164 @@
+"""Levels that follow the gradients: a table all workers share, fitted now and then to what they say of theirs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.select import drawn
+from laconic.compression.tables import Tabled, bucket_norms, mirrored
+from laconic.compression.truncated import Array, Normals, multiplier, powers, sweep
+from laconic.kernels.reference import in_buckets
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(Tabled):
+    """Rounding to shares of l2 norms that somebody has chosen."""
+
+    levels: Tensor = field(default_factory=lambda: torch.tensor([-1.0, 1.0]))
+
+    @property
+    def table(self) -> Tensor:
+        return self.levels
+
+    @property
+    def scale(self) -> str:
+        return "l2"
+
+
+@dataclass(frozen=True)
+class Adaptive(Compressor):
+    """2^b levels without zero, the same on both sides of it, as shares of a bucket's l2 norm.
+
+    In `updates` and after every so many steps each worker says mean, deviation and norm of the coordinates of some of
+    its buckets, twelve bytes a bucket beside the step's payload; all fit the same table to the same mixture. One table
+    a tensor; with `flat` before it, one for the model. A bucket with a value that is not finite is not finite, and is
+    not fitted to.
+    """
+
+    bits: int = knob(3, low=2, high=8, doc="b, of a level's number")
+    bucket: int = knob(8192, low=1, doc="elements that share a norm")
+    updates: tuple[int, ...] = knob((100, 2000), low=0, doc="steps in which levels are fitted")
+    every: int = knob(10_000, low=1, doc="and every so many steps")
+    buckets: int = knob(16, low=1, doc="that each worker draws for a fit, at most")
+    weighted: bool = knob(True, doc="whether a bucket counts by the square of its norm, as its error does")
+
+    @property
+    def meets(self) -> Meets:
+        return "gather"
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return (
+            "it is unbiased, and its table has no bound on its variance that a memory could be guarded by; write qsgd"
+        )
+
+    @abstractmethod
+    def positive(self, state: State) -> Tensor:
+        """Levels above zero, ascending to 1."""
+
+    @abstractmethod
+    def fitted(self, state: State, model: Normals) -> State:
+        """The next table."""
+
+    def due(self, step: int) -> bool:
+        return step in self.updates or (step > 0 and step % self.every == 0)
+
+    def codec(self, state: State) -> Fitted:
+        return Fitted(self.bucket, mirrored(self.positive(state)))
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        if self.due(meet.step):
+            said = yield meet.gather(self.statistics(x.reshape(-1).float(), meet))
+            model = mixture(said.reshape(-1, 3).double().cpu().numpy(), self.weighted)
+            if model is not None:
+                state = {key: value.to(x.device) for key, value in self.fitted(state, model.folded).items()}
+        told = yield from self.codec(state).exchange(x, {}, meet)
+        return Outcome(told.result, state, told.sent)
+
+    def statistics(self, flat: Tensor, meet: Meet) -> Tensor:
+        """Mean and deviation of the coordinates of some buckets as shares of the norm, and the norm, a row each."""
+        rows = in_buckets(flat, self.bucket)
+        chosen = drawn(min(self.buckets, len(rows)), len(rows), meet.key("buckets"), flat.device)
+        sizes = in_buckets(torch.ones_like(flat), self.bucket)[chosen].sum(dim=1)
+        norms = bucket_norms(flat, self.bucket, "l2")[chosen]
+        shares = rows[chosen] / norms.where(norms > 0, 1)[:, None]
+        mean, square = shares.sum(dim=1) / sizes, shares.square().sum(dim=1) / sizes
+        return torch.stack([mean, (square - mean**2).clamp(min=0).sqrt(), norms], dim=1)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """In steps in which nothing is fitted."""
+        return self.codec(self.init(spec)).payload_bytes(spec, size)
+
+
+def mixture(statistics: Array, weighted: bool) -> Normals | None:
+    """Of all buckets that have something to say; None where there is none."""
+    mean, deviation, norm = statistics[np.isfinite(statistics).all(axis=1) & (statistics[:, 2] > 0)].T
+    if not len(norm):
+        return None
+    return Normals.of(mean, deviation, (norm / norm.max()) ** 2 if weighted else 1.0)
+
+
+@technique(
+    "alq",
+    paper="Faghri et al., NeurIPS 2020",
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class ALQ(Adaptive):
+    """Every level by coordinate descent, each to where the expected variance is least between its neighbours.
+
+    Reading chosen: fits in steps 100 and 2000 and then every 10,000, of 16 buckets a worker. The smallest level's
+    neighbour is its own mirror image, since the table has no zero; `smallest=published` fits it as the published
+    program does, as if zero were a level, after which the variance of the table in use may rise.
+    """
+
+    first: str = knob("exponential", choices=("exponential", "uniform"), doc="the table before the first fit")
+    sweeps: int = knob(10, low=1, doc="of coordinate descent in a fit")
+    smallest: str = knob("exact", choices=("exact", "published"), doc="whether its neighbour is its image or a zero")
+
+    def init(self, spec: TensorSpec) -> State:
+        count = 2 ** (self.bits - 1)
+        if self.first == "uniform":
+            return {"levels": torch.arange(1, 2 * count, 2) / (2 * count - 1)}
+        return {"levels": 2.0 ** torch.arange(1 - count, 1, dtype=torch.float32)}
+
+    def positive(self, state: State) -> Tensor:
+        return state["levels"]
+
+    def fitted(self, state: State, model: Normals) -> State:
+        levels = state["levels"].double().cpu().numpy()
+        for _ in range(self.sweeps):
+            levels = sweep(levels, model, self.smallest == "published")
+        return {"levels": torch.from_numpy(levels).float()}
+
+
+@technique(
+    "amq",
+    paper="Faghri et al., NeurIPS 2020",
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class AMQ(Adaptive):
+    """Powers of one multiplier p, which is fitted by descents of the expected variance from several starts.
+
+    It begins with a half, NUQSGD's levels without zero. Reading chosen: nine starts from 0.1 to 0.9, 300 steps of rate
+    0.1, and the best end, which is never worse than a half.
+    """
+
+    def init(self, spec: TensorSpec) -> State:
+        return {"multiplier": torch.tensor(0.5)}
+
+    def positive(self, state: State) -> Tensor:
+        levels = powers(float(state["multiplier"]), 2 ** (self.bits - 1))
+        return torch.from_numpy(levels).float().to(state["multiplier"].device)
+
+    def fitted(self, state: State, model: Normals) -> State:
+        return {"multiplier": torch.tensor(multiplier(float(state["multiplier"]), 2 ** (self.bits - 1), model))}

@@ -1,0 +1,60 @@
+"""ACP-SGD: low rank with one factor a step, so that nothing waits for an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Exchange, Outcome, State, TensorSpec
+from laconic.compression.linear import PowerSGD, first_draw, orthogonal, sides
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet
+
+
+@technique("alternating", paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023")
+@dataclass(frozen=True)
+class Alternating(PowerSGD):
+    """Two thin factors of the gradient's matrix, one of which is said in a step and the other in the next.
+
+    In turns, Q is made orthonormal and P becomes M·Q, or P is and Q becomes M'·P: one all-reduce a step, half of
+    power_sgd's bytes in the mean. What a worker said is its own factor times the common one, so that alternating+ef
+    keeps own errors. Vectors go dense. Where a factor is not finite the result is not, and the old one stays.
+    """
+
+    ragged: ClassVar[bool] = True
+    """How long a message is depends on the turn."""
+    rank: int = knob(4, low=1, doc="columns of the factors")
+
+    def init(self, spec: TensorSpec) -> State:
+        draw, r = first_draw(spec), min(self.rank, *sides(spec.shape))
+        p, q = (torch.randn(side, r, generator=draw).to(torch.empty(0).device) for side in sides(spec.shape))
+        return {"p": p, "q": q, "turn": torch.zeros((), dtype=torch.int64)}
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        matrix = x.reshape(len(x), -1).float()
+        first = int(state["turn"]) % 2 == 0
+        still, moving, seen = ("q", "p", matrix) if first else ("p", "q", matrix.T)
+        basis = orthogonal(state[still])
+        own = seen @ basis
+        mean = yield meet.mean(own.clone())
+        products = [(f @ basis.T if first else basis @ f.T).view(x.shape).to(x.dtype) for f in (mean, own)]
+        found = (mean != 0).any(dim=0) & mean.isfinite().all(dim=0)  # from nothing no later step would come back
+        kept = {still: torch.where((basis != 0).any(dim=0), basis, state[still])}
+        kept[moving] = torch.where(found, mean, state[moving])
+        return Outcome(products[0], {**kept, "turn": state["turn"] + 1}, products[1])
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """Of the longer factor."""
+        return 4 * min(self.rank, *sides(spec.shape)) * max(sides(spec.shape))
+
+
+named_sentence(
+    "acp_sgd",
+    "bsp / alternating(4)+error_feedback / allreduce",
+    axis="compression",
+    paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023",
+    doc="PowerSGD with one factor a step and own errors: one all-reduce, which backward can hide as it does any other.",
+)

@@ -1,0 +1,179 @@
+"""Quantisers that are a table of levels: DoReFa, QNN, binary quantisation, natural dithering, NUQSGD."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Payload, Unbiased
+from laconic.compression.base import TensorSpec
+from laconic.compression.codes import bits, elias
+from laconic.compression.payload import pack, unpack
+from laconic.compression.tables import Tabled
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+
+@technique(
+    "dorefa",
+    paper="Zhou et al. (DoReFa-Net), arXiv 1606.06160",
+    claims=[Unbiased(), Payload(lambda spec, c: -(-c.bits * spec.numel // 8) + 4)],
+)
+@dataclass(frozen=True)
+class DoReFa(Tabled):
+    """2^k points at equal distances from minus to plus the largest magnitude: noise of one step before rounding.
+
+    Reading chosen: the paper's quantiser of activation gradients, on weight gradients with one scale a tensor. Noise of
+    a full step before rounding to the nearest point is rounding up with the probability of what is left over.
+    """
+
+    bits: int = knob(6, low=1, high=16, doc="k: 2^k points, none of them zero")
+
+    @property
+    def table(self) -> Tensor:
+        steps = 2**self.bits - 1
+        return torch.arange(-steps, steps + 1, 2).div(steps)
+
+
+@technique(
+    "qnn",
+    paper="Hubara et al., JMLR 2017",
+    claims=[Unbiased()],
+)
+@dataclass(frozen=True)
+class QNN(Tabled):
+    """One bit: plus or minus the scale, plus with the probability of a hard sigmoid; each loses s² - g² in the mean.
+
+    Reading chosen: the paper's stochastic binarisation of weights and activations, on gradients. With range=max the
+    scale is the largest magnitude; with range=one it is 1 and does not travel, and values beyond it always give their
+    sign, infinite ones too (what is not a number is said as -1).
+    """
+
+    range: str = knob("max", choices=("max", "one"), doc="what levels are shares of: the largest magnitude, or 1")
+
+    @property
+    def table(self) -> Tensor:
+        return torch.tensor([-1.0, 1.0])
+
+    def count(self, numel: int) -> int:
+        return 0 if self.range == "one" else super().count(numel)
+
+    def scales(self, flat: Tensor) -> Tensor:
+        return flat.new_zeros(0) if self.range == "one" else super().scales(flat)
+
+    def coded(self, flat: Tensor, scales: Tensor, draws: Tensor) -> Tensor:
+        return super().coded(flat, self._known(scales, flat.numel()), draws)
+
+    def said(self, codes: Tensor, scales: Tensor) -> Tensor:
+        return super().said(codes, self._known(scales, codes.numel()))
+
+    def _known(self, scales: Tensor, numel: int) -> Tensor:
+        return scales if self.range == "max" else scales.new_ones(super().count(numel))
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        return super().variance(spec) if self.range == "max" else None
+
+
+@technique(
+    "suresh_binary",
+    paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
+    claims=[Unbiased(), Payload(lambda spec, c: -(-spec.numel // 8) + 8)],
+)
+@dataclass(frozen=True)
+class Binary(Tabled):
+    """One bit: the least value or the largest, at random so that the mean is right; a value x loses (hi - x)(x - lo).
+
+    Each worker draws for itself, so that the error of the mean falls as 1/N.
+    """
+
+    @property
+    def table(self) -> Tensor:
+        return torch.tensor([0.0, 1.0])
+
+    @property
+    def scale(self) -> str:
+        return "range"
+
+
+@dataclass(frozen=True)
+class Halving(Tabled):
+    """Zero, and halvings of the norm on both sides of it."""
+
+    @property
+    @abstractmethod
+    def halvings(self) -> int:
+        """To the smallest level above zero."""
+
+    @property
+    def table(self) -> Tensor:
+        positive = 2.0 ** torch.arange(-self.halvings, 1, dtype=torch.float32)
+        return torch.cat([-positive.flip(0), torch.zeros(1), positive])
+
+
+@technique("natural_dithering", paper="Horváth et al., MSML 2022", claims=[Unbiased()])
+@dataclass(frozen=True)
+class NaturalDithering(Halving):
+    """Dithering with levels that halve, 1, 1/2, … down to 2^(1-s), and zero: s levels do what 2^(s-1) equal ones do.
+
+    Between powers of two a value loses at most an eighth of its square, and below the last the width of that gap.
+    """
+
+    levels: int = knob(7, low=1, high=63, doc="s, the levels above zero: 7 makes 4 bits with the sign")
+    norm: str = knob("l2", choices=("l2", "max"), doc="what levels are shares of")
+
+    @property
+    def halvings(self) -> int:
+        return self.levels - 1
+
+    @property
+    def scale(self) -> str:
+        return self.norm
+
+
+@technique("nuqsgd", paper="Ramezani-Kebrya et al., JMLR 2021", claims=[Unbiased()])
+@dataclass(frozen=True)
+class NUQSGD(Halving):
+    """QSGD with levels that halve: zero and 2^-s, …, 1/2, 1 of the bucket's l2 norm.
+
+    Reading chosen: the bound that the level spacing gives, and buckets of 8192. With `coding=elias` a level counts from
+    zero and the small ones take few bits, as in `qsgd`.
+    """
+
+    bucket: int = knob(8192, low=0, doc="elements that share a norm; 0: the whole tensor")
+    s: int = knob(6, low=0, high=60, doc="halvings: s + 2 levels with zero, 6 makes 4 bits with the sign")
+    coding: str = knob("fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or the smaller the shorter")
+
+    @property
+    def ragged(self) -> bool:  # type: ignore[override]
+        return self.coding == "elias"
+
+    @property
+    def halvings(self) -> int:
+        return self.s
+
+    @property
+    def scale(self) -> str:
+        return "l2"
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        if not self.ragged:
+            return super().encode(x, meet)
+        flat = x.reshape(-1)
+        scales = self.scales(flat)
+        codes = self.coded(flat, scales, kernels.uniform(meet.key(), 0, flat.numel(), x.device))
+        return pack(scales, elias.encode_signed(codes - self.s - 1))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        if not self.ragged:
+            return super().decode(payload, shape, meet)
+        scales, packed = unpack(payload, (torch.float32, self.count(shape.numel())), (torch.uint8, -1))
+        return self.said(elias.decode_signed(packed, shape.numel()) + self.s + 1, scales).view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        if not self.ragged:
+            return super().payload_bytes(spec, size)
+        return bits.length(spec.numel, elias.length(self.s + 2) + 1) + 4 * self.count(spec.numel)

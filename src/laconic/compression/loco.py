@@ -1,0 +1,90 @@
+"""LoCo: an error memory of one byte a value, for gradients of four bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.eight_bits import CastInt8
+from laconic.compression.error_feedback import ErrorFeedback, Remembering
+from laconic.compression.raw import Raw
+from laconic.compression.wrapper import Wrapper, Wrapping
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet
+
+_BLOCK = 1024  # values of the memory that share a scale
+
+
+@technique("loco", paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025")
+@dataclass(frozen=True)
+class LoCo(Wrapping):
+    """Error feedback with a memory that is short, follows slowly and is emptied now and then: strided_bits+loco.
+
+    The memory is whole numbers of eight bits in blocks with a scale each. It is also emptied when the number of workers
+    changes. With `blend` 1, `bits` 32 and `reset` 0 it is error feedback. Reading chosen: scales are the largest
+    magnitudes of blocks of 1,024; how far the memory moves and how long it lasts are knobs.
+    """
+
+    blend: float = knob(0.2, above=0, high=1, doc="how far the memory goes towards the new error")
+    bits: int = knob(8, choices=(8, 32), doc="of a value in the memory")
+    reset: int = knob(1024, low=0, doc="steps after which the memory is emptied; 0: never")
+
+    @property
+    def codec(self) -> Codec:
+        return CastInt8(block=_BLOCK) if self.bits == 8 else Raw()
+
+    def objects(self, inner: Compressor) -> str | None:
+        return inner.refuses_memory
+
+    def around(self, inner: Compressor) -> Compressor:
+        return ShortMemory(Remembering(inner, ErrorFeedback(low_pass=self.blend)), self)
+
+
+@dataclass(frozen=True)
+class ShortMemory(Wrapper):
+    """What such a chain becomes: error feedback whose memory is written down between steps."""
+
+    how: LoCo
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "it has a memory of its own; write strided_bits+loco"
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        return tuple(key for key in self.inner.conserved if key != "error")
+
+    def init(self, spec: TensorSpec) -> State:
+        length = self.how.codec.payload_bytes(spec, 1)
+        state = {key: value for key, value in self.inner.init(spec).items() if key != "error"}
+        counts = {key: torch.zeros((), dtype=torch.int64) for key in ("age", "size")}
+        return state | counts | {"codes": torch.zeros(length, dtype=torch.uint8)}
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        codec, age, size = self.how.codec, int(state["age"]), int(state["size"])
+        rest = {key: value for key, value in state.items() if key not in ("age", "size", "codes")}
+        error = codec.decode(state["codes"].clone(), x.shape, meet).to(x.dtype)
+        if size != meet.size:
+            error, age = torch.zeros_like(error), 0
+        said = yield from self.inner.exchange(x, rest | {"error": error}, meet)
+        left, age = said.state.pop("error"), age + 1
+        if self.how.reset and age >= self.how.reset:
+            left, age = torch.zeros_like(left), 0
+        codes = codec.encode(left.float(), meet)
+        counts = {"age": torch.full_like(state["age"], age), "size": torch.full_like(state["size"], meet.size)}
+        return Outcome(said.result, said.state | counts | {"codes": codes}, said.sent)
+
+
+named_sentence(
+    "loco_adaptor",
+    "bsp / strided_bits(4, 128)+two_hop(dense=true)+loco / allreduce",
+    axis="compression",
+    paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025",
+    doc="""Four bits a value to the owner of a part, who averages in float32, and a memory of eight bits at the worker.
+
+    Owners answer densely, in the place of sharded training's gather of parameters; the optimizer stays as it is.""",
+)

@@ -1,0 +1,76 @@
+"""Ratio schedules: a compressor whose share of what is said changes with the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.select import Selected
+from laconic.compression.wrapper import Wrapper, Wrapping
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+SHAPES = ("exponential", "linear", "stairs")
+_STAIRS = 4
+
+
+@technique("ramp", paper="Lin et al. (DGC), ICLR 2018: sparsity that grows in a warm-up", aliases=["ratio_schedule"])
+@dataclass(frozen=True)
+class Ramp(Wrapping):
+    """The share of what is said goes from `start` to the compressor's own in so many steps: the word `ramp`, which
+    wraps what stands before it, as in topk(0.001)+ramp(400)+ef.
+
+    Exponentially, linearly, or in four stairs whose heights are exponential. It may fall, as in a warm-up, or rise, as
+    where the error must vanish at the end. Whatever has a knob `ratio` can be wrapped; the price is that of the end.
+    """
+
+    steps: int = knob(400, low=1, doc="until the compressor's own share is reached")
+    start: float = knob(0.25, above=0, high=1, doc="share in the first step")
+    shape: str = knob("exponential", choices=SHAPES, doc="of the way between the two")
+
+    def share(self, step: int, end: float) -> float:
+        """In this step, on the way to this end."""
+        way = min(1.0, step / self.steps)
+        if self.shape == "linear":
+            return self.start + way * (end - self.start)
+        if self.shape == "stairs":
+            way = int(_STAIRS * way) / _STAIRS
+        return float(self.start * (end / self.start) ** way)
+
+    def objects(self, inner: Compressor) -> str | None:
+        return None if hasattr(_shared(inner), "ratio") else "there is no share to change; write topk+ramp"
+
+    def around(self, inner: Compressor) -> Compressor:
+        return Ramped(inner, self)
+
+
+@dataclass(frozen=True)
+class Ramped(Wrapper):
+    """What such a chain becomes. Memories, if any, are outside of it: they do not depend on the share."""
+
+    how: Ramp = field(default_factory=Ramp)
+
+    @property
+    def settling(self) -> int:
+        return self.how.steps
+
+    def spread(self, spec: TensorSpec) -> float:
+        return self.inner.spread(spec)
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        share = self.how.share(meet.step, _shared(self.inner).ratio)
+        return _with_share(self.inner, share).exchange(x, state, meet)
+
+
+def _shared(inner: Compressor) -> Any:
+    """Whose share it is: of a chain, the selector's."""
+    return inner.selector if isinstance(inner, Selected) else inner
+
+
+def _with_share(inner: Compressor, share: float) -> Compressor:
+    if isinstance(inner, Selected):
+        return replace(inner, selector=replace(inner.selector, ratio=share))
+    return replace(inner, ratio=share)  # type: ignore[type-var]

@@ -1,0 +1,107 @@
+"""ZipML: levels that are optimal for the values at hand, and samples that are drawn twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.claims import Payload, Unbiased
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.optimal_levels import optimal_levels
+from laconic.compression.payload import pack, unpack
+from laconic.compression.select import sample
+from laconic.compression.tables import lost, rounded
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+_LOOKED = 1 << 16
+
+
+@technique(
+    "zipml",
+    paper="Zhang et al., ICML 2017",
+    claims=[
+        Unbiased(),
+        Payload(lambda spec, c: bits.length(spec.numel, bits.width(c.levels - 1)) + 4 * c.levels),
+    ],
+)
+@dataclass(frozen=True)
+class ZipML(Codec):
+    """Levels for which rounding at random loses least of this very tensor, sent with it.
+
+    A dynamic programme over at most 256 candidates finds them, from 65,536 of the values where there are more; uniform
+    levels are taken where they lose less. For data rather than gradients see `twice`. Reading chosen: a table of its
+    own with every message. A tensor with a value that is not finite is not a number anywhere.
+    """
+
+    cost: ClassVar[str] = "select"
+    levels: int = knob(8, low=2, high=128, doc="of a table: 8 make 3 bits")
+
+    @property
+    def unit(self) -> int:
+        return 8
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        table = self.fitted(flat, meet)
+        codes = rounded(flat, table, kernels.uniform(meet.key(), 0, flat.numel(), x.device))
+        return pack(bits.pack(codes, bits.width(self.levels - 1)), table)
+
+    def fitted(self, flat: Tensor, meet: Meet) -> Tensor:
+        if not bool(flat.isfinite().all()):
+            return flat.new_full((self.levels,), torch.nan)
+        if flat.numel() <= _LOOKED:
+            return _table(flat, self.levels)
+        ends = torch.stack([flat.min(), flat.max()])
+        table = _table(torch.cat([sample(flat, _LOOKED, meet.key("sample")), ends]), self.levels)
+        uniform = torch.lerp(ends[0], ends[1], torch.linspace(0, 1, self.levels, device=flat.device))
+        return table if lost(flat, table).sum() <= lost(flat, uniform).sum() else uniform
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        n, width = shape.numel(), bits.width(self.levels - 1)
+        packed, table = unpack(payload, (torch.uint8, bits.length(n, width)), (torch.float32, self.levels))
+        return table[bits.unpack(packed, width, n).long()].view(shape)
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        """At most that of uniform levels."""
+        return spec.numel / (2 * (self.levels - 1) ** 2)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, bits.width(self.levels - 1)) + 4 * self.levels
+
+
+def _table(values: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(optimal_levels(values.cpu().numpy(), count)).to(values)
+
+
+def twice(x: Tensor, table: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Double sampling: two roundings of the same values by two draws each, as one number.
+
+    Both are the level below or the one above, so that the sum of their two numbers says which pair it was, in one bit
+    more than one of them takes. Which of the two came first it does not say.
+    """
+    return rounded(x, table, first) + rounded(x, table, second)
+
+
+def both(said: Tensor, table: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """The two roundings, in an order that is drawn anew for every value, since either was as likely: the lower ones of
+    all values together would no longer be right in the mean."""
+    low, high = table[said // 2], table[(said + 1) // 2]
+    swapped = draws < 0.5
+    return torch.where(swapped, high, low), torch.where(swapped, low, high)
+
+
+def least_squares(one: Tensor, other: Tensor, x: Tensor, b: Tensor) -> Tensor:
+    """The gradients a(a·x - b) of samples (rows) that are known by two roundings, in the mean of both orders.
+
+    Unbiased, since no rounding is multiplied by itself; with one rounding for both it is wrong by that one's variance
+    times x.
+    """
+    forth, back = one * (other @ x - b)[..., None], other * (one @ x - b)[..., None]
+    return (forth + back) / 2
