@@ -18,7 +18,7 @@ from laconic.compression.sparse import largest
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
 
-_SAMPLE, _EXACT = 0.01, 1 << 16
+_SAMPLE, EXACT = 0.01, 1 << 16
 _STAGES = 4  # of the warm-up: a quarter, a sixteenth, …
 
 
@@ -70,34 +70,51 @@ class DGC(Compressor):
         gradient = _cut(x.float(), self.clip / math.sqrt(meet.size))
         velocity.mul_(meet.settings.get("momentum", 0.0)).add_(gradient)
         total.add_(velocity)
-        places = self.choose(total.view(-1), meet)
-        values = total.view(-1)[places]
-        for memory in (total, velocity) if self.masking else (total,):
-            memory.view(-1)[places] = 0
+        places, values = self.say(total.view(-1), state, meet)
+        total.view(-1)[places] -= values
+        if self.masking:
+            velocity.view(-1)[places] = 0
+        for memory in (total, velocity):
             memory.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        gaps, padded = runs.gaps(places, values)
-        rows = yield meet.gather_ragged(pack(gaps, padded))
-        result = torch.zeros(x.numel(), device=x.device)
+        rows = yield meet.gather_ragged(self.write(places, values))
+        result, sent = torch.zeros(2, x.numel(), device=x.device)
         for row in rows:
-            result.index_add_(0, *runs.read(row))
-        sent = torch.zeros_like(result)
+            result.index_add_(0, *self.read(row))
         sent[places] = values
         result /= len(rows)
         return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
+    def say(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
+        """Places in the sum, and what is said of them."""
+        places = self.choose(flat, meet)
+        return places, flat[places]
+
+    def write(self, places: Tensor, values: Tensor) -> Tensor:
+        """As bytes."""
+        return pack(*runs.gaps(places, values))
+
+    def read(self, payload: Tensor) -> tuple[Tensor, Tensor]:
+        """And back."""
+        return runs.read(payload)
+
     def choose(self, flat: Tensor, meet: Meet) -> Tensor:
         n = flat.numel()
         k = share_of(self.share(meet.step), n)
-        if n <= _EXACT:
+        if n <= EXACT:
             return largest(flat, k)
-        looked = sample(flat, max(1000, int(_SAMPLE * n)), meet.key("sample"))
-        passing = max(1, round(looked.numel() * k / n))
-        places, values = kernels.select(flat, float(looked.abs().topk(passing).values[-1]))
+        places, values = kernels.select(flat, sampled(flat, k, meet))
         return places if len(places) <= 1.3 * k else places[largest(values, k)]
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """After the warm-up, where no gap is long and the estimate is right."""
         return runs.EACH * share_of(self.ratio, spec.numel)
+
+
+def sampled(flat: Tensor, k: int, meet: Meet) -> float:
+    """An estimate of the k-th largest magnitude, from a hundredth of the values."""
+    looked = sample(flat, max(1000, int(_SAMPLE * flat.numel())), meet.key("sample"))
+    passing = max(1, round(looked.numel() * k / flat.numel()))
+    return float(looked.abs().topk(passing).values[-1])
 
 
 def _cut(gradient: Tensor, limit: float) -> Tensor:

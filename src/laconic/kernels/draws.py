@@ -28,8 +28,13 @@ def halves(key: int) -> tuple[int, int]:
 
 def integers(key: int, start: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Draws `start` to `start + count` under a key, each of 24 bits, as int64."""
+    return at(key, torch.arange(start, start + count, dtype=torch.int64, device=device))
+
+
+def at(key: int, places: Tensor) -> Tensor:
+    """The draws with these numbers."""
     low, high = halves(key)
-    h = (torch.arange(start, start + count, dtype=torch.int64, device=device) & MASK) ^ low
+    h = (places & MASK) ^ low
     h = ((h ^ (h >> SHIFTS[0])) * FIRST + high) & MASK
     h = ((h ^ (h >> SHIFTS[1])) * SECOND) & MASK
     return (h ^ (h >> SHIFTS[2])) >> (32 - BITS)

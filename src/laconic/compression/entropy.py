@@ -1,0 +1,56 @@
+"""EGC: layers whose gradients carry more information say more of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import TensorSpec
+from laconic.compression.codes import runs
+from laconic.compression.dgc import DGC
+from laconic.compression.select import share_of
+from laconic.compression.sparse import largest
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+
+@technique("egc", paper="Xiao et al., 2021")
+@dataclass(frozen=True)
+class EGC(DGC):
+    """DGC's memory with momentum, where a layer's share grows with the entropy of its values' histogram.
+
+    Reading chosen: the share goes in a straight line from `floor` at entropy 0 to `ratio` at the entropy of a flat
+    histogram, the values are those that wait to be said, and the learning rate is left alone. Each worker decides by
+    its own values, so that messages differ in length.
+    """
+
+    ragged: ClassVar[bool] = True
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates at the highest entropy")
+    floor: float = knob(0.001, above=0, high=1, doc="share of the coordinates at the lowest")
+    bins: int = knob(64, low=2, doc="of the histogram")
+
+    def kept(self, flat: Tensor) -> float:
+        """Share of these values that is said."""
+        low, high = min(self.floor, self.ratio), self.ratio
+        return low + (high - low) * entropy(flat, self.bins) / math.log2(self.bins)
+
+    def choose(self, flat: Tensor, meet: Meet) -> Tensor:
+        return largest(flat, share_of(self.kept(flat), flat.numel()))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        """At the highest entropy, where no gap is long."""
+        return runs.EACH * share_of(self.ratio, spec.numel)
+
+
+def entropy(values: Tensor, bins: int) -> float:
+    """Of a histogram from the smallest value to the largest, in bits; 0 where all are alike or one is not finite."""
+    low, high = (float(limit) for limit in values.aminmax())
+    if not math.isfinite(high - low) or high == low:
+        return 0.0
+    counts = torch.histc(values.float(), bins, low, high)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * shares.log2()).sum())

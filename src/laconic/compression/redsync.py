@@ -1,0 +1,112 @@
+"""RedSync: residuals selected by searches that only count, each by the size of the tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.compression.base import State, TensorSpec
+from laconic.compression.dgc import DGC
+from laconic.compression.payload import pack
+from laconic.compression.select import share_of
+from laconic.compression.sparse import largest
+from laconic.registry import knob, technique
+from laconic.worker import Meet
+
+_TRIMS = (0.8, 0.6, 0.4, 0.2, 0.0)  # of the way from the mean to the largest
+_NARROW = 1e-7  # an interval of shares of that way in which no search goes on
+
+
+def trimmed(size: Tensor, k: int) -> Tensor:
+    """The k largest, sought only among what passes a threshold that comes down until k do."""
+    mean, most = float(size.mean()), float(size.max())
+    for share in _TRIMS:
+        places, values = kernels.select(size, mean + share * (most - mean))
+        if len(places) >= k:
+            return places[largest(values, k)]
+    return largest(size, k)
+
+
+def bisected(size: Tensor, k: int) -> tuple[float, bool]:
+    """A threshold between the mean and the largest, and whether k to 2k pass it."""
+    mean, most = float(size.mean()), float(size.max())
+    low, high, limit = 0.0, 1.0, mean
+    while high - low > _NARROW:
+        middle = (low + high) / 2
+        limit = mean + middle * (most - mean)
+        count = int((size >= limit).sum())
+        if k <= count <= 2 * k:
+            return limit, True
+        low, high = (low, middle) if count < k else (middle, high)
+    return limit, False
+
+
+@technique("redsync", paper="Fang, Fu, Yang, Hsieh, JPDC 133, 2019")
+@dataclass(frozen=True)
+class RedSync(DGC):
+    """As dgc, with a search that fits the tensor: small ones go dense, medium ones are trimmed before the largest are
+    sought, in large ones a threshold is found by bisection that k to 2k pass, and kept for `reuse` steps.
+
+    `quantized`: only positive values in even steps, only negative ones in odd steps, so that one number, their mean, is
+    said of all; what it misses stays in the sum. The output layer is better left out: {"head*": redsync, else:
+    redsync(quantized=true)}. Dense warm-up: `bsp until step 100, then redsync`. What is not finite is said, and
+    forgotten. Reading chosen: cuts of 128 KiB and 4 MiB, thresholds kept for five steps while k to 2k pass, a trimming
+    that goes down by fifths from 0.8; where no threshold is found, the k largest.
+    """
+
+    ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
+    quantized: bool = knob(False, doc="whether all values of a message are their mean, positive or negative in turn")
+    small: int = knob(128 * 2**10, low=0, doc="bytes below which a tensor goes dense")
+    large: int = knob(4 * 2**20, low=0, doc="bytes from which on a threshold is sought by bisection")
+    reuse: int = knob(5, low=1, doc="steps for which a threshold is kept")
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return super().accepts(spec) and spec.nbytes >= self.small
+
+    def init(self, spec: TensorSpec) -> State:
+        return {**super().init(spec), "threshold": torch.zeros(2, dtype=torch.float64)}
+
+    def say(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
+        turn = meet.step % 2 if self.quantized else 0
+        size = (1 - 2 * turn) * flat.clone() if self.quantized else flat.abs()
+        size = torch.where(flat.isfinite(), size.clamp_(min=0), torch.inf)
+        places = self.search(size, state["threshold"], turn, meet)
+        if not self.quantized:
+            return places, flat[places]
+        places = places[size[places] > 0]
+        return places, flat[places].mean().repeat(len(places))
+
+    def search(self, size: Tensor, kept: Tensor, turn: int, meet: Meet) -> Tensor:
+        """About the k largest; a threshold for each turn is kept."""
+        k = share_of(self.share(meet.step), size.numel())
+        if 4 * size.numel() < self.large:
+            return trimmed(size, k)
+        if (meet.step // (1 + self.quantized)) % self.reuse:
+            places, _ = kernels.select(size, float(kept[turn]))
+            if k <= len(places) <= 2 * k:
+                return places
+        limit, found = bisected(size, k)
+        kept[turn] = limit if found else 0.0
+        return kernels.select(size, limit)[0] if found else largest(size, k)
+
+    def write(self, places: Tensor, values: Tensor) -> Tensor:
+        count = torch.tensor([len(places)], dtype=torch.int32, device=places.device)
+        if self.quantized:
+            values = values[:1] if len(places) else torch.zeros(1, device=places.device)
+        return pack(count, places.to(torch.int32), values)
+
+    def read(self, payload: Tensor) -> tuple[Tensor, Tensor]:
+        words = payload.clone().view(torch.int32)
+        count = int(words[0])
+        values = words[1 + count :].view(torch.float32)
+        return words[1 : 1 + count].long(), values.expand(count) if self.quantized else values
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        k = share_of(self.ratio, spec.numel)
+        most = min(spec.numel, 2 * k) if 4 * spec.numel >= self.large else k
+        return 8 + 4 * most if self.quantized else 4 + 8 * most

@@ -1,0 +1,244 @@
+"""Thresholds: everything above a limit is said, however much that is. The limit is fixed, or fitted to the values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits, golomb
+from laconic.compression.payload import pack
+from laconic.compression.select import PLACES, Selector, share_of
+from laconic.compression.sparse import largest
+from laconic.registry import knob, technique
+from laconic.worker import Meet, Meets
+
+
+def passing(x: Tensor, limit: float) -> Tensor:
+    """Places of a flat tensor whose magnitude is at least the limit, in order; also of what is not a number."""
+    if x.sum().isnan():
+        return torch.nonzero(~(x.abs() < limit)).view(-1)
+    return kernels.select(x, limit)[0]
+
+
+def above(threshold: float) -> float:
+    """The least float32 that is larger: what passes it is strictly above the threshold."""
+    return float(np.nextafter(np.float32(threshold), np.float32(np.inf)))
+
+
+@technique(
+    "hard_threshold",
+    aliases=["hard_limit"],
+    paper="Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, NeurIPS 2021",
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class HardThreshold(Selector):
+    """All magnitudes from one limit on, which stays the same for the whole run: how many there are adapts by itself.
+
+    Over a run this leaves the least in the memory it needs (hard_threshold+ef) for what it sends. Without a `limit` it
+    is 1/(2√k), which spends about like topk with this `ratio`. The memory never holds a magnitude above the limit. What
+    is not finite is said. Reading chosen: the limit is constant, and of gradients; `ef(inside=true)` makes it one of
+    changes of parameters.
+    """
+
+    cost: ClassVar[str] = "elementwise"
+    limit: float | None = knob(None, low=0, doc="least magnitude that is said; left out: 1/(2√k)")
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    def most(self, numel: int) -> int:
+        return numel
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return None  # the error has an absolute bound, n·limit²
+
+    def choose(self, x: Tensor, meet: Meet) -> Tensor:
+        return passing(x, 0.5 / math.sqrt(self.count(x.numel())) if self.limit is None else self.limit)
+
+
+@technique("strom", paper="Strom, Interspeech 2015")
+@dataclass(frozen=True)
+class Strom(Codec):
+    """Plus or minus one quantum, where the memory exceeds it: the rate of a weight's updates adapts, not their size.
+
+    Four bytes each, a place and a sign, and nothing where nothing exceeds it; what is left of larger values waits in
+    the memory it needs (strom+ef). `index=golomb` codes gaps, signs behind them. A tensor with a value that is not
+    finite is not finite: one word says so. Reading chosen: a synchronous exchange, and Golomb's code for gaps.
+    """
+
+    ragged: ClassVar[bool] = True
+    quantum: float = knob(0.01, above=0, doc="tau: what is said of a coordinate at most in a step, and the least")
+    index: str = knob("plain", choices=("plain", "golomb"), doc="places in 31 bits, or as coded gaps")
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        if not flat.sum().isfinite() and not flat.isfinite().all():
+            return flat.new_full((4,), 0xFF, dtype=torch.uint8)
+        places, values = kernels.select(flat, above(self.quantum))
+        negative = values < 0
+        if self.index == "plain" or not len(places):
+            return (places - (negative.long() << 31)).to(torch.int32).view(torch.uint8)
+        count = torch.tensor([len(places)], dtype=torch.int32, device=x.device)
+        return pack(count, golomb.write(places, flat.numel()), bits.pack(negative, 1))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        words = payload[: payload.numel() // 4 * 4].clone().view(torch.int32).long()
+        said = torch.zeros(shape.numel(), device=payload.device)
+        if len(words) and int(words[0]) == -1:
+            return torch.full(shape, torch.nan, device=payload.device)
+        places, negative = words & 0x7FFFFFFF, words < 0
+        if self.index == "golomb" and len(words):
+            count, rest = int(words[0]), payload[4:]
+            places, head = golomb.read(rest, count, shape.numel())
+            negative = bits.unpack(rest[head:], 1, count).bool()
+        said[places] = torch.where(negative, -self.quantum, self.quantum)
+        return said.view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        if self.index == "plain":
+            return 4 * spec.numel
+        return 4 + bits.length(2 * spec.numel, 1) + 1 + bits.length(spec.numel, 1)
+
+
+# ---------------------------------------------------------------------------------------------- fitted
+
+_FIRST = 0.25  # what the first of several stages lets pass
+_WINDOW, _FEW, _MANY = 5, 0.8, 1.2  # steps between changes of the number of stages; where none is due
+_MOST = 8  # times as many as asked for are said at most
+
+
+def exponential(size: Tensor, share: float) -> float:
+    """The limit that such a share of exponential magnitudes passes."""
+    return float(size.mean()) * math.log(1 / share)
+
+
+def pareto(size: Tensor, share: float) -> float:
+    """The same of a generalised Pareto distribution, by its first two moments."""
+    variance, mean = (float(part) for part in torch.var_mean(size)) if size.numel() > 1 else (0.0, float(size.mean()))
+    if not variance > 0:
+        return exponential(size, share)
+    squared = mean**2 / variance
+    shape, scale = 0.5 * (squared - 1), 0.5 * mean * (squared + 1)
+    return scale * math.log(1 / share) if abs(shape) < 1e-9 else scale * -math.expm1(shape * math.log(share)) / shape
+
+
+def gamma(size: Tensor, share: float) -> float:
+    """The same of a gamma distribution, by the means of magnitudes and of their logarithms."""
+    mean = float(size.mean())
+    s = math.log(mean) - float((size + torch.finfo(torch.float64).eps).log().mean()) if mean > 0 else 0.0
+    if not s > 0:
+        return exponential(size, share)
+    from scipy.special import gammaincinv  # here, since few sentences need it
+
+    shape = (3 - s + math.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
+    return mean / shape * float(gammaincinv(shape, 1 - share))
+
+
+FITS = {
+    "exponential": (exponential, exponential),
+    "gamma": (gamma, pareto),
+    "pareto": (pareto, pareto),
+}
+
+
+def fitted(size: Tensor, ratio: float, fit: str, stages: int) -> float:
+    """The limit that such a share of magnitudes passes: later stages fit what the ones before let pass, above the
+    smallest of it."""
+    first, later = FITS[fit]
+    if stages == 1 or ratio >= _FIRST:
+        return first(size, ratio)
+    limit, share = first(size, _FIRST), (ratio / _FIRST) ** (1 / (stages - 1))
+    for _ in range(stages - 1):
+        kept = size[size > limit]
+        if not kept.numel():
+            return limit
+        size, least = kept, float(kept.min())
+        limit = least + later(kept - least, share)
+    return limit
+
+
+def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -> list[float]:
+    """The number of stages, the direction in which it goes, the last window's mean, and this one's sum and count,
+    after another step in which such a share was said."""
+    stages, towards, last, total, count = state
+    total, count = total + achieved / ratio, count + 1
+    if count < _WINDOW:
+        return [stages, towards, last, total, count]
+    mean = total / count
+    if adapt == "reversing" and last > 0 and abs(mean - 1) > abs(last - 1):
+        towards = -towards
+    stages += towards * ((mean < _FEW) - (mean > _MANY))
+    most = max(1, math.ceil(math.log2(1 / ratio)))
+    return [min(max(stages, 1), most), towards, mean, 0.0, 0.0]
+
+
+@technique(
+    "sidco",
+    paper="Abdelmoniem, Elzanaty, Alouini, Canini, MLSys 2021",
+    evidence="fixture",
+)
+@dataclass(frozen=True)
+class SIDCo(Compressor):
+    """All magnitudes above a limit fitted to their distribution, in stages, so that about k pass without any sort.
+
+    A later stage fits the tail alone. Every five steps the number of stages follows what passed: fewer where it was too
+    much, more where it was too little, and the other way round (`reversing`) when the last change made it worse. Needs
+    a memory: sidco+ef. Reading chosen: fits and changes of the published program, of which the plain direction stays at
+    one stage on heavy tails. Of more than 8k the largest are said; what is not finite is said, exactly selected.
+    """
+
+    ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that should be said, at least one")
+    fit: str = knob("exponential", choices=tuple(FITS), doc="of magnitudes; gamma: later stages are Pareto's")
+    stages: int = knob(1, low=1, doc="how many there are at the start")
+    adapt: str = knob("reversing", choices=("reversing", "plain", "never"), doc="how their number follows")
+    index: str = knob("plain", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
+
+    @property
+    def meets(self) -> Meets:
+        return "gather"
+
+    def init(self, spec: TensorSpec) -> State:
+        return {"stages": torch.tensor([float(self.stages), 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)}
+
+    def most(self, numel: int) -> int:
+        return min(numel, _MOST * share_of(self.ratio, numel))
+
+    def choose(self, flat: Tensor, stages: int) -> Tensor:
+        """Places in ascending order."""
+        k, size = share_of(self.ratio, flat.numel()), flat.abs()
+        limit = fitted(size, k / flat.numel(), self.fit, stages)
+        if not math.isfinite(limit):
+            return largest(flat, k)
+        places, most = passing(flat, above(limit)), self.most(flat.numel())
+        return places if len(places) <= most else places[largest(flat[places], most)]
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat, told = x.reshape(-1).float(), state["stages"].tolist()
+        places, writer = self.choose(flat, int(told[0])), HardThreshold(index=self.index)
+        count = torch.tensor([len(places)], dtype=torch.int32, device=x.device)
+        payload = pack(count, writer.write_places(places, flat.numel()), flat[places])
+        mean = yield from writer.average(payload, flat, meet)
+        sent = torch.zeros_like(flat)
+        sent[places] = flat[places]
+        if self.adapt != "never":
+            share = share_of(self.ratio, flat.numel()) / flat.numel()
+            told = adapted(told, len(places) / flat.numel(), share, self.adapt)
+        state = {"stages": torch.tensor(told, dtype=torch.float64)}
+        return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        k = self.most(spec.numel)
+        return 4 + HardThreshold(index=self.index).places_bytes(k, spec.numel) + 4 * k

@@ -1,0 +1,119 @@
+"""Compressors that decide in every step: by a budget, by entropy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic.compression.adaptive import ACSGD, _Scaled
+from laconic.compression.base import Compressor
+from laconic.compression.entropy import EGC, entropy
+from laconic.engine.meeting import Meeting
+from tests.compression.table import meet, spec_of
+from tests.sync import digits
+from tests.sync.test_large_batch import Standardised
+
+WORKERS, DIMENSION, STEPS = 2, 200, 200
+
+
+def descend(made: Compressor, seed: int, steps: int = STEPS) -> tuple[float, list[list[int]]]:
+    """A noisy quadratic: the final error, and each worker's bits in every step."""
+    draw, slopes = torch.Generator().manual_seed(seed), torch.linspace(0.5, 2, DIMENSION)
+    x = 3 * torch.randn(DIMENSION, generator=draw)
+    states = [made.init(spec_of(x)) for _ in range(WORKERS)]
+    bits = []
+    for step in range(steps):
+        inputs = [slopes * x + 0.1 * torch.randn(DIMENSION, generator=draw) for _ in range(WORKERS)]
+        heard: list[list[tuple[str, torch.Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, seed=seed, heard=heard)
+        bits.append([8 * sum(part.nbytes for _, part in said) for said in heard])
+        states = [outcome.state for outcome in outcomes]
+        x = x - 0.04 * outcomes[0].result
+    return float((slopes * x * x).sum() / 2), bits
+
+
+@pytest.mark.parametrize(("each", "discount"), [(0.8, 0.99), (1.0, 0.995), (2.5, 1.0), (6.0, 0.98)])
+@pytest.mark.technique("ac_sgd", check=1)
+@pytest.mark.technique("ac_sgd", check=3)
+def test_a_budget_is_spent_and_not_exceeded(each: float, discount: float) -> None:
+    """By every worker alike, in every step; and again in the next horizon."""
+    _, bits = descend(ACSGD(bits=each, horizon=60, discount=discount), seed=1, steps=120)
+    assert all(len(set(step)) == 1 for step in bits)
+    for first in (0, 60):
+        spent = sum(step[0] for step in bits[first : first + 60])
+        assert 0.95 <= spent / (each * DIMENSION * 60) <= 1
+
+
+@pytest.mark.technique("ac_sgd", check=2)
+def test_no_constant_choice_of_the_same_bits_ends_nearer() -> None:
+    """Constants need not agree on a norm, and may use those bits."""
+    seeds = range(3)
+    ours = sum(descend(ACSGD(bits=1.0, horizon=STEPS, discount=0.99), seed)[0] for seed in seeds)
+    constants = [_Scaled((DIMENSION - 32) // b, b) for b in range(2, 9)]
+    assert ours <= min(sum(descend(made, seed)[0] for seed in seeds) for made in constants)
+
+
+def test_many_draws_are_right_in_the_mean() -> None:
+    made, x = ACSGD(bits=1.5), torch.randn(60, generator=torch.Generator().manual_seed(0))
+    said = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])
+    assert bool(((said.mean(0) - x).abs() <= 4.5 * said.std(0) / math.sqrt(len(said))).all())
+
+
+# ------------------------------------------------------------------------------------------------ entropy
+
+
+@given(st.integers(2, 500), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.technique("egc", check=1)
+def test_what_is_said_and_the_memory_are_what_came_in(numel: int, seed: int) -> None:
+    """Without momentum; over ten steps of two workers."""
+    made, draw = EGC(ratio=0.1, floor=0.01), torch.Generator().manual_seed(seed)
+    states = [made.init(spec_of(torch.zeros(numel))) for _ in range(2)]
+    applied, came = torch.zeros(2, numel)
+    for step in range(10):
+        inputs = [torch.randn(numel, generator=draw) for _ in range(2)]
+        outcomes = meet(made, inputs, states, step)
+        states = [outcome.state for outcome in outcomes]
+        applied, came = applied + outcomes[0].result, came + torch.stack(inputs).mean(0)
+    left = torch.stack([state["sum"] for state in states]).mean(0)
+    torch.testing.assert_close(applied + left, came, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.technique("egc", check=1)
+def test_a_constant_gradient_keeps_the_floor() -> None:
+    made, flat = EGC(ratio=0.1, floor=0.02), torch.full((1000,), 0.3)
+    assert entropy(flat, 64) == 0
+    assert len(made.choose(flat, Meeting(0, 1, 0, "x"))) == 20
+
+
+@given(st.integers(0, 1000), st.floats(0.05, 5), st.floats(0.05, 5))
+@settings(max_examples=80, deadline=None)
+@pytest.mark.technique("egc", check=2)
+def test_more_entropy_says_no_less(seed: int, one: float, other: float) -> None:
+    """Layers of the same size, of values with tails more or less heavy."""
+    draw = torch.Generator().manual_seed(seed)
+    flats = [torch.randn(3000, generator=draw).sign() * torch.rand(3000, generator=draw) ** p for p in (one, other)]
+    made = EGC(ratio=0.2, floor=0.001)
+    low, high = sorted(flats, key=lambda flat: entropy(flat, made.bins))
+    counts = [len(made.choose(flat, Meeting(0, 1, 0, "x"))) for flat in (low, high)]
+    assert counts[0] <= counts[1]
+    assert 0 < entropy(high, made.bins) <= math.log2(made.bins)
+
+
+@pytest.mark.technique("egc", check=3)
+def test_a_fiftieth_of_the_bytes_trains_as_well() -> None:
+    """Two seeds; DGC's momentum is the optimizer's, which it takes over."""
+
+    def mean(strategy: str) -> tuple[float, float]:
+        make = digits.sgd(0.05, momentum=0.9)
+        runs = [digits.trained(strategy, 150, 16, make, seed=seed, build=Standardised) for seed in range(2)]
+        return sum(run.accuracy for run in runs) / 2, max(run.sent_bytes for run in runs)
+
+    (bsp, dense), (low, sent) = mean("bsp"), mean("egc(ratio=0.004)")
+    assert bsp > 95
+    assert low >= bsp - 1
+    assert dense >= 50 * sent
