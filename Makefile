@@ -21,10 +21,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
 
 test-all: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Strategies side by side on 100 Mb/s, in a few minutes; virtual where network namespaces are not allowed.
 demo: $(READY)

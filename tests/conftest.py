@@ -14,8 +14,28 @@ from hypothesis import settings
 from tests.real.launching import Launched
 from tests.real.pool import Pool
 
+ALONE = (
+    "real",
+    "net",
+    "post",
+    "profile",
+    "test_",
+    "sync/test_hogwild",
+    "virtual/test_equivalence",
+    "virtual/test_script",
+)
+"""Tests that start processes or networks: one of them at a time, and one pool of workers for all."""
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run on two cores (`-n 2 --dist loadgroup`), a file stays together."""
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here).as_posix()
+        item.add_marker(pytest.mark.xdist_group("processes" if place.startswith(ALONE) else place))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.adaptive import ACSGD, _Scaled
 from laconic.compression.base import Compressor
+from laconic.compression.budget import ACSGD, _Scaled
 from laconic.compression.entropy import EGC, entropy
 from laconic.engine.meeting import Meeting
 from tests.compression.table import meet, spec_of
@@ -49,6 +49,7 @@ def test_a_budget_is_spent_and_not_exceeded(each: float, discount: float) -> Non
 
 
 @pytest.mark.technique("ac_sgd", check=2)
+@pytest.mark.long
 def test_no_constant_choice_of_the_same_bits_ends_nearer() -> None:
     """Constants need not agree on a norm, and may use those bits."""
     seeds = range(3)

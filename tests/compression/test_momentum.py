@@ -188,3 +188,13 @@ def test_flat_joins_the_tensors_of_a_message() -> None:
     parameters, joint, _, _ = train("flat+scaled_sign+ef / sequential", 3)
     assert joint[-1] == -(-parameters[0].numel() // 8) + 4
     assert apart[-1] > joint[-1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_said_of_large_tensors_too(bad: float) -> None:
+    """Where the threshold is an estimate, which no comparison with NaN passes."""
+    x = torch.randn(70_000, generator=torch.Generator().manual_seed(0))
+    x[123] = bad
+    (outcome,) = meet(compressor("dgc(0.001)"), [x])
+    assert not outcome.result[123].isfinite()
+    assert bool(outcome.state["sum"].isfinite().all())

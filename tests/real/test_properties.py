@@ -58,7 +58,7 @@ def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, f
     if not compressor.accepts(spec) and name != "none":
         return Outcome(draw(crew, shape)), 0.0, 0.0
     state = compressor.init(spec)
-    for _ in range(2):  # some begin with an exact step
+    for _ in range(compressor.settling + 1):
         before = ledger.sent_bytes(Kind.PAYLOAD)
         exchange = compressor.exchange(draw(crew, shape), state, meet)
         journey = Departed(confer([exchange], lambda request: architecture.carry(request, group)))

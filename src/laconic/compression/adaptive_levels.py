@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.adaptive import Adaptive, Choice
+from laconic.compression.base import State, TensorSpec
 from laconic.compression.select import drawn
 from laconic.compression.tables import Tabled, bucket_norms, mirrored
 from laconic.compression.truncated import Array, Normals, multiplier, powers, sweep
@@ -34,7 +35,7 @@ class Fitted(Tabled):
 
 
 @dataclass(frozen=True)
-class Adaptive(Compressor):
+class FollowedLevels(Adaptive):
     """2^b levels without zero, the same on both sides of it, as shares of a bucket's l2 norm.
 
     In `updates` and after every so many steps each worker says mean, deviation and norm of the coordinates of some of
@@ -74,14 +75,13 @@ class Adaptive(Compressor):
     def codec(self, state: State) -> Fitted:
         return Fitted(self.bucket, mirrored(self.positive(state)))
 
-    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+    def choose(self, x: Tensor, state: State, meet: Meet) -> Choice:
         if self.due(meet.step):
             said = yield meet.gather(self.statistics(x.reshape(-1).float(), meet))
             model = mixture(said.reshape(-1, 3).double().cpu().numpy(), self.weighted)
             if model is not None:
                 state = {key: value.to(x.device) for key, value in self.fitted(state, model.folded).items()}
-        told = yield from self.codec(state).exchange(x, {}, meet)
-        return Outcome(told.result, state, told.sent)
+        return self.codec(state), state
 
     def statistics(self, flat: Tensor, meet: Meet) -> Tensor:
         """Mean and deviation of the coordinates of some buckets as shares of the norm, and the norm, a row each."""
@@ -112,7 +112,7 @@ def mixture(statistics: Array, weighted: bool) -> Normals | None:
     evidence="fixture",
 )
 @dataclass(frozen=True)
-class ALQ(Adaptive):
+class ALQ(FollowedLevels):
     """Every level by coordinate descent, each to where the expected variance is least between its neighbours.
 
     Reading chosen: fits in steps 100 and 2000 and then every 10,000, of 16 buckets a worker. The smallest level's
@@ -146,7 +146,7 @@ class ALQ(Adaptive):
     evidence="fixture",
 )
 @dataclass(frozen=True)
-class AMQ(Adaptive):
+class AMQ(FollowedLevels):
     """Powers of one multiplier p, which is fitted by descents of the expected variance from several starts.
 
     It begins with a half, NUQSGD's levels without zero. Reading chosen: nine starts from 0.1 to 0.9, 300 steps of rate

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
 from laconic.compression.select import sample, share_of
 from laconic.compression.sparse import largest
+from laconic.compression.thresholds import passing
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
 
@@ -102,8 +102,8 @@ class DGC(Compressor):
         k = share_of(self.share(meet.step), n)
         if n <= EXACT:
             return largest(flat, k)
-        places, values = kernels.select(flat, sampled(flat, k, meet))
-        return places if len(places) <= 1.3 * k else places[largest(values, k)]
+        places = passing(flat, sampled(flat, k, meet))
+        return places if len(places) <= 1.3 * k else places[largest(flat[places], k)]
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """After the warm-up, where no gap is long and the estimate is right."""
@@ -113,8 +113,8 @@ class DGC(Compressor):
 def sampled(flat: Tensor, k: int, meet: Meet) -> float:
     """An estimate of the k-th largest magnitude, from a hundredth of the values."""
     looked = sample(flat, max(1000, int(_SAMPLE * flat.numel())), meet.key("sample"))
-    passing = max(1, round(looked.numel() * k / flat.numel()))
-    return float(looked.abs().topk(passing).values[-1])
+    wanted = max(1, round(looked.numel() * k / flat.numel()))
+    return float(looked.abs().topk(wanted).values[-1])
 
 
 def _cut(gradient: Tensor, limit: float) -> Tensor:

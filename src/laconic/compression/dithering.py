@@ -1,7 +1,8 @@
-"""Quantisers that are a table of levels: DoReFa, QNN, binary quantisation, natural dithering, NUQSGD."""
+"""Quantisers that are a table of levels: DoReFa, QNN, binary and affine quantisation, natural dithering, NUQSGD."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -97,6 +98,33 @@ class Binary(Tabled):
     @property
     def scale(self) -> str:
         return "range"
+
+
+@technique(
+    "banner_8bit",
+    paper="Banner, Hubara, Hoffer, Soudry, NeurIPS 2018",
+    claims=[Unbiased(), Payload(lambda spec, c: spec.numel + 8)],
+)
+@dataclass(frozen=True)
+class Affine(Tabled):
+    """256 points at equal distances from the least value to the largest, at random so that the mean is right.
+
+    Reading chosen: of the paper's 8-bit training, the code of layer gradients, as a message; its batch normalisation by
+    the range is `range_deviation`, and its second copy of 16 bits is `cast_fp16`.
+    """
+
+    @property
+    def table(self) -> Tensor:
+        return torch.arange(256) / 255
+
+    @property
+    def scale(self) -> str:
+        return "range"
+
+
+def range_deviation(x: Tensor) -> Tensor:
+    """The range of n values over √(2·ln n): what range batch-norm divides by in place of the standard deviation."""
+    return (x.max() - x.min()) / math.sqrt(2 * math.log(x.numel()))
 
 
 @dataclass(frozen=True)

@@ -83,3 +83,12 @@ named_sentence(
     doc="""Local steps, then the largest of the net progress and the memory, quantised at random. The learning rate is
     inside, since progress is in parameters. All workers meet at the same steps; the asynchronous form is not here.""",
 )
+
+named_sentence(
+    "pqasgd",
+    "local_sgd(8) / qsgd(levels=1) / allreduce",
+    axis="compression",
+    paper="Jiang and Agrawal, NeurIPS 2018",
+    doc="""Local steps, then the mean of everybody's change since the last meeting, in two bits at random, without a
+    memory: what is lost is zero in the mean. Reading chosen: the change of parameters is quantised.""",
+)

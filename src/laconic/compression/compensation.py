@@ -1,0 +1,68 @@
+"""ECQ-SGD: an error memory that is added weakly and fades, which keeps it stable around any variance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet
+
+
+@technique("compensation", paper="Wu, Huang, Huang, Zhang (ECQ-SGD), ICML 2018")
+@dataclass(frozen=True)
+class Compensation(Wrapping):
+    """u = g + alpha·h is said as q, and h becomes beta·h + g - q: what `ef` is with both at 1, without its guard.
+
+    alpha=0 is the quantiser alone. With both at 1 it diverges around a variance above 1, where `ef` counts less of what
+    was said; here weaker coefficients do that.
+    """
+
+    alpha: float = knob(0.2, low=0, high=1, doc="how strongly old errors are added")
+    beta: float = knob(0.9, above=0, high=1, doc="what is left of them in the next step")
+
+    def objects(self, inner: Compressor) -> str | None:
+        return inner.refuses_memory
+
+    def around(self, inner: Compressor) -> Compressor:
+        return Compensated(inner, self)
+
+
+@dataclass(frozen=True)
+class Compensated(Keeping):
+    """What such a chain becomes. Where something is not finite, it is in the result, and not in h."""
+
+    how: Compensation
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return "it has a memory of its own; write qsgd+compensation"
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return ("errors",)
+
+    def begin(self, spec: TensorSpec) -> State:
+        return {"errors": torch.zeros(spec.shape, dtype=spec.dtype)}
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        before = state["errors"]
+        said = yield from self.inner.exchange(x + self.how.alpha * before, inner_of(state), meet)
+        own = said.result if said.sent is None else said.sent
+        errors = self.how.beta * before + (x - own.view_as(x))
+        kept = {"errors": errors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0), **within(said.state)}
+        return Outcome(said.result, kept, own)
+
+
+named_sentence(
+    "ecq_sgd",
+    "bsp / qsgd(levels=4)+compensation(0.2, 0.9) / allreduce",
+    axis="compression",
+    paper="Wu, Huang, Huang, Zhang, ICML 2018",
+    doc="""Stochastic quantisation that old errors correct a little, and less the older they are. Reading chosen: QSGD's
+    norm and widths; both coefficients are from a simulation, since the paper's defaults are not known.""",
+)
