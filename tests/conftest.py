@@ -16,6 +16,7 @@ from tests.real.pool import Pool
 
 ALONE = (
     "real",
+    "compare",
     "net",
     "post",
     "profile",
@@ -24,7 +25,7 @@ ALONE = (
     "virtual/test_equivalence",
     "virtual/test_script",
 )
-"""Tests that start processes or networks: one of them at a time, and one pool of workers for all."""
+"""Tests that start processes, or look for networks, which removes what others left: one at a time, with one pool."""
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
