@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,18 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def fixture(name: str) -> dict[str, np.ndarray[Any, Any]]:
     """Inputs and outputs of an author's own program; the test is skipped where the file is absent."""
+    with np.load(_fixture(name), allow_pickle=False) as kept:
+        return dict(kept)
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """The same where they are cases in JSON."""
+    found: list[dict[str, Any]] = json.loads(_fixture(name).read_text())["cases"]
+    return found
+
+
+def _fixture(name: str) -> Path:
     path = FOLDER / "fixtures" / name
     if not path.is_file():
         pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the authors' numbers")
-    with np.load(path, allow_pickle=False) as kept:
-        return dict(kept)
+    return path

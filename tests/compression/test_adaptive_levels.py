@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -31,7 +30,7 @@ from laconic.compression.truncated import (
 )
 from laconic.errors import StrategyError
 from tests.compression.table import compressor, meet, spec_of, tensor
-from tests.data import FOLDER
+from tests.data import cases
 from tests.sync import digits
 
 MODELS = st.lists(
@@ -40,22 +39,13 @@ MODELS = st.lists(
 LEVELS = st.sets(st.integers(1, 999), max_size=7).map(lambda inner: np.array(sorted({*inner, 1000})) / 1000)
 
 
-def recorded(name: str) -> list[dict[str, Any]]:
-    """The authors' own numbers; the test is skipped where the file is absent."""
-    path = FOLDER / "fixtures" / name
-    if not path.is_file():
-        pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the authors' numbers")
-    cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
-    return cases
-
-
 # ---------------------------------------------------------------------------------------------- the authors' numbers
 
 
 def test_alq_fits_what_its_authors_program_does() -> None:
     """Sweep by sweep from every start, where zero counts as a level. What they find from 1 - F(c), they know no better
     than float64 knows numbers near one: divided by the density there."""
-    for case in recorded("alq.json"):
+    for case in cases("alq.json"):
         model, made = Normals.of(case["mean"], case["sigma"]), ALQ(bits=case["bits"], first=case["init"])
         kept = np.array(case["positive_levels_after_each_sweep"])
         np.testing.assert_allclose(made.positive(made.init(_spec())).numpy(), kept[0], rtol=1e-6)
@@ -71,7 +61,7 @@ def test_alq_fits_what_its_authors_program_does() -> None:
 
 
 def test_amq_descends_as_its_authors_program_does() -> None:
-    for case in recorded("amq.json"):
+    for case in cases("amq.json"):
         model, count = Normals.of(case["mean"], case["sigma"]), 2 ** (case["bits"] - 1)
         p: Any = case["start"]
         for expected in case["multiplier_after_each_step"]:

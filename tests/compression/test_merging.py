@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import pairwise, product
 from typing import Any
@@ -12,15 +11,7 @@ import pytest
 from laconic import registry
 from laconic.errors import LaconicError
 from laconic.schedule.merging import Groups, SparseCosts, exact, greedy, timeline
-from tests.data import FOLDER
-
-
-def cases() -> list[dict[str, Any]]:
-    path = FOLDER / "fixtures" / "omgs_sgd.json"
-    if not path.is_file():
-        pytest.skip(f"omgs_sgd.json is not in {FOLDER}/fixtures")
-    found: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
-    return found
+from tests.data import cases
 
 
 def all_groupings(count: int) -> list[Groups]:
@@ -41,7 +32,7 @@ def profile(seed: int, count: int) -> tuple[list[int], list[float], SparseCosts]
 
 
 def test_plans_are_the_authors() -> None:
-    for case in cases():
+    for case in cases("omgs_sgd.json"):
         costs = SparseCosts(
             case["workers"], case["alpha_s"], case["beta_s_per_byte"], case["select_s"], case["density"]
         )

@@ -19,6 +19,7 @@ from laconic.worker import Field, Letter, Meet
 
 Words = tuple[Mapping[str, Field], tuple[Tensor, ...]]
 Meetings = Callable[[int, int, str], Meet]
+"""The meeting of a worker, in a step, for a tensor's name: what a compressor's draws depend on."""
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from laconic.architecture.server.changes import Holdings
-from laconic.architecture.server.machine import Meetings
+from laconic.architecture.server.changes import Holdings, Meetings
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.speech import said, understood
@@ -252,9 +251,9 @@ class Server:
 
     def _parts(self, group: int, k: int, letter: Letter) -> list[Tensor]:
         """From what a shard said back to one tensor per range."""
-        specs = [r.spec(self.specs) for r in self._by_shard[k]]
         if self.down is not None and "reads" in letter.fields:
             return self._held(group, k).hear(letter)
+        specs = [r.spec(self.specs) for r in self._by_shard[k]]
         if self.down is not None and "words" in letter.fields:
             return understood(self.down, specs, letter, partial(self.meetings, -1, letter.number("version")))
         lengths = {flat.dtype: [s.numel for s in specs if s.dtype == flat.dtype] for flat in letter.tensors}
@@ -264,8 +263,10 @@ class Server:
     def _held(self, group: int, k: int) -> Holdings:
         """What this worker has heard of a shard's values, where it is told how they change."""
         assert self.down is not None
-        specs = [r.spec(self.specs) for r in self._by_shard[k]]
-        return self._holdings.setdefault((group, k), Holdings(self.down, specs, self.meetings, self.worker.rank))
+        if (group, k) not in self._holdings:
+            specs = [r.spec(self.specs) for r in self._by_shard[k]]
+            self._holdings[group, k] = Holdings(self.down, specs, self.meetings, self.worker.rank)
+        return self._holdings[group, k]
 
     def _heard(self, group: int, k: int) -> dict[str, Field]:
         return {} if self.down is None or self.down.wire else {"reads": self._held(group, k).reads}

@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.changes import Readers
+from laconic.architecture.server.changes import Meetings, Readers
 from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
 from laconic.errors import ContractError, Disagreement
-from laconic.worker import Field, Letter, Meet
-
-Meetings = Callable[[int, int, str], Meet]
-"""The meeting of a worker, in a step, for a tensor's name: what a compressor's draws depend on."""
+from laconic.worker import Field, Letter
 
 
 @dataclass(frozen=True, eq=False)

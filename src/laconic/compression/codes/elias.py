@@ -34,7 +34,7 @@ def length(number: int) -> int:
 def encode(numbers: Tensor) -> Tensor:
     """Bytes for whole numbers from 1 to 2⁴⁸ - 1."""
     codes, widths = _codes(numbers.reshape(-1).cpu().numpy().astype(np.int64))
-    return _written(codes, widths, numbers.device)
+    return written(codes, widths, numbers.device)
 
 
 def decode(packed: Tensor, count: int) -> Tensor:
@@ -47,7 +47,7 @@ def encode_signed(numbers: Tensor) -> Tensor:
     whole = numbers.reshape(-1).cpu().numpy().astype(np.int64)
     codes, widths = _codes(np.abs(whole) + 1)
     codes = np.where(whole != 0, codes << 1 | (whole < 0), codes)
-    return _written(codes, widths + (whole != 0), numbers.device)
+    return written(codes, widths + (whole != 0), numbers.device)
 
 
 def decode_signed(packed: Tensor, count: int) -> Tensor:
@@ -68,7 +68,7 @@ def _codes(numbers: _Array) -> tuple[_Array, _Array]:
     return codes, widths
 
 
-def _written(codes: _Array, widths: _Array, device: torch.device) -> Tensor:
+def written(codes: _Array, widths: _Array, device: torch.device) -> Tensor:
     ends = np.cumsum(widths)
     left = np.repeat(ends, widths) - np.arange(1, ends[-1] + 1 if ends.size else 1)  # bits of the same code to come
     bits = np.repeat(codes, widths) >> left & 1
@@ -77,7 +77,7 @@ def _written(codes: _Array, widths: _Array, device: torch.device) -> Tensor:
 
 def _read(packed: Tensor, count: int, signed: bool) -> Tensor:
     """Read a code at every bit, then go from each code to the one behind it, twice as many at a time."""
-    windows = _windows(packed.cpu().numpy())
+    windows = windows_of(packed.cpu().numpy())
     numbers, used = _parsed(windows)
     size = len(windows)
     beyond = size + 1
@@ -98,7 +98,7 @@ def _read(packed: Tensor, count: int, signed: bool) -> Tensor:
     return torch.from_numpy(found).to(packed.device)
 
 
-def _windows(data: _Array) -> _Array:
+def windows_of(data: _Array) -> _Array:
     """For every bit, the 64 that begin with it; behind the end there are zeros."""
     padded = np.append(data, np.zeros(8, np.uint8)).astype(np.uint64)
     words = np.zeros(len(data), np.uint64)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.compression.codes.elias import _windows, _written
+from laconic.compression.codes.elias import windows_of, written
 from laconic.errors import ContractError
 
 _Array = NDArray[Any]
@@ -48,7 +48,7 @@ def write(numbers: Tensor, counts: Tensor) -> Tensor:
     words[order] = (begin >> (64 - widths).astype(np.uint64)).astype(np.int64) if len(order) > 1 else 0
     used[order] = widths
     places = numbers.reshape(-1).cpu().numpy()
-    return _written(words[places], used[places], numbers.device)
+    return written(words[places], used[places], numbers.device)
 
 
 def read(packed: Tensor, counts: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def read(packed: Tensor, counts: Tensor) -> Tensor:
         if packed.numel():
             raise ContractError(f"{packed.numel()} bytes where one number alone occurs and none is needed")
         return torch.full((count,), int(order[0]) if len(order) else 0, device=packed.device)
-    windows = _windows(packed.cpu().numpy())
+    windows = windows_of(packed.cpu().numpy())
     size = len(windows)
     found = np.searchsorted(begin, windows, side="right") - 1
     follow = np.append(np.minimum(np.arange(size) + widths[found], size + 1), [size + 1, size + 1])
