@@ -31,6 +31,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, print_b
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run on two cores (`-n 2 --dist loadgroup`), a file stays together."""
     here = Path(__file__).parent
