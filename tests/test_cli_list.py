@@ -39,7 +39,13 @@ def toy_words() -> Iterator[None]:
             chunk_bytes: int = knob(2**20, low=1)
 
         named_sentence(
-            "small_talk", "[topk]@node", axis="sync", paper="nobody, 2020", doc="Say little.", evidence="fixture"
+            "small_talk",
+            "[topk]@node",
+            axis="sync",
+            paper="nobody, 2020",
+            doc="Say little.",
+            evidence="fixture",
+            reproduces="talk.npz",
         )
         yield
 
@@ -67,6 +73,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "kind": "sentence",
             "paper": "nobody, 2020",
             "evidence": "fixture",
+            "reproduces": "talk.npz",
             "aliases": [],
             "summary": "Say little.",
         },
@@ -76,6 +83,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "kind": "word",
             "paper": "Aji and Heafield, EMNLP 2017",
             "evidence": "mechanism",
+            "reproduces": "",
             "aliases": ["sparse"],
             "summary": "Keep the [largest].",
         },

@@ -27,7 +27,14 @@ class Toy(Technique):
 
 
 def register_topk() -> type[Technique]:
-    @technique("topk", paper="Aji and Heafield, 2017", aliases=["top_k_sparse"], claims=["exact"], evidence="published")
+    @technique(
+        "topk",
+        paper="Aji and Heafield, 2017",
+        aliases=["top_k_sparse"],
+        claims=["exact"],
+        evidence="published",
+        reproduces="Table 1",
+    )
     @dataclass(frozen=True)
     class TopK(Toy):
         """Keep the largest.
@@ -171,6 +178,10 @@ def test_registration_mistakes_say_what_to_write() -> None:
         technique("told", paper="-")(told)
     with pytest.raises(LaconicError, match='"rumour" is no evidence; write one of fixture, published, mechanism'):
         technique("told", paper="-", axis="theory", evidence="rumour")(told)
+    with pytest.raises(LaconicError, match='evidence "published" and reproduces ""; say what is reproduced'):
+        technique("told", paper="-", axis="theory", evidence="published")(told)
+    with pytest.raises(LaconicError, match='evidence "mechanism" and reproduces "Table 1"'):
+        technique("told", paper="-", axis="theory", reproduces="Table 1")(told)
     with pytest.raises(LaconicError, match="use letters, digits and underscores"):
         technique("1bit", paper="-", axis="theory")(told)
     with pytest.raises(LaconicError, match="has no docstring"):

@@ -72,8 +72,17 @@ class Entry:
     target: Callable[..., Any] | str
     doc: str
     module: str
+    reproduces: str = ""
+    """Whose numbers, where the evidence is more than the mechanism: a recorded file, or a figure of the paper."""
+    formula: str = ""
+    """What it does to a tensor, in one line."""
 
     def __post_init__(self) -> None:
+        if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
+            raise LaconicError(
+                f'{self.place} declares the evidence "{self.evidence}" and reproduces "{self.reproduces}"; say what is '
+                "reproduced where the evidence is fixture or published, and only there"
+            )
         if self.axis not in AXES + OTHER_AXES:
             raise LaconicError(
                 f'{self.place} is on the axis "{self.axis}"; write one of {", ".join(AXES + OTHER_AXES)}'
@@ -116,6 +125,8 @@ def technique(
     claims: Iterable[object] = (),
     evidence: Evidence | str = Evidence.MECHANISM,
     aliases: Iterable[str] = (),
+    reproduces: str = "",
+    formula: str = "",
 ) -> Callable[[Target], Target]:
     """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it."""
 
@@ -139,7 +150,8 @@ def technique(
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
         module = target.__module__
-        _register(Entry(name, home, kind, paper, grade, tuple(claims), tuple(aliases), target, doc, module))
+        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula)
+        _register(Entry(name, home, kind, paper, grade, *facts))
         if isinstance(target, type) and issubclass(target, Technique):
             target.name = name
         return target
@@ -157,14 +169,14 @@ def named_sentence(
     evidence: Evidence | str = Evidence.MECHANISM,
     aliases: Iterable[str] = (),
     claims: Iterable[object] = (),
+    reproduces: str = "",
+    formula: str = "",
 ) -> None:
     """Register a whole method; its text is read when it is used, so it may name words that are not imported yet."""
     module = sys._getframe(1).f_globals["__name__"]
     grade = _evidence(evidence)
-    entry = Entry(
-        name, axis, "sentence", paper, grade, tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module
-    )
-    _register(entry)
+    facts = (tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module, reproduces, formula)
+    _register(Entry(name, axis, "sentence", paper, grade, *facts))
 
 
 def _evidence(evidence: Evidence | str) -> Evidence:

@@ -5,8 +5,8 @@ the real engine, the virtual engine and whatever transport comes next all look t
 
 Two layers of conversation, both data:
 
-- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`): what should happen to
-  a tensor, not how. Several dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`, `Pass`): what should
+  happen to a tensor, not how. Several dependent rounds are several yields.
 - An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
   an autograd hook.
 
@@ -93,14 +93,21 @@ class Merge:
 
 
 @dataclass(frozen=True, eq=False)
+class Pass:
+    """Give this to the next one round the ring of ranks, and get what the one before gives, which is alike."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Swap:
     """Give this to the one at the other end of an edge, and get what it gives, which is alike."""
 
     tensor: Tensor
 
 
-Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Swap
-Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "edge"]
+Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Pass | Swap
+Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "ring", "edge"]
 """How payloads meet, for their price on the wire."""
 
 
@@ -122,6 +129,7 @@ class Meet(Protocol):
     def scatter(self, tensor: Tensor) -> Scatter: ...
     def tell(self, tensor: Tensor, source: int) -> Tell: ...
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
+    def pass_on(self, tensor: Tensor) -> Pass: ...
 
     @property
     def rate(self) -> float:

@@ -1,21 +1,16 @@
-"""A table at which any number of workers meet: requests are answered by their definition, in rank order.
-
-No processes and no engine, so that a property can be tried on many inputs.
-"""
+"""Inputs of many kinds, and compressors by their text, for tests that meet at a table."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor
 from laconic.compression.chain import chain
-from laconic.engine.meeting import Meeting
+from laconic.engine.table import answered, meet, spec_of
 from laconic.strategy import Sentence, Strategy
-from laconic.worker import Gather, GatherRagged, Merge, Reduce, Scatter, Tell
+
+__all__ = ["KINDS", "answered", "compressor", "meet", "spec_of", "tensor"]
 
 KINDS = ["normal", "heavy", "sparse", "constant", "zero", "single", "long"]
 
@@ -39,72 +34,3 @@ def tensor(kind: str, shape: tuple[int, ...] = (24, 20), seed: int = 0, dtype: t
     elif kind in ("constant", "zero"):
         x = torch.full(shape, 0.37 if kind == "constant" else 0.0)
     return x.to(dtype)
-
-
-def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
-    return TensorSpec(name, tuple(x.shape), x.dtype)
-
-
-def meet(
-    made: Compressor,
-    inputs: Sequence[Tensor],
-    states: Sequence[State] | None = None,
-    step: int = 0,
-    rate: float = 1.0,
-    seed: int = 0,
-    heard: list[list[tuple[str, Tensor]]] | None = None,
-) -> list[Outcome]:
-    """One exchange of all; `heard` is filled with what each worker handed over, request by request."""
-    size = len(inputs)
-    states = [made.init(spec_of(x)) for x in inputs] if states is None else states
-    talks = [
-        made.exchange(x.clone(), state, Meeting(rank, size, step, "x", seed, rate))
-        for rank, (x, state) in enumerate(zip(inputs, states, strict=True))
-    ]
-    outcomes: list[Any] = [None] * size
-    answers: list[Any] = [None] * size
-    while True:
-        requests: list[Any] = []
-        for rank, talk in enumerate(talks):
-            try:
-                requests.append(talk.send(answers[rank]))
-            except StopIteration as end:
-                outcomes[rank] = end.value
-        if not requests:
-            return outcomes
-        assert len(requests) == size, "all ask the same number of times"
-        if heard is not None:
-            heard.extend([[] for _ in range(size - len(heard))])
-            for said, request in zip(heard, requests, strict=True):
-                said.append((type(request).__name__, request.tensor.clone()))
-        answers = answered(requests)
-
-
-def answered(requests: Sequence[Any]) -> list[Any]:
-    first, size = requests[0], len(requests)
-    assert all(type(r) is type(first) for r in requests)
-    tensors = [r.tensor for r in requests]
-    if isinstance(first, GatherRagged):
-        return [[x.clone() for x in tensors] for _ in range(size)]
-    assert len({(x.shape, x.dtype) for x in tensors}) == 1, "all bring the same shape and type"
-    if isinstance(first, Reduce):
-        stacked = torch.stack(tensors)
-        total = stacked.amax(0) if first.op == "max" else stacked[0].clone()
-        if first.op != "max":
-            for x in stacked[1:]:
-                total += x
-            total = total / size if first.op == "mean" else total
-        return [total.clone() for _ in range(size)]
-    if isinstance(first, Gather):
-        return [torch.stack(tensors) for _ in range(size)]
-    if isinstance(first, Scatter):
-        return [torch.stack([x[rank] for x in tensors]) for rank in range(size)]
-    if isinstance(first, Tell):
-        return [tensors[first.source].clone() for _ in range(size)]
-    assert isinstance(first, Merge)
-    distance = 1
-    while distance < size:
-        for rank in range(0, size - distance, 2 * distance):
-            tensors[rank] = first.combine(tensors[rank], tensors[rank + distance])
-        distance *= 2
-    return [tensors[0].clone() for _ in range(size)]

@@ -11,8 +11,10 @@ import torch
 from laconic.compression.base import TensorSpec
 from laconic.compression.dion import Dion
 from laconic.compression.linear import orthogonal
+from laconic.optim import Muon, matrices_apart
 from tests.compression.table import meet, spec_of, tensor
 from tests.compression.test_momentum import train
+from tests.sync import text
 
 SHAPES = [(24, 20), (12, 40), (40, 12), (8, 3, 3, 3)]
 
@@ -93,3 +95,28 @@ def test_workers_step_alike_and_the_optimizers_momentum_is_taken_over() -> None:
     parameters, _, right, seen = train("dion", 80, 2, make, probe=taken)
     assert torch.equal(parameters[0], parameters[1]) and not any(seen)
     assert right > 80
+
+
+class Split(Muon):
+    """Hidden matrices go where Dion says; everything else is AdamW's."""
+
+    def _along_momentum(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        w.sub_(group["lr"] * g)
+
+
+@pytest.mark.long
+def test_on_text_it_ends_near_muon_with_half_the_bytes() -> None:
+    """Each at the best of the rates tried (four and two): 4.6 % above Muon's 1.996, so that "within 3 %" is not claimed.
+    After 1,500 steps it is 1.938 to 1.845."""
+
+    def of(kind: type[Muon], rate: float) -> Any:
+        def make(model: Any) -> Muon:
+            hidden, others = matrices_apart(model)
+            return kind([{**hidden, "lr": rate}, {**others, "lr": 4e-3}], adjust_lr_fn="original")
+
+        return make
+
+    muon = text.trained("bsp", of(Muon, 0.02), 600, width=64, warmup=30)
+    dion = text.trained('{"layers.*": dion(0.25), else: none}', of(Split, 0.008), 600, width=64, warmup=30)
+    assert sum(muon.sent_bytes) > 2 * sum(dion.sent_bytes)
+    assert dion.loss < 1.06 * muon.loss

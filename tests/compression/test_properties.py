@@ -163,6 +163,25 @@ def test_what_is_not_finite_does_not_make_sense_of_itself(word: str) -> None:
 
 
 @pytest.mark.parametrize("text", with_memory())
+def test_a_memory_is_as_large_as_what_it_remembers(text: str) -> None:
+    """Beside what the compressor keeps by itself."""
+    made = compressor(text)
+    assert isinstance(made, Remembering)
+    x = tensor("normal", (40, 30))
+    if not made.accepts(spec_of(x)):
+        return
+
+    def kept(made: Compressor) -> int:
+        states, most = [made.init(spec_of(x)) for _ in range(2)], 0
+        for step in range(4):
+            states = [outcome.state for outcome in meet(made, [x, -x], states, step)]
+            most = max(most, sum(value.nbytes for value in states[0].values()))
+        return most
+
+    assert kept(made) <= x.nbytes + kept(made.inner) + 64
+
+
+@pytest.mark.parametrize("text", with_memory())
 def test_an_overflow_is_not_remembered(text: str) -> None:
     made, x = compressor(text), tensor("normal")
     if not made.accepts(spec_of(x)):

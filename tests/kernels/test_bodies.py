@@ -100,3 +100,17 @@ def test_draws_are_uniform_and_keys_are_unlike() -> None:
 def test_sums_are_sums(n: int) -> None:
     x = torch.rand(3, n, generator=torch.Generator().manual_seed(n))
     torch.testing.assert_close(rows_summed(x), x.double().sum(dim=1).float(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("n", [1, 7, 4096, 4099, 100_003])
+@pytest.mark.parametrize("bits", [1, 3, 5, 7, 9, 12, 17, 20, 31, 32])
+def test_numbers_of_any_width_come_back_from_both_bodies(n: int, bits: int) -> None:
+    codes = torch.randint(0, 1 << bits, (n,), generator=torch.Generator().manual_seed(n))
+    codes[-1] = (1 << bits) - 1
+    packed = kernels.pack_numbers(codes, bits)
+    assert same(packed, reference.pack_numbers(codes, bits)) and packed.numel() == -(-n * bits // 8)
+    assert same(kernels.unpack_numbers(packed, bits, n), codes)
+    assert same(reference.unpack_numbers(packed, bits, n), codes)
+    bit = sum(int(codes[i]) << (bits * i) for i in range(min(n, 50)))
+    whole = int.from_bytes(packed[: min(n, 50) * bits // 8].numpy().tobytes(), "little")
+    assert whole == bit & ((1 << (min(n, 50) * bits // 8 * 8)) - 1), "number i takes bits b·i to b·(i + 1)"

@@ -22,6 +22,7 @@ from laconic.worker import Kind, Reduce
 from tests.real.pool import Crew, Pool
 from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
+from tests.sync.moments import needs_adam
 
 SHAPES = [(1,), (17,), (8, 5), (3, 4, 2), (1000,)]
 
@@ -169,7 +170,8 @@ def runs(crew: Crew, text: str) -> None:
     """Any named sentence trains, and its ranks stay together as its sync rule says."""
     model = mlp()
     group = None if level_names(Strategy.parse(text)) else crew.process_group  # tiers span everybody
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), text, process_group=group)
+    make: Any = torch.optim.Adam if needs_adam(text) else sgd
+    model, optimizer = laconic.distribute(model, make(model.parameters()), text, process_group=group)
     for step in range(3):
         plain_step(model, optimizer, crew.rank, step)
 

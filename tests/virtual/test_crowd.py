@@ -21,6 +21,7 @@ SENTENCES = [
     "bsp / cast_fp16+ef / allreduce / wfbp(0)",
     "bsp / none / allreduce(rank)",
     "bsp / none / allreduce / sequential",
+    "bsp / bucket_means+ring_hop / allreduce / sequential",
 ]
 
 

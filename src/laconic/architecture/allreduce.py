@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
-from laconic.worker import Gather, GatherRagged, Group, Meets, Merge, Reduce, Request, Scatter, Tell
+from laconic.worker import Gather, GatherRagged, Group, Meets, Merge, Pass, Reduce, Request, Scatter, Tell
 
 
 @technique(
@@ -43,10 +43,14 @@ class AllReduce(Architecture):
             return _tell(request, group)
         if isinstance(request, Merge):
             return _merge(request, group)
+        if isinstance(request, Pass):
+            return _pass(request.tensor, group)
         assert isinstance(request, GatherRagged)
         return _gather_ragged(request, group)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
+        if meets == "ring":  # all of it goes to the next one
+            return payload_bytes if size > 1 else 0.0
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "tell": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
@@ -97,6 +101,14 @@ def _scatter(x: Tensor, group: Group) -> Carrying:
 
 def _tell(request: Tell, group: Group) -> Carrying:
     return (yield group.broadcast(request.tensor, request.source))
+
+
+def _pass(x: Tensor, group: Group) -> Carrying:
+    """Everything for one, nothing for the others."""
+    flat = x.reshape(-1)
+    to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    sends, receives = ([flat.numel() if j == one else 0 for j in range(group.size)] for one in (to, source))
+    return (yield group.all_to_all(flat, sends, receives)).view(x.shape)
 
 
 def _merge(request: Merge, group: Group) -> Carrying:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import bounds, catalogue, compare, doctor, mixing, net, profile, run
+from laconic.cli import ablate, bounds, catalogue, compare, doctor, mixing, net, profile, run
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ def options(
 
 run.register(app)
 compare.register(app)
+ablate.register(app)
 net.register(app)
 profile.register(app)
 doctor.register(app)

@@ -53,7 +53,8 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
         return
     entry = registry.find(name)
     print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
-    facts = {"paper": entry.paper, "evidence": entry.evidence, "aliases": ", ".join(entry.aliases)}
+    facts = {"formula": entry.formula, "paper": entry.paper, "evidence": entry.evidence}
+    facts |= {"reproduces": entry.reproduces, "aliases": ", ".join(entry.aliases)}
     facts["module"] = entry.module
     if isinstance(entry.target, str):
         facts["stands for"] = entry.target
@@ -80,6 +81,7 @@ def _record(entry: Entry) -> dict[str, object]:
         "kind": entry.kind,
         "paper": entry.paper,
         "evidence": entry.evidence,
+        "reproduces": entry.reproduces,
         "aliases": list(entry.aliases),
         "summary": entry.summary,
     }

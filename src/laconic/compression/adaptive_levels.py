@@ -110,6 +110,8 @@ def mixture(statistics: Array, weighted: bool) -> Normals | None:
     "alq",
     paper="Faghri et al., NeurIPS 2020",
     evidence="fixture",
+    reproduces="alq.json: levels after every sweep, 24 cases",
+    formula="Q(x)_i = |x|₂·level, at random a neighbour of x_i/|x|₂; levels by coordinate descent on the variance",
 )
 @dataclass(frozen=True)
 class ALQ(FollowedLevels):
@@ -144,6 +146,8 @@ class ALQ(FollowedLevels):
     "amq",
     paper="Faghri et al., NeurIPS 2020",
     evidence="fixture",
+    reproduces="amq.json: the multiplier after every step",
+    formula="Q(x)_i = ±|x|₂·p^j, at random a neighbour of x_i/|x|₂; p minimises the expected variance",
 )
 @dataclass(frozen=True)
 class AMQ(FollowedLevels):

@@ -14,7 +14,11 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet
 
 
-@technique("alternating", paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023")
+@technique(
+    "alternating",
+    paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023",
+    formula="P = mean(M·Q) with Q orthonormal, in the next step Q = mean(M'·P) with P orthonormal; result P·Q'",
+)
 @dataclass(frozen=True)
 class Alternating(PowerSGD):
     """Two thin factors of the gradient's matrix, one of which is said in a step and the other in the next.
@@ -56,5 +60,9 @@ named_sentence(
     "bsp / alternating(4)+error_feedback / allreduce",
     axis="compression",
     paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023",
-    doc="PowerSGD with one factor a step and own errors: one all-reduce, which backward can hide as it does any other.",
+    doc="""PowerSGD with one factor a step and own errors: one all-reduce, which backward can hide as it does any other.
+
+    Reading chosen: the published program's turns.
+    """,
+    formula="M = G + E; P = M·Q, next step Q = M'·P, the other factor orthonormal; E ← M - own P·Q', result P·Q'",
 )

@@ -30,7 +30,14 @@ def keep_probabilities(sizes: Tensor, budget: float) -> Tensor:
     return torch.empty_like(kept).scatter_(0, order, kept)
 
 
-@technique("atomo", paper="Wang et al., NeurIPS 2018", claims=[Unbiased()], evidence="fixture")
+@technique(
+    "atomo",
+    paper="Wang et al., NeurIPS 2018",
+    claims=[Unbiased()],
+    evidence="fixture",
+    reproduces="atomo.npz: probabilities, draws and decoded matrices",
+    formula="Σ_j b_j·(σ_j/p_j)·u_j·v_j', b_j = 1 with chance p_j = min(1, λσ_j), Σ p_j = budget",
+)
 @dataclass(frozen=True)
 class Atomo(Codec):
     """Singular vectors of the gradient's matrix, each kept with a probability p and divided by it.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import Technique
-from laconic.worker import Edge, Gather, GatherRagged, Meet, Meets, Merge, Reduce, Request, Scatter, Swap, Tell
+from laconic.worker import Edge, Gather, GatherRagged, Meet, Meets, Merge, Pass, Reduce, Request, Scatter, Swap, Tell
 
 State = dict[str, Tensor]
 
@@ -70,6 +70,7 @@ REQUESTS: dict[Meets, tuple[type, ...]] = {
     "scatter": (Scatter, Gather),
     "tell": (Tell, Reduce),
     "merge": (Merge,),
+    "ring": (Pass, Gather),
     "edge": (Swap,),
 }
 

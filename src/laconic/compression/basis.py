@@ -13,7 +13,12 @@ from laconic.registry import knob, technique
 from laconic.worker import Gather, Meet, Reduce
 
 
-@technique("pca_awfl", aliases=["pca"], paper="Dong et al., IEEE TWC 2023")
+@technique(
+    "pca_awfl",
+    aliases=["pca"],
+    paper="Dong et al., IEEE TWC 2023",
+    formula="C(x) = V·V'·x, V the leading directions of all workers' first gradients",
+)
 @dataclass(frozen=True)
 class PCA(Compressor):
     """The gradient's coordinates in the leading directions of the first gradients: `rank` numbers a step.

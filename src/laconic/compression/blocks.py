@@ -53,7 +53,14 @@ def formats() -> dict[str, Format]:
     }
 
 
-@technique("mx_block_codecs", aliases=["mx"], paper="OCP Microscaling Formats (MX) v1.0, 2023; NVIDIA NVFP4, 2025")
+@technique(
+    "mx_block_codecs",
+    aliases=["mx"],
+    paper="OCP Microscaling Formats (MX) v1.0, 2023; NVIDIA NVFP4, 2025",
+    evidence="published",
+    reproduces="OCP MX v1.0: E2M1's table, ends of E4M3 and E5M2, E8M0's scales; 8.25, 4.25 and 4.5 bits a value",
+    formula="Q(x)_i = X·float(x_i/X), X one scale for 32 values: a power of two (nvfp4: E4M3, for 16)",
+)
 @dataclass(frozen=True)
 class Blocks(Codec):
     """Floats of eight or four bits and one scale for every few of them: mx(mxfp4), gathered or in two hops.

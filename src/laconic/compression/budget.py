@@ -22,7 +22,11 @@ _FIXED = 64  # bits of every step: the norm that is agreed on, and the scale of 
 _FOLLOWS = 0.1  # how far the norm expected of later steps goes towards the present one
 
 
-@technique("ac_sgd", paper="Yan et al., IEEE JSAC 2022")
+@technique(
+    "ac_sgd",
+    paper="Yan et al., IEEE JSAC 2022",
+    formula="C(x) = (n/k)·Q_b(x on k random places that all share); k and b spend a budget by weight·|x|²",
+)
 @dataclass(frozen=True)
 class ACSGD(Adaptive):
     """Random coordinates in a few bits, both unbiased; how many and how few follow the gradient's norm and a budget.

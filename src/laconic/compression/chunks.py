@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import TensorSpec
+from laconic.compression.bucket_means import bucketed
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
@@ -18,7 +19,12 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet
 
 
-@technique("chunk_topk", aliases=["chunktopk"], paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025")
+@technique(
+    "chunk_topk",
+    aliases=["chunktopk"],
+    paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025",
+    formula="C(x)_i = x_i where |x_i| is among the k largest of its chunk, else 0",
+)
 @dataclass(frozen=True)
 class ChunkTopK(Selector):
     """The `k` largest magnitudes of every chunk of consecutive elements: places take log2 of a chunk, and no sort is
@@ -68,7 +74,11 @@ class ChunkTopK(Selector):
 _WIDTH = 6  # standard deviations that the four buckets of two bits span
 
 
-@technique("two_bit", paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025")
+@technique(
+    "two_bit",
+    paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025",
+    formula="Q(x)_i = mean of what falls into its bucket, of four buckets over µ ± 3σ",
+)
 @dataclass(frozen=True)
 class TwoBit(Codec):
     """Two bits a value: four buckets over six standard deviations around the mean, each read as the mean of what fell
@@ -81,14 +91,7 @@ class TwoBit(Codec):
     cost: ClassVar[str] = "reduce"
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        flat = x.reshape(-1)
-        shift = flat.mean()
-        centred = flat - shift
-        step = (_WIDTH / 4) * centred.square().mean().sqrt()
-        places = torch.where(step > 0, centred / step, 0.0).nan_to_num(0.0)
-        codes = (places + 2).floor().clamp(0, 3).long()
-        counts = torch.bincount(codes, minlength=4)
-        table = torch.zeros(4, device=x.device).index_add_(0, codes, centred) / counts.clamp(min=1)
+        codes, table, shift = bucketed(x.reshape(-1), 4, _WIDTH / 2)
         return pack(bits.pack(codes, 2), table, shift.view(1))
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
@@ -105,11 +108,16 @@ named_sentence(
     axis="sync",
     paper="Sarfi, Therien, Lidin, Belilovsky, arXiv 2508.15706, 2025",
     doc="""DiLoCo whose outer momentum is the workers' fading error memories, so that extreme sparsity costs nothing:
-    rounds of local steps, the largest of every chunk in two bits, and no outer momentum.""",
+    rounds of local steps, the largest of every chunk in two bits, and no outer momentum. Readings chosen: `two_bit`'s
+    statistics are a tensor's, and places take twelve plain bits.""",
 )
 
 
-@technique("masked", paper="Wang et al. (CocktailSGD), ICML 2023")
+@technique(
+    "masked",
+    paper="Wang et al. (CocktailSGD), ICML 2023",
+    formula="C(x)_i = x_i on random places that all workers share, else 0",
+)
 @dataclass(frozen=True)
 class Masked(Selector):
     """A random share of the coordinates, the same on all workers, for what stands behind it in a chain: places do not
@@ -136,7 +144,11 @@ class Masked(Selector):
         return self._drawn(numel, meet, payload.device), payload
 
 
-@technique("strided_bits", paper="Wang et al. (CocktailSGD), ICML 2023")
+@technique(
+    "strided_bits",
+    paper="Wang et al. (CocktailSGD), ICML 2023",
+    formula="Q(x)_i = (s/8)·round(8·x_i/s), from -8 to 7, s = max|bucket| in 16 bits (4 bits a value)",
+)
 @dataclass(frozen=True)
 class StridedBits(Codec):
     """A few bits a value, to the nearest, of the largest magnitude of its bucket, which is a 16-bit float.

@@ -21,6 +21,8 @@ class Codec(Compressor):
     """
 
     ragged: ClassVar[bool] = False
+    left_out: ClassVar[float] = 0.0
+    """What stands where nobody said anything. -0.0 changes no sum, and can be told from a zero that was said."""
 
     @property
     def meets(self) -> Meets:
@@ -72,7 +74,7 @@ class Codec(Compressor):
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         """Of what everybody's payloads say, added up in the order of ranks."""
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
-        total = torch.zeros_like(like)
+        total = torch.full_like(like, self.left_out)
         for row in rows:
             self.add(total, row, meet)
         return total.div_(len(rows))

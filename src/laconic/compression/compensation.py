@@ -13,7 +13,11 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet
 
 
-@technique("compensation", paper="Wu, Huang, Huang, Zhang (ECQ-SGD), ICML 2018")
+@technique(
+    "compensation",
+    paper="Wu, Huang, Huang, Zhang (ECQ-SGD), ICML 2018",
+    formula="u = g + αh, q = C(u), h ← βh + g - q",
+)
 @dataclass(frozen=True)
 class Compensation(Wrapping):
     """u = g + alpha·h is said as q, and h becomes beta·h + g - q: what `ef` is with both at 1, without its guard.
@@ -65,4 +69,5 @@ named_sentence(
     paper="Wu, Huang, Huang, Zhang, ICML 2018",
     doc="""Stochastic quantisation that old errors correct a little, and less the older they are. Reading chosen: QSGD's
     norm and widths; both coefficients are from a simulation, since the paper's defaults are not known.""",
+    formula="q = QSGD(g + 0.2h), h ← 0.9h + g - q",
 )

@@ -23,6 +23,8 @@ from laconic.worker import Meet, Meets
     aliases=["decoupled_momentum"],
     paper="Peng, Quesnelle, Kingma, arXiv 2411.19870, 2024",
     evidence="fixture",
+    reproduces="demo.npz: messages, momenta and parameters of two workers",
+    formula="d ← βd + lr·g; say top_k(DCT(tiles of d)), d ← d - own; result sign(IDCT(mean over those who said it))",
 )
 @dataclass(frozen=True)
 class DeMo(Compressor):

@@ -37,7 +37,12 @@ def pruned(rows: Tensor, budget: float) -> Tensor:
     return left
 
 
-@technique("dfs", aliases=["block_sparse"], paper="Yang, Zhao, Zhao, Xu, Computer Networks 229, 2023")
+@technique(
+    "dfs",
+    aliases=["block_sparse"],
+    paper="Yang, Zhao, Zhao, Xu, Computer Networks 229, 2023",
+    formula="C(x) = x without its blocks of least energy, together at most prune·|x|²; the block size that costs least",
+)
 @dataclass(frozen=True)
 class DFS(Codec):
     """Blocks that are zero are skipped; those with the least energy are made so, up to `prune` of all energy.

@@ -22,7 +22,13 @@ _SAMPLE, EXACT = 0.01, 1 << 16
 _STAGES = 4  # of the warm-up: a quarter, a sixteenth, …
 
 
-@technique("dgc", paper="Lin, Han, Mao, Wang, Dally, ICLR 2018")
+@technique(
+    "dgc",
+    paper="Lin, Han, Mao, Wang, Dally, ICLR 2018",
+    evidence="published",
+    reproduces="the warm-up's sparsities 75, 93.75, 98.4375, 99.6 and 99.9 %",
+    formula="u ← m·u + g, v ← v + u; say the k largest of |v|, there v ← 0 and u ← 0",
+)
 @dataclass(frozen=True)
 class DGC(Compressor):
     """The largest of what momentum has gathered; what is said leaves both the velocity and the sum.
@@ -30,8 +36,8 @@ class DGC(Compressor):
     The optimizer's own momentum is taken over, in its plain form (an optimizer without has none to move); local
     gradients are cut to `clip`/√N of norm, tensor by tensor; during `warmup` steps the share falls from a quarter by
     quarters to `ratio`. The threshold is estimated on a sample of large tensors, and selected again where too many
-    pass. Places are 16-bit gaps; a gap above 65,535 takes filler entries of value zero, which is a choice of ours. What
-    is not finite is said, and forgotten.
+    pass. Places are 16-bit gaps. Reading chosen: a gap above 65,535 takes filler entries of value zero. What is not
+    finite is said, and forgotten.
     """
 
     cost: ClassVar[str] = "select"

@@ -18,7 +18,11 @@ from laconic.worker import Meet
 _LEAST = 1e-8  # added to the norms of columns
 
 
-@technique("dion", paper="Ahn, Xu, Abreu, Langford, arXiv 2504.05295, 2025")
+@technique(
+    "dion",
+    paper="Ahn, Xu, Abreu, Langford, arXiv 2504.05295, 2025",
+    formula="B = M + G, P = orth(mean B·Q), R = mean B'·P, M ← B - (1-µ)P·R', Q ← R/|columns|, result √(m/q)·P·Q'",
+)
 @dataclass(frozen=True)
 class Dion(Compressor):
     """A step of power iteration on the mean of momenta that never travel; all directions of the step are as long.

@@ -19,7 +19,11 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet
 
 
-@technique("dragonn", paper="Wang, Xu, Wu, Shrivastava, Ng, ICML 2022")
+@technique(
+    "dragonn",
+    paper="Wang, Xu, Wu, Shrivastava, Ng, ICML 2022",
+    formula="as dgc, of candidates |v_i| ≥ t only those that keep slot hash(i) in a table of 4k",
+)
 @dataclass(frozen=True)
 class Dragonn(DGC):
     """As dgc, of whose candidates each takes a hashed slot of a table of `table`·k: who is overwritten is said later.

@@ -18,7 +18,11 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet
 
 
-@technique("egc", paper="Xiao et al., 2021")
+@technique(
+    "egc",
+    paper="Xiao et al., 2021",
+    formula="as dgc, with k/n = floor + (ratio - floor)·H/log2(bins), H the entropy of the histogram of v",
+)
 @dataclass(frozen=True)
 class EGC(DGC):
     """DGC's memory with momentum, where a layer's share grows with the entropy of its values' histogram.

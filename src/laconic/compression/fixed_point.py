@@ -17,7 +17,14 @@ from laconic.worker import Meet
 _WORD = 16  # bits
 
 
-@technique("gupta_fixed_point", aliases=["fixed_point"], paper="Gupta, Agrawal, Gopalakrishnan, Narayanan, ICML 2015")
+@technique(
+    "gupta_fixed_point",
+    aliases=["fixed_point"],
+    paper="Gupta, Agrawal, Gopalakrishnan, Narayanan, ICML 2015",
+    evidence="published",
+    reproduces="<2, 14> fixed point: steps of 2^-14 from -2 to 2 - 2^-14, rounded at random with the right chances",
+    formula="Q(x)_i = 2^-F·k, k at random a neighbour of 2^F·x_i, cut to 16 bits",
+)
 @dataclass(frozen=True)
 class FixedPoint(Compressor):
     """Words of 16 bits, some of them behind the point: rounded at random so that the mean is right, and cut to range.

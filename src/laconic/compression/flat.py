@@ -14,7 +14,11 @@ from laconic.registry import technique
 from laconic.worker import Meet
 
 
-@technique("flat", paper="a scope of the whole model: Shi et al. (gTop-k), 2019; Tang et al. (1-bit Adam), 2021")
+@technique(
+    "flat",
+    paper="a scope of the whole model: Shi et al. (gTop-k), 2019; Tang et al. (1-bit Adam), 2021",
+    formula="C(x_1, …, x_L joined) in place of C(x_1), …, C(x_L)",
+)
 @dataclass(frozen=True)
 class Flat(Compressor):
     """Compress all tensors of a message as one: the word `flat`, first in a chain, as in flat+topk+ef.

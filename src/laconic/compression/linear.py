@@ -21,6 +21,8 @@ _ROUNDING = 1e-6  # the share of a column below which what is left of it is nois
     aliases=["powersgd"],
     paper="Vogels, Karimireddy, Jaggi, NeurIPS 2019",
     evidence="fixture",
+    reproduces="power_sgd.npz: means and memories at ranks 1 and 2, one and two workers",
+    formula="P = orth(mean M·Q), Q ← mean M'·P, result P·Q'",
 )
 @dataclass(frozen=True)
 class PowerSGD(Compressor):
@@ -28,6 +30,7 @@ class PowerSGD(Compressor):
 
     Linear: the result is what one worker would say of the mean. Its error is what the common result does not say, so
     that it needs error feedback (power_sgd+ef). Vectors, and matrices that factors would not make smaller, go dense.
+    Reading chosen: the paper's own program, a whole iteration a step and the error of the averaged result.
     """
 
     cost: ClassVar[str] = "matmul"

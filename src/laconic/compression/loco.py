@@ -19,7 +19,11 @@ from laconic.worker import Meet
 _BLOCK = 1024  # values of the memory that share a scale
 
 
-@technique("loco", paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025")
+@technique(
+    "loco",
+    paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025",
+    formula="v = x + e, say C(v), e ← int8(e + b·(v - C(v) - e)), and 0 every so many steps",
+)
 @dataclass(frozen=True)
 class LoCo(Wrapping):
     """Error feedback with a memory that is short, follows slowly and is emptied now and then: strided_bits+loco.
@@ -86,5 +90,7 @@ named_sentence(
     paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025",
     doc="""Four bits a value to the owner of a part, who averages in float32, and a memory of eight bits at the worker.
 
-    Owners answer densely, in the place of sharded training's gather of parameters; the optimizer stays as it is.""",
+    Owners answer densely, in the place of sharded training's gather of parameters; the optimizer stays as it is.
+    Readings chosen: those of `loco`.""",
+    formula="v = x + e, q = 4 bits of v, e ← int8(e + 0.2(v - q - e)); owners answer mean q in float32",
 )

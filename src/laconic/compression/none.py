@@ -17,6 +17,7 @@ from laconic.worker import Meet
     aliases=["identity", "dense"],
     paper="plain data-parallel SGD",
     claims=[Lossless(), Payload(lambda spec, c: spec.nbytes)],
+    formula="C(x) = x",
 )
 @dataclass(frozen=True)
 class Identity(Compressor):

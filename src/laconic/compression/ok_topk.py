@@ -27,6 +27,8 @@ _MOST = 4  # times k are said at most
     aliases=["ok_topk"],
     paper="Li, Hoefler, PPoPP 2022",
     evidence="fixture",
+    reproduces="ok_topk_select.npz: thresholds, selections and memory of six steps",
+    formula="y = Σ_j (x_j where |x_j| ≥ t), result y/N where |y| ≥ T; t and T exact now and then",
 )
 @dataclass(frozen=True)
 class OkTopK(Compressor):

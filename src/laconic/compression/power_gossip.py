@@ -16,7 +16,13 @@ from laconic.registry import knob, technique
 from laconic.worker import Edge, Meet, Meets
 
 
-@technique("power_gossip", paper="Vogels, Karimireddy, Jaggi, NeurIPS 2020", evidence="fixture")
+@technique(
+    "power_gossip",
+    paper="Vogels, Karimireddy, Jaggi, NeurIPS 2020",
+    evidence="fixture",
+    reproduces="power_gossip.npz: a chain of three, ranks 1 and 2, call by call",
+    formula="p = (X_j - X_i)·q with q orthonormal, next step q = (X_j - X_i)'·p; X_i ← X_i + w·p·q'",
+)
 @dataclass(frozen=True)
 class PowerGossip(Compressor):
     """Neighbours send products of their own matrices with a common factor: the difference of these is theirs.
@@ -24,7 +30,7 @@ class PowerGossip(Compressor):
     For each edge and matrix both ends hold the same factors p and q. In turns, q is made orthonormal and p becomes
     (X_hi - X_lo)·q, or p is and q becomes (X_hi - X_lo)'·p: half a power iteration on the difference a step, which p·q'
     approximates, and no memory, since what is not said stays in the models. Vectors go as they are; the first step,
-    before which all models are equal, is silent.
+    before which all models are equal, is silent. Reading chosen: the published program's turns.
     """
 
     cost: ClassVar[str] = "matmul"

@@ -45,7 +45,11 @@ def bisected(size: Tensor, k: int) -> tuple[float, bool]:
     return limit, False
 
 
-@technique("redsync", paper="Fang, Fu, Yang, Hsieh, JPDC 133, 2019")
+@technique(
+    "redsync",
+    paper="Fang, Fu, Yang, Hsieh, JPDC 133, 2019",
+    formula="as dgc, k to 2k values above a bisected threshold; quantized: all of one sign, as their mean",
+)
 @dataclass(frozen=True)
 class RedSync(DGC):
     """As dgc, with a search that fits the tensor: small ones go dense, medium ones are trimmed before the largest are

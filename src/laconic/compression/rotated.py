@@ -26,6 +26,9 @@ from laconic.worker import Meet
     aliases=["klevel"],
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
     claims=[Unbiased(), Payload(lambda spec, c: -(-spec.numel * (c.levels - 1).bit_length() // 8) + 8)],
+    evidence="published",
+    reproduces="k levels cut the error by (k - 1)²: by 9, 225 and 65,025 for k = 4, 16 and 256",
+    formula="Q(x)_i = lo + (hi - lo)·r/(k-1), r at random a neighbour of (k-1)(x_i - lo)/(hi - lo)",
 )
 @dataclass(frozen=True)
 class KLevel(Codec):
@@ -73,6 +76,7 @@ class KLevel(Codec):
     aliases=["rotated"],
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
     claims=[Unbiased()],
+    formula="Q(x) = D·H·q(H·D·x), H Walsh–Hadamard, D random signs that all share, q = klevel",
 )
 @dataclass(frozen=True)
 class Rotated(KLevel):

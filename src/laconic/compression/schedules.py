@@ -17,7 +17,12 @@ SHAPES = ("exponential", "linear", "stairs")
 _STAIRS = 4
 
 
-@technique("ramp", paper="Lin et al. (DGC), ICLR 2018: sparsity that grows in a warm-up", aliases=["ratio_schedule"])
+@technique(
+    "ramp",
+    paper="Lin et al. (DGC), ICLR 2018: sparsity that grows in a warm-up",
+    aliases=["ratio_schedule"],
+    formula="C of ratio start·(end/start)^(t/T) in step t < T, of its own ratio after",
+)
 @dataclass(frozen=True)
 class Ramp(Wrapping):
     """The share of what is said goes from `start` to the compressor's own in so many steps: the word `ramp`, which

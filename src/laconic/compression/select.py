@@ -131,6 +131,10 @@ class Selected(Codec):
     def ragged(self) -> bool:  # type: ignore[override]
         return self.selector.ragged
 
+    @property
+    def left_out(self) -> float:  # type: ignore[override]
+        return self.selector.left_out
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return self._say(x.reshape(-1), meet)[0]
 
@@ -143,7 +147,7 @@ class Selected(Codec):
         return payload
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        dense = torch.zeros(shape, device=payload.device)
+        dense = torch.full(shape, self.left_out, device=payload.device)
         self.add(dense, payload, meet)
         return dense
 

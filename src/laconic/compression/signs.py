@@ -22,14 +22,17 @@ from laconic.worker import Meet, Meets
     "sign_sgd",
     aliases=["signsgd", "sign"],
     paper="Bernstein et al., ICML 2018; majority vote: ICLR 2019",
+    evidence="published",
+    reproduces="Karimireddy et al.: on ε|x + y| + |x - y| from (1, 1), x + y stays 2 and the loss never falls",
+    formula="sign(Σ_m sign(x_m))",
 )
 @dataclass(frozen=True)
 class SignSGD(Compressor):
     """Everybody sends signs and gets the sign of the majority, which is what the optimizer sees as the gradient.
 
-    Two hops: the owner of a part counts votes and answers with one bit each. Zero counts as positive, and so does a
-    tie, since a bit has no third value. Magnitudes never travel: the learning rate carries all scale. Without memory it
-    need not converge (see `ef_signsgd`); what is not a number votes against.
+    Two hops: the owner of a part counts votes and answers with one bit each. Magnitudes never travel: the learning rate
+    carries all scale. Without memory it need not converge (see `ef_signsgd`); what is not a number votes against.
+    Reading chosen: zero counts as positive, and so does a tie, since a bit has no third value.
     """
 
     @property
@@ -66,6 +69,9 @@ class SignSGD(Compressor):
     "scaled_sign",
     paper="Karimireddy et al., ICML 2019",
     claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 4)],
+    evidence="published",
+    reproduces="|C(v) - v|² = (1 - |v|₁²/(d|v|₂²))|v|², an equality: 1/50 for (3, 4)",
+    formula="C(x) = (|x|₁/n)·sign(x)",
 )
 @dataclass(frozen=True)
 class ScaledSign(Codec):
@@ -112,7 +118,12 @@ named_sentence(
     aliases=["ef_sign_sgd"],
     paper="Karimireddy et al., ICML 2019",
     evidence="fixture",
-    doc="Signs with one scale a tensor, and a memory in changes of parameters: what sign_sgd never says comes later.",
+    reproduces="ef_signsgd.npz: scale, decoded message and memory, step by step",
+    doc="""Signs with one scale a tensor, and a memory in changes of parameters: what sign_sgd never says comes later.
+
+    Reading chosen: with several workers each has a memory, and messages are averaged.
+    """,
+    formula="p = lr·g + e, Δ = (|p|₁/n)·sign(p), e ← p - Δ, x ← x - mean Δ",
 )
 
 
@@ -120,6 +131,7 @@ named_sentence(
     "one_bit",
     paper="Seide et al., Interspeech 2014",
     claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 8 * c.columns(torch.Size(spec.shape)))],
+    formula="Q(x)_ij = mean of column j where it is ≥ 0 if x_ij ≥ 0, else mean of where it is not",
 )
 @dataclass(frozen=True)
 class OneBit(Codec):
@@ -179,6 +191,9 @@ named_sentence(
     axis="compression",
     paper="Seide et al., Interspeech 2014",
     evidence="fixture",
+    reproduces="one_bit_sgd.npz: bits, both means and memory, step by step",
     doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
-    AdaGrad, growing batches and double buffering are other words' work.""",
+    AdaGrad, growing batches and double buffering are other words' work. Readings chosen: columns as in `one_bit`, and
+    no dense start (phases write one).""",
+    formula="v = g + e, q = the column's mean above or below 0, e ← v - q; owners do the same with mean q",
 )

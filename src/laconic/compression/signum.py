@@ -14,7 +14,11 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet
 
 
-@technique("signum", paper="Bernstein et al., ICML 2018")
+@technique(
+    "signum",
+    paper="Bernstein et al., ICML 2018",
+    formula="m ← βm + (1-β)g, result sign(Σ over workers of sign(m))",
+)
 @dataclass(frozen=True)
 class Signum(SignSGD):
     """signSGD with momentum: each worker votes with the sign of the moving average of its own gradients.

@@ -18,7 +18,12 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet
 
 
-@technique("fft_sparse", aliases=["fft"], paper="Wang et al., HPDC 2020")
+@technique(
+    "fft_sparse",
+    aliases=["fft"],
+    paper="Wang et al., HPDC 2020",
+    formula="C(x) = IFFT(k largest |X| of X = FFT(x), their parts in floats of a few bits)",
+)
 @dataclass(frozen=True)
 class FFTSparse(Codec):
     """The Fourier coefficients of largest magnitude, marked in a bitmap, in floats of a few bits.

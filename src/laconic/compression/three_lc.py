@@ -16,7 +16,13 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet
 
 
-@technique("three_lc", paper="Lim, Andersen, Kaminsky, MLSys 2019")
+@technique(
+    "three_lc",
+    paper="Lim, Andersen, Kaminsky, MLSys 2019",
+    evidence="published",
+    reproduces="1.6 bits a ternary value, and 70 zeros in a byte: 280 times less than floats",
+    formula="Q(x)_i = M·sign(x_i) where |x_i| ≥ M/2, else 0; M = s·max|x|",
+)
 @dataclass(frozen=True)
 class ThreeLC(Codec):
     """-M, 0 or M, where M is a multiple of the largest magnitude: five to a byte, and up to seventy zeros in one.

@@ -39,6 +39,8 @@ def above(threshold: float) -> float:
     aliases=["hard_limit"],
     paper="Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, NeurIPS 2021",
     evidence="fixture",
+    reproduces="hard_threshold.npz: counts, mean and memories of two workers",
+    formula="C(x)_i = x_i where |x_i| ≥ λ, else 0; λ = 1/(2√k) in all steps",
 )
 @dataclass(frozen=True)
 class HardThreshold(Selector):
@@ -67,7 +69,11 @@ class HardThreshold(Selector):
         return passing(x, 0.5 / math.sqrt(self.count(x.numel())) if self.limit is None else self.limit)
 
 
-@technique("strom", paper="Strom, Interspeech 2015")
+@technique(
+    "strom",
+    paper="Strom, Interspeech 2015",
+    formula="C(x)_i = τ·sign(x_i) where |x_i| > τ, else 0",
+)
 @dataclass(frozen=True)
 class Strom(Codec):
     """Plus or minus one quantum, where the memory exceeds it: the rate of a weight's updates adapts, not their size.
@@ -187,6 +193,8 @@ def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -
     "sidco",
     paper="Abdelmoniem, Elzanaty, Alouini, Canini, MLSys 2021",
     evidence="fixture",
+    reproduces="sidco.npz: thresholds and counts of four fits, stages after every step",
+    formula="C(x)_i = x_i where |x_i| > t, else 0; t fitted to |x| in stages, so that about k pass",
 )
 @dataclass(frozen=True)
 class SIDCo(Compressor):

@@ -15,7 +15,12 @@ from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets
 
 
-@technique("two_hop", aliases=["twohop"], paper="Seide et al., Interspeech 2014; Tang et al. (1-bit Adam), ICML 2021")
+@technique(
+    "two_hop",
+    aliases=["twohop"],
+    paper="Seide et al., Interspeech 2014; Tang et al. (1-bit Adam), ICML 2021",
+    formula="owner j: y_j = C(mean_i C(part j of x_i)); result y_1, …, y_N joined",
+)
 @dataclass(frozen=True)
 class TwoHop(Wrapping):
     """Meet in two hops in place of a gather: the word `two_hop`, which wraps the codec before it.

@@ -22,6 +22,7 @@ from laconic.worker import Meet
     aliases=["zrl"],
     paper="Robinson and Cherry, Proc. IEEE 55(3), 1967; as in DGC, ICLR 2018 and 3LC, MLSys 2019",
     claims=[Lossless()],
+    formula="C(x) = x, as what is not 0 and the number of zeros before each",
 )
 @dataclass(frozen=True)
 class ZeroRunLength(Codec):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laconic.architecture.base import Carrying
 from laconic.compression.base import Exchange, Outcome
-from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request, Scatter, Swap
+from laconic.worker import Gather, GatherRagged, Handle, Pass, Reduce, Request, Scatter, Swap
 
 Journey = Generator[list[Handle], list[Any], Any]
 
@@ -133,7 +133,7 @@ class _Batch:
         if len(self.members) == 1:
             return {self.members[0]: result}
         lengths = [shape.numel() for shape in self.shapes]
-        if isinstance(self.request, Reduce | Swap):
+        if isinstance(self.request, Reduce | Pass | Swap):
             parts = [part.view(shape) for part, shape in zip(result.split(lengths), self.shapes, strict=True)]
         else:
             size = result.shape[0]
@@ -156,7 +156,7 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
     return batches
 
 
-_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, Swap)
+_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, Pass, Swap)
 """What several tensors may ask for in one message."""
 
 
@@ -170,7 +170,9 @@ def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
         return Scatter(torch.cat([x.reshape(len(x), -1) for x in tensors], dim=1))
     if isinstance(first, Reduce):
         return Reduce(_flat(tensors), first.op)
-    return Swap(_flat(tensors)) if isinstance(first, Swap) else Gather(_flat(tensors))
+    if isinstance(first, Pass | Swap):
+        return type(first)(_flat(tensors))
+    return Gather(_flat(tensors))
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

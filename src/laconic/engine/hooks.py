@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 class EndsBackward(Protocol):
@@ -26,7 +26,8 @@ class EndsBackward(Protocol):
 class BackwardHooks:
     """Calls `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass.
 
-    `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised.
+    `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised. Where
+    `skips()` and nothing that a forward pass used requires a gradient, its outputs do, so that backward has an end.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class BackwardHooks:
         on_gradient: Callable[[int], None],
         on_end: Callable[[], None],
         on_abandoned: Callable[[], None],
+        skips: Callable[[], bool] = lambda: False,
     ) -> None:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._pass: int | None = None
@@ -45,7 +47,7 @@ class BackwardHooks:
         self._removable = [
             p.register_post_accumulate_grad_hook(partial(self._gradient, i)) for i, p in enumerate(parameters)
         ]
-        self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output)))
+        self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output, skips)))
 
     def remove(self) -> None:
         for handle in self._removable:
@@ -82,19 +84,32 @@ class OnForward:
     """Notices a forward pass and marks its outputs. A copy or pickle of the model (an EMA, say) gets an idle one."""
 
     def __init__(
-        self, on_forward: Callable[[], None] | None = None, on_output: Callable[[Tensor], None] | None = None
+        self,
+        on_forward: Callable[[], None] | None = None,
+        on_output: Callable[[Tensor], None] | None = None,
+        skips: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._on_forward, self._on_output = on_forward, on_output
+        self._on_forward, self._on_output, self._skips = on_forward, on_output, skips
 
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         if self._on_forward is None or self._on_output is None:
-            return
+            return None
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return  # a compiled backward is one node: its first gradient marks the pass
+            return None  # a compiled backward is one node: its first gradient marks the pass
         self._on_forward()
+        revived = self._skips() and not any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves(outputs))
+        if revived:
+            outputs = tree_map(_requiring, outputs)
         for leaf in tree_leaves(outputs):
-            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
+            if isinstance(leaf, Tensor) and (leaf.grad_fn is not None or (revived and leaf.requires_grad)):
                 leaf.register_hook(self._on_output)
+        return outputs if revived else None
 
     def __reduce__(self) -> tuple[type[OnForward], tuple[()]]:
         return OnForward, ()
+
+
+def _requiring(output: Any) -> Any:
+    """The same output, with a gradient that ends there."""
+    floating = isinstance(output, Tensor) and output.is_floating_point()
+    return output.detach().requires_grad_() if floating else output

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from laconic.worker import Gather, GatherRagged, Merge, Reduce, Scatter, Swap, Tell
+from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, Swap, Tell
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Meeting:
 
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge:
         return Merge(tensor, combine)
+
+    def pass_on(self, tensor: Tensor) -> Pass:
+        return Pass(tensor)
 
     @property
     def _everyone(self) -> str:

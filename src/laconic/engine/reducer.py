@@ -10,7 +10,7 @@ unused on one rank gets the others' average, one unused everywhere keeps no grad
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,7 @@ class Buffer:
         self.dense_start = sum(specs[i].numel for i in compressed)
         self.dense_end = sum(specs[i].numel for i in self.members)
         self.waiting = set(self.members)
+        self.skipped: frozenset[int] = frozenset()  # of which nothing travels in this pass
         self.departed: Departed | None = None
         self._parameters = {i: parameters[i] for i in self.members}
 
@@ -88,16 +89,27 @@ class Reducer:
         self._next = 0
         self._step = 0
 
-    def begin(self, step: int, share_of_sum: float = 1.0) -> None:
+    def begin(self, step: int, share_of_sum: float = 1.0, weights: Mapping[int, float] | None = None) -> None:
         """A backward pass whose gradients will travel is about to bring its first; where they are the sum of several
-        passes, a share of it travels."""
+        passes, a share of it travels. `weights` multiply gradients; of those at zero nothing is awaited or sent."""
         self._step = step
-        self._active = [b for b in self.buffers if any(t.sync.averages_gradients(step) for t in b.tiers)]
+        weights = weights or {}
+        skipped = frozenset(i for i, weight in weights.items() if weight == 0)
+        self._active = [
+            b
+            for b in self.buffers
+            if any(t.sync.averages_gradients(step) for t in b.tiers) and not skipped.issuperset(b.members)
+        ]
         for buffer in self._active:
             innermost = buffer.tiers[0]
             share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
             self._scales.update(dict.fromkeys(buffer.compressed, share_of_sum))
             self._scales.update(dict.fromkeys(buffer.dense, share_of_sum * share))
+            buffer.skipped = skipped.intersection(buffer.members)
+            buffer.waiting -= buffer.skipped
+        for i, weight in weights.items():
+            if i in self._scales:
+                self._scales[i] *= weight
         self._next = 0
         self._turns.enter(self, self._send_complete)
 
@@ -138,6 +150,8 @@ class Reducer:
             flags = self._active[-1].control.float().cpu()
         for buffer in self._active:
             for i, place in buffer.places.items():
+                if i in buffer.skipped:
+                    continue
                 if self._touched[i] or (flags is not None and flags[i] != 0):
                     self._parameters[i].grad = place
         self.forget()
@@ -146,7 +160,7 @@ class Reducer:
         """Ready for the next backward pass."""
         self._turns.leave(self)
         for buffer in self._active:
-            buffer.waiting = set(buffer.members)
+            buffer.waiting, buffer.skipped = set(buffer.members), frozenset()
             buffer.departed = None
         self._touched = [False] * len(self._parameters)
         self._scales.clear()
@@ -203,13 +217,15 @@ class Reducer:
         """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it.
 
         The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. A
-        tier that compresses other tensors has its dense part gathered and put back.
+        tier that compresses other tensors has its dense part gathered and put back, and so has a pass that skips some.
         """
         end = len(buffer.storage) if carries_control else buffer.dense_end
-        if compressed == buffer.compressed:
+        if buffer.skipped:
+            compressed = [i for i in compressed if i not in buffer.skipped]
+        if compressed == buffer.compressed and not buffer.skipped:
             parts = [buffer.storage[buffer.dense_start : end]]
         else:
-            parts = [buffer.places[i] for i in buffer.members if i not in compressed]
+            parts = [buffer.places[i] for i in buffer.members if i not in compressed and i not in buffer.skipped]
             parts.append(buffer.storage[buffer.dense_end : end])
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         if tier is not buffer.tiers[0]:

@@ -42,6 +42,11 @@ class Section:
                     "write the schedule there"
                 )
         for tier in self.tiers:
+            if tier.sync.skips and tier.compressor.joins:
+                raise StrategyError(
+                    f"`{tier.sentence}` joins tensors that are not all there in every step; write a compression of "
+                    "single tensors, as topk(0.01)+ef"
+                )
             tier.sync_state = tier.sync.init(self.seen_by(tier))
 
     @property

@@ -26,6 +26,7 @@ from laconic.engine.replicate import broadcast_tensors
 from laconic.engine.sections import Section, in_order
 from laconic.engine.serving import Shards, address_of, refuse_levels
 from laconic.engine.shared import share
+from laconic.engine.skipping import Skipping
 from laconic.engine.sparse import average_sparse
 from laconic.engine.taken import Taken
 from laconic.engine.tiers import Stack, Tier, active_conditions, govern
@@ -82,6 +83,7 @@ class Session:
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self.sections: list[Section] = []
         self._taken = Taken(optimizer)
+        self._skipping = Skipping(self.parameters.dense)
         self._arrange()
         self._hooks = BackwardHooks(
             worker,
@@ -91,7 +93,9 @@ class Session:
             self.gradient_ready,
             self.backward_ended,
             self._on_abandoned,
+            lambda: bool(self._skipping.skipped),
         )
+        self._weigh()
 
     # ------------------------------------------------------------------------------------------ arrangement
 
@@ -122,6 +126,11 @@ class Session:
                 "sentence, without a map or tiers around it"
             )
         self._micro_batches = max(tier.sync.micro_batches for tier in self._tiers)
+        if self._micro_batches > 1 and any(tier.sync.skips for tier in self._tiers):
+            raise ContractError(
+                f"`{self.strategy}` sums gradients over steps and skips others in each: add them up in one step, "
+                "inside `with model.no_sync():`"
+            )
         merged = in_order([section.messages(self._arrival) for section in self.sections], self._arrival)
         messages = [(message, self.sections[which].tiers) for which, message in merged]
         self.reducer = Reducer(self.parameters.dense, self.parameters.specs, messages, Turns.of(self.worker))
@@ -203,7 +212,26 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ backward
 
+    def _weigh(self) -> None:
+        """Ask the rules which gradients the coming step needs; those of the others are not computed."""
+        weights: dict[int, float] = {}
+        for section in self.sections:
+            for tier in section.tiers:
+                if tier.sync.skips:
+                    found = tier.sync.weights(section.seen_by(tier), tier.sync_state)
+                    for i, weight in zip(section.members, found, strict=True):
+                        weights[i] = weights.get(i, 1.0) * weight
+        self._skipping.decide(weights)
+
+    def _begin(self) -> None:
+        self._in_backward = True
+        self._nonfinite = None
+        self.reducer.begin(self.steps, 1 / (self._summed + 1), self._skipping.weights)
+
     def gradient_ready(self, i: int) -> None:
+        if i in self._skipping.skipped:  # the script has switched it on again: it does not count
+            self.parameters.trainable[i].grad = None
+            return
         self.worker.computed("backward", *self.parameters.share(i))
         dense = i < len(self.parameters.dense)
         if not self.syncing or self._only_adds():
@@ -216,23 +244,28 @@ class Session:
                     f"a second backward() before step() would be remembered twice by `{self.strategy}`: accumulate "
                     "inside `with model.no_sync():` and let only the last backward of a step talk"
                 )
-            self._in_backward = True
-            self._nonfinite = None
-            self.reducer.begin(self.steps, 1 / (self._summed + 1))
+            self._begin()
         if self._options.refuse_nonfinite:
             self._look_at(self.parameters.trainable[i])
         if dense:
             self.reducer.ready(i)
 
     def backward_ended(self) -> None:
+        skipped = self._skipping.skipped
+        for i in skipped:  # of a layer's backward, half is the gradient of its input
+            self.worker.computed("backward", self.parameters.share(i)[0] / 2)
+        silent = skipped and not self._in_backward and self.syncing
+        if silent and self._skipping.some_are_needed(self.parameters.trainable):
+            self._begin()  # all that this worker has used is skipped; others may wait for its zeros
         if not self._in_backward:
             return
         arrival = self.reducer.arrival
         leftovers, self._leftovers = self._leftovers, []
         try:
             journeys = self.reducer.finish()
-            extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if journeys else []
-            if journeys and self.collective:
+            travels = bool(journeys or skipped)
+            extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if travels else []
+            if travels and self.collective:
                 extras.append(Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()])))
             if self._options.refuse_nonfinite:
                 extras.append(verdict := Departed(self._agree_on_nonfinite()))
@@ -249,7 +282,7 @@ class Session:
                 f"a gradient of step {self.steps} is NaN or infinite on at least one worker; lower the learning rate, "
                 'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
             )
-        if journeys and self.collective and not self._observed_arrival:
+        if journeys and self.collective and not self._observed_arrival and not skipped:
             self._observe(arrival)
 
     def _on_abandoned(self) -> None:
@@ -318,6 +351,7 @@ class Session:
         self.steps += 1
         self.gradients_dropped()
         self._turn_phases()
+        self._weigh()
 
     def settle(self) -> None:
         """What is under way arrives, and workers that have drifted apart meet."""
@@ -388,6 +422,7 @@ class Session:
     def close(self) -> None:
         """Let go of the model; servers are told, so that nobody waits there for this worker."""
         self._hooks.remove()
+        self._skipping.release()
         self._taken.give_back()
         drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
@@ -429,6 +464,7 @@ class Session:
                 tier.memory, tier.sync_state = saved["memory"], saved["sync"]
                 tier.flights = {name: Departed(_brought(result)) for name, result in saved["flights"].items()}
         self.steer(*state["steered"])
+        self._weigh()
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""

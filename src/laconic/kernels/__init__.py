@@ -22,15 +22,18 @@ __all__ = [
     "bucket_scales",
     "feed_signs",
     "integers",
+    "pack_numbers",
     "pack_signs",
     "quantize",
     "quantize_in_nibbles",
     "rows_summed",
     "select",
     "uniform",
+    "unpack_numbers",
 ]
 
 _LEAST = 4096  # elements below which calling a compiled body does not pay
+_FEW = 32  # the same where the reference takes many operations
 
 
 @cache
@@ -44,9 +47,13 @@ def _cpu() -> Any:
 
 def _body(*tensors: Tensor) -> Any:
     """The compiled bodies, if these tensors can take them."""
-    x = tensors[0]
-    fits = all(t.device.type == "cpu" and t.is_contiguous() and t.dtype == torch.float32 for t in tensors)
-    return _cpu() if fits and x.numel() >= _LEAST else None
+    single = all(t.dtype == torch.float32 for t in tensors)
+    return _fitting(tensors[0].numel(), *tensors) if single else None
+
+
+def _fitting(count: int, *tensors: Tensor, least: int = _LEAST) -> Any:
+    fits = all(t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+    return _cpu() if fits and count >= least else None
 
 
 def bucket_scales(x: Tensor, bucket: int, norm: str) -> Tensor:
@@ -113,6 +120,24 @@ def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key:
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     body = _body(x)
     return reference.select(x, threshold) if body is None else body.selected(x, threshold)
+
+
+def pack_numbers(codes: Tensor, bits: int) -> Tensor:
+    body = _fitting(codes.numel(), codes, least=_FEW)
+    if body is None:
+        return reference.pack_numbers(codes, bits)
+    packed = torch.empty(-(-codes.numel() * bits // 8), dtype=torch.uint8)
+    body.run(body.pack_numbers, codes.numel(), 8, codes, bits, packed)
+    return packed
+
+
+def unpack_numbers(packed: Tensor, bits: int, count: int) -> Tensor:
+    body = _fitting(count, packed, least=_FEW)
+    if body is None:
+        return reference.unpack_numbers(packed, bits, count)
+    codes = torch.empty(count, dtype=torch.int64)
+    body.run(body.unpack_numbers, count, 8, packed, bits, codes)
+    return codes
 
 
 for _name in __all__:

@@ -228,3 +228,35 @@ def selected(x: torch.Tensor, threshold: float) -> tuple[torch.Tensor, torch.Ten
     into = [(places.numpy()[home], values.numpy()[home], *span) for home, span in zip(homes, spans, strict=True)]
     _map(lambda part: select(array, least, *part), into)
     return places, values
+
+
+@_compiled
+def pack_numbers(codes, bits, packed, first, last):  # type: ignore[no-untyped-def]
+    """Eight numbers take `bits` bytes."""
+    for group in range(first, last):
+        held, waiting, byte = np.int64(0), 0, group * bits
+        for i in range(8 * group, min(8 * group + 8, codes.size)):
+            held |= codes[i] << waiting
+            waiting += bits
+            while waiting >= 8:
+                packed[byte] = held & 0xFF
+                held >>= 8
+                waiting -= 8
+                byte += 1
+        if waiting > 0:
+            packed[byte] = held & 0xFF
+
+
+@_compiled
+def unpack_numbers(packed, bits, codes, first, last):  # type: ignore[no-untyped-def]
+    mask = (np.int64(1) << bits) - 1
+    for group in range(first, last):
+        held, waiting, byte = np.int64(0), 0, group * bits
+        for i in range(8 * group, min(8 * group + 8, codes.size)):
+            while waiting < bits:
+                held |= np.int64(packed[byte]) << waiting
+                waiting += 8
+                byte += 1
+            codes[i] = held & mask
+            held >>= bits
+            waiting -= bits

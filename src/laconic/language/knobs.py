@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar
 
 from laconic.errors import StrategyError
@@ -146,6 +147,11 @@ class Knob:
 
 def knobs(word: type) -> tuple[Knob, ...]:
     """The hyper-parameters of a word class, in the order in which a sentence gives them."""
+    return _knobs(word)
+
+
+@cache
+def _knobs(word: Any) -> tuple[Knob, ...]:
     found = []
     for spec in fields(word):
         annotation = spec.type if isinstance(spec.type, str) else inspect.formatannotation(spec.type)

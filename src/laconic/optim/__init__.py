@@ -1,6 +1,7 @@
-"""Optimizers for large batches: layer-wise rates, as plain `torch.optim.Optimizer`s that any sentence distributes."""
+"""Optimizers for large batches and rare meetings, as plain `torch.optim.Optimizer`s that any sentence distributes."""
 
 from laconic.optim.lamb import LAMB
 from laconic.optim.lars import LARS
+from laconic.optim.muon import Muon, matrices_apart
 
-__all__ = ["LAMB", "LARS"]
+__all__ = ["LAMB", "LARS", "Muon", "matrices_apart"]

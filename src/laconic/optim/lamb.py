@@ -18,6 +18,8 @@ class LAMB(Layerwise):
     phi is the identity, or clips to `norm_bounds`; the ratio is 1 where a norm is 0. A "layer" is a parameter tensor. A
     group with `adapt=False` takes ratio = 1, which is AdamW with these betas and eps (and weight decay as the group
     says). The paper scales the rate with the square root of the batch and warms up; that is the schedule's matter.
+    1-bit LAMB goes without bias correction and keeps the ratio within `ratio_bounds` (0.01 to 10); for it a mean of
+    each layer's ratios is kept, fading by 0.9 in a step.
     """
 
     def __init__(
@@ -29,27 +31,38 @@ class LAMB(Layerwise):
         weight_decay: float = 0.01,
         norm_bounds: tuple[float, float] | None = None,
         adapt: bool = True,
+        bias_correction: bool = True,
+        ratio_bounds: tuple[float, float] | None = None,
     ) -> None:
         not_negative(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
-        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**settings, "norm_bounds": norm_bounds, "adapt": adapt})
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "norm_bounds": norm_bounds}
+        more = {"adapt": adapt, "bias_correction": bias_correction, "ratio_bounds": ratio_bounds}
+        super().__init__(params, settings | more)
 
     def _step(self, w: Tensor, g: Tensor, group: dict[str, Any]) -> None:
         state = self.state[w]
         if not state:
             state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(w), exp_avg_sq=torch.zeros_like(w))
+            state["ratio"] = w.new_zeros(())
         beta1, beta2 = group["betas"]
         state["step"] += 1
         t = float(state["step"])
         m = state["exp_avg"].lerp_(g, 1 - beta1)
         v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        u = (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + group["eps"])
+        lacking = (1 - beta1**t, 1 - beta2**t) if group["bias_correction"] else (1.0, 1.0)
+        u = (m / lacking[0]) / ((v / lacking[1]).sqrt() + group["eps"])
         if group["weight_decay"]:
             u.add_(w, alpha=group["weight_decay"])
-        w.sub_(u * (group["lr"] * _ratio(w, u, group["norm_bounds"]) if group["adapt"] else group["lr"]))
+        if group["adapt"]:
+            ratio = _ratio(w, u, group["norm_bounds"], group["ratio_bounds"])
+            state["ratio"].lerp_(ratio, 0.1)
+            u *= ratio
+        w.sub_(group["lr"] * u)
 
 
-def _ratio(w: Tensor, u: Tensor, bounds: tuple[float, float] | None) -> Tensor:
+def _ratio(w: Tensor, u: Tensor, norms: tuple[float, float] | None, bounds: tuple[float, float] | None) -> Tensor:
     size, length = w.norm(), u.norm()
-    phi = size if bounds is None else size.clamp(*bounds)
-    return torch.where((size > 0) & (length > 0), phi / length, torch.ones_like(size))
+    ratio = (size if norms is None else size.clamp(*norms)) / length
+    if bounds is not None:
+        ratio = ratio.clamp(*bounds)
+    return torch.where((size > 0) & (length > 0), ratio, torch.ones_like(size))

@@ -36,9 +36,9 @@ def as_text(comparison: Comparison) -> str:
     """The whole page: how it was made, the regime, the table, failures, how to read it."""
     columns = _columns(comparison)
     cells = [[column.cell(line) for column in columns] for line in comparison.lines]
-    table = _aligned([column.heading for column in columns], cells)
+    table = aligned([column.heading for column in columns], cells)
     failures = [f"FAILED  {line.name}: {line.error}" for line in comparison.lines if line.error is not None]
-    parts = [*_head(comparison), "", *table, *([""] if failures else []), *failures, "", *_legend(comparison)]
+    parts = [*made_how(comparison), "", *table, *([""] if failures else []), *failures, "", *_legend(comparison)]
     return "\n".join(parts) + "\n"
 
 
@@ -46,14 +46,13 @@ def as_csv(lines: Iterable[Line]) -> str:
     """Every number in SI units, with its spread and its ratio's."""
     lines = list(lines)
     metrics = list(dict.fromkeys(name for line in lines for name in line.final))
+    names = [*(_UNITS.get(name, name) for name in _NUMBERS), *(f"final_{metric}" for metric in metrics)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["strategy", *_csv_headings(metrics), "runs", "runs_at_target", "timed_blocks", "bytes_by", "error"]
-    )
+    writer.writerow(["strategy", *csv_headings(names), "runs", "runs_at_target", "timed_blocks", "bytes_by", "error"])
     for line in lines:
-        numbers = [part for name in _NUMBERS for part in _csv_quantity(getattr(line, name))]
-        finals = [part for metric in metrics for part in _csv_quantity(line.final.get(metric))]
+        numbers = [part for name in _NUMBERS for part in csv_quantity(getattr(line, name))]
+        finals = [part for metric in metrics for part in csv_quantity(line.final.get(metric))]
         rest = [line.runs, line.reached, line.blocks, line.counter or "", line.error or ""]
         writer.writerow([line.name, *numbers, *finals, *rest])
     return out.getvalue()
@@ -62,7 +61,7 @@ def as_csv(lines: Iterable[Line]) -> str:
 # ------------------------------------------------------------------------------------------------ text
 
 
-def _head(comparison: Comparison) -> list[str]:
+def made_how(comparison: Comparison) -> list[str]:
     settings = comparison.settings
     flag = " (--quick)" if settings.quick else ""
     if settings.tuning is None:
@@ -101,27 +100,27 @@ def _columns(comparison: Comparison) -> list[Column]:
     columns = [
         Column("strategy", lambda line: line.name),
         Column("ms/step [spread]", lambda line: _with_spread(line.step_seconds, 1e-3)),
-        Column("× [spread]", lambda line: _ratio(line.step_seconds, spread=True)),
+        Column("× [spread]", lambda line: ratio(line.step_seconds, spread=True)),
         Column("computing", lambda line: _spread(line.computing_seconds, 1e-3)),
-        Column("exposed ms", lambda line: _value(line.exposed_seconds, 1e-3)),
-        Column("×", lambda line: _ratio(line.exposed_seconds)),
-        Column("sent MB/step", lambda line: _value(line.sent_bytes, 1e6)),
-        Column("received", lambda line: _value(line.received_bytes, 1e6)),
-        Column("×", lambda line: _ratio(line.sent_bytes)),
+        Column("exposed ms", lambda line: value(line.exposed_seconds, 1e-3)),
+        Column("×", lambda line: ratio(line.exposed_seconds)),
+        Column("sent MB/step", lambda line: value(line.sent_bytes, 1e6)),
+        Column("received", lambda line: value(line.received_bytes, 1e6)),
+        Column("×", lambda line: ratio(line.sent_bytes)),
     ]
     metrics = [comparison.target[0]] if comparison.target else list(comparison.lines[0].final)[:2]
     several = comparison.lines[0].runs > 1
     for metric in metrics:
         columns += [
-            Column(f"final {metric}", lambda line, metric=metric: _value(line.final.get(metric), 1.0)),  # type: ignore[misc]
-            Column("×", lambda line, metric=metric: _ratio(line.final.get(metric), several)),  # type: ignore[misc]
+            Column(f"final {metric}", lambda line, metric=metric: value(line.final.get(metric), 1.0)),  # type: ignore[misc]
+            Column("×", lambda line, metric=metric: ratio(line.final.get(metric), several)),  # type: ignore[misc]
         ]
     if comparison.target is not None:
         columns += [
             Column("s to target", lambda line: _to_target(line, line.seconds_to_target, 1.0)),
-            Column("×", lambda line: _ratio(line.seconds_to_target, several)),
+            Column("×", lambda line: ratio(line.seconds_to_target, several)),
             Column("MB to target", lambda line: _to_target(line, line.bytes_to_target, 1e6)),
-            Column("×", lambda line: _ratio(line.bytes_to_target, several)),
+            Column("×", lambda line: ratio(line.bytes_to_target, several)),
         ]
     return columns
 
@@ -161,7 +160,7 @@ def _legend(comparison: Comparison) -> list[str]:
     return [*notes, f"folder: {shown(comparison.folder)}"]
 
 
-def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+def aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[k]) for row in (headings, *cells)) for k in range(len(headings))]
 
     def laid(row: Sequence[str]) -> str:
@@ -174,7 +173,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
 
 
-def _value(quantity: Quantity | None, unit: float) -> str:
+def value(quantity: Quantity | None, unit: float) -> str:
     return _MISSING if quantity is None else _number(quantity.value.middle / unit)
 
 
@@ -189,7 +188,7 @@ def _with_spread(quantity: Quantity | None, unit: float) -> str:
     return f"{_number(v.middle)} [{_number(v.low)}–{_number(v.high)}]"
 
 
-def _ratio(quantity: Quantity | None, spread: bool = False) -> str:
+def ratio(quantity: Quantity | None, spread: bool = False) -> str:
     if quantity is None or quantity.ratio is None:
         return _MISSING
     r = quantity.ratio
@@ -198,7 +197,7 @@ def _ratio(quantity: Quantity | None, spread: bool = False) -> str:
 
 def _to_target(line: Line, quantity: Quantity | None, unit: float) -> str:
     if quantity is not None:
-        return _value(quantity, unit)
+        return value(quantity, unit)
     if line.reached == line.runs:  # reached, but nobody counts
         return _MISSING
     return "not reached" if line.runs == 1 else f"{line.reached} of {line.runs} reach it"
@@ -223,12 +222,12 @@ _NUMBERS = (
 _UNITS = {"sent_bytes": "sent_bytes_per_step", "received_bytes": "received_bytes_per_step"}
 
 
-def _csv_headings(metrics: Sequence[str]) -> list[str]:
-    names = [*(_UNITS.get(name, name) for name in _NUMBERS), *(f"final_{metric}" for metric in metrics)]
+def csv_headings(names: Sequence[str]) -> list[str]:
+    """A number, its spread, its ratio to the baseline's, and the ratio's spread."""
     return [f"{name}{part}" for name in names for part in ("", "_low", "_high", "_ratio", "_ratio_low", "_ratio_high")]
 
 
-def _csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
+def csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
     spread = value.value if isinstance(value, Quantity) else value
     ratio = value.ratio if isinstance(value, Quantity) else None
     numbers = [n for s in (spread, ratio) for n in ((math.nan,) * 3 if s is None else (s.middle, s.low, s.high))]

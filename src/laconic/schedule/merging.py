@@ -69,12 +69,19 @@ def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], co
     return Timeline(tuple(selected), tuple(starts), tuple(ends))
 
 
-@technique("omgs_sgd", axis="schedule", paper="Shi, Wang, Chu, Li, Qin, Liu, Zhao, INFOCOM 2020", evidence="fixture")
+@technique(
+    "omgs_sgd",
+    axis="schedule",
+    paper="Shi, Wang, Chu, Li, Qin, Liu, Zhao, INFOCOM 2020",
+    evidence="fixture",
+    reproduces="omgs_sgd.json: groups and exposed time, ten cases",
+)
 def greedy(sizes: Sequence[int], backward: Sequence[float], costs: SparseCosts) -> Groups:
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.
 
     From the last tensor to the first; the timeline is made anew after each merge. Each group is one buffer with one
-    selection and one message. `exact` finds the best plan of the same model, which this rule need not.
+    selection and one message. Reading chosen: the published program's rule; `exact` finds the best plan of
+    the same model, which this one need not.
     """
     check(sizes, backward)
     groups: list[tuple[int, ...]] = [(i,) for i in reversed(range(len(sizes)))]

@@ -189,6 +189,8 @@ class Sync(Technique):
     """True when the result depends on who comes first, so that two runs of it need not end with the same bits."""
     steers: ClassVar[bool] = False
     """True when it sets the batch or the learning rate, as only a rule for the whole model can."""
+    skips: ClassVar[bool] = False
+    """True when it does without some gradients in some steps: then `weights` says which."""
 
     @property
     def micro_batches(self) -> int:
@@ -197,6 +199,11 @@ class Sync(Technique):
 
     def init(self, section: Section) -> State:
         return {}
+
+    def weights(self, section: Section, state: State) -> Sequence[float]:
+        """Before the forward pass of each step, where the rule `skips`: how much each parameter's gradient counts in
+        it. Zero: it is neither computed nor sent. The same on every member of the group."""
+        return [1.0] * len(section.parameters)
 
     def averages_gradients(self, step: int) -> bool:
         """Whether this step's gradients are averaged during backward. The same on every member of the group."""

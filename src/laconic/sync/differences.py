@@ -71,8 +71,11 @@ named_sentence(
     axis="compression",
     paper="Wang et al., ICML 2023",
     doc="""A random tenth of the model, of that the largest fifth, in four bits, in two hops with a memory at owners.
-    What was not said stays in each worker's own model; one step of delay hides the exchange.""",
+    What was not said stays in each worker's own model; one step of delay hides the exchange. Reading chosen: the shares
+    of the published scripts.""",
     evidence="fixture",
+    reproduces="cocktail_sgd.npz: masks, codes, scales and decoded values",
+    formula="C = Q(top_k(random tenth of x_i - y)) in two hops; x_i ← x_i - C + mean, y ← y + mean, C again at owners",
 )
 
 named_sentence(
@@ -82,6 +85,7 @@ named_sentence(
     paper="Basu, Data, Karakus, Diggavi, NeurIPS 2019",
     doc="""Local steps, then the largest of the net progress and the memory, quantised at random. The learning rate is
     inside, since progress is in parameters. All workers meet at the same steps; the asynchronous form is not here.""",
+    formula="u = m + progress of 8 local steps, q = QSGD(top_k(u)), m ← u - q",
 )
 
 named_sentence(
@@ -91,4 +95,5 @@ named_sentence(
     paper="Jiang and Agrawal, NeurIPS 2018",
     doc="""Local steps, then the mean of everybody's change since the last meeting, in two bits at random, without a
     memory: what is lost is zero in the mean. Reading chosen: the change of parameters is quantised.""",
+    formula="y ← y + mean Q(x_i - y) after 8 local steps, Q to -s, 0 or s at random, s = |bucket|₂",
 )

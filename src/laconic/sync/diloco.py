@@ -11,7 +11,12 @@ from laconic.sync.base import Section
 from laconic.sync.outer import Outer, nesterov
 
 
-@technique("diloco", paper="Douillard et al., arXiv 2311.08105, 2023")
+@technique(
+    "diloco",
+    paper="Douillard et al., arXiv 2311.08105, 2023",
+    evidence="published",
+    reproduces="abstract: 500 times less communication than synchronous training",
+)
 @dataclass(frozen=True)
 class DiLoCo(Outer):
     """Local steps, then one Nesterov step on the mean displacement; the inner optimizer's memory stays on its worker.

@@ -35,7 +35,13 @@ class Steered(Controlled):
     def decide(self, observed: Observed, state: State) -> Decision: ...
 
 
-@technique("large_batch_sgd", aliases=["large_batch"], paper="Goyal et al., arXiv 1706.02677, 2017")
+@technique(
+    "large_batch_sgd",
+    aliases=["large_batch"],
+    paper="Goyal et al., arXiv 1706.02677, 2017",
+    evidence="published",
+    reproduces="0.1·B/256 = 3.2 at a batch of 8192, from 0.1 in equal steps over five epochs (780 steps)",
+)
 @dataclass(frozen=True)
 class LargeBatchSGD(Steered):
     """`bsp` with the linear scaling rule: the learning rate grows with the batch, gradually over the first steps.

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from laconic.architecture.server.client import Pulled
 from laconic.architecture.server.machine import Rule
@@ -45,11 +46,17 @@ class PushPull(ServerSync):
         """What the server's optimizer is told beside the worker's own settings, as `set.GROUP.NAME`."""
         return {}
 
+    def outgoing(self, section: Section) -> list[Tensor]:
+        """What is pushed, one tensor per parameter."""
+        return section.gradients
+
     def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        pushing = section.server.push(section.gradients, section.step, settings=self.settings(section))
+        pushing = section.server.push(self.outgoing(section), section.step, settings=self.settings(section))
         (pushed, pulled) = yield [pushing, section.server.pull()]
         take_over(section, pulled)
         section.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
+        if all("touched" in fields for fields in pushed.fields):
+            section.note(touched=sum(whole(fields, "touched") for fields in pushed.fields))
         return state
 
 

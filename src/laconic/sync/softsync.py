@@ -15,7 +15,13 @@ from laconic.theory.rates import inverse_staleness
 from laconic.worker import Field
 
 
-@technique("staleness_aware_lr", aliases=["softsync"], paper="Zhang, Gupta, Lian, Liu, IJCAI 2016")
+@technique(
+    "staleness_aware_lr",
+    aliases=["softsync"],
+    paper="Zhang, Gupta, Lian, Liu, IJCAI 2016",
+    evidence="published",
+    reproduces="the mean staleness of n-softsync among 30 learners is n (to 10 %), and rarely above 2n",
+)
 @dataclass(frozen=True)
 class StalenessAware(PushPull):
     """Gradients of any floor(N/n) workers make one step, as their mean; one of age tau > 1 counts 1/tau.

@@ -11,7 +11,13 @@ from laconic.topology.base import Topology
 from laconic.topology.mixing import Mixing, equal_weights, pushing
 
 
-@technique("one_peer_exponential", aliases=["one_peer"], paper="Assran et al., ICML 2019 (SGP's graph)")
+@technique(
+    "one_peer_exponential",
+    aliases=["one_peer"],
+    paper="Assran et al., ICML 2019 (SGP's graph)",
+    evidence="published",
+    reproduces="Ying et al., NeurIPS 2021: exact averaging after log2 n steps, for n = 2 to 128",
+)
 @dataclass(frozen=True)
 class OnePeerExponential(Topology):
     """One message per worker and step: to the worker 1, then 2, 4, 8, … places ahead; half kept, half sent.

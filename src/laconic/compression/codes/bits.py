@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laconic import kernels
+
 
 def length(count: int, bits: int) -> int:
     """In bytes."""
@@ -33,7 +35,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
         for k in range(1, each):
             packed |= rows[:, k] << (bits * k)
         return packed
-    return _eights(codes, bits)[: length(codes.numel(), bits)]
+    return kernels.pack_numbers(codes.long(), bits)
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
@@ -43,27 +45,8 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     if 8 % bits == 0:
         places = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
         return ((packed[:, None] >> places) & ((1 << bits) - 1)).view(-1)[:count]
-    groups = -(-count // 8)
-    rows = torch.nn.functional.pad(packed.long(), (0, groups * bits - packed.numel())).view(groups, bits)
-    codes = torch.zeros(groups, 8, dtype=torch.int64, device=packed.device)
-    for j, byte, shift in _places(bits):
-        codes[:, j] |= rows[:, byte] << shift if shift >= 0 else rows[:, byte] >> -shift
-    found = (codes & ((1 << bits) - 1)).view(-1)[:count]
+    found = kernels.unpack_numbers(packed, bits, count)
     return found.to(torch.uint8) if bits < 8 else found
-
-
-def _eights(codes: Tensor, bits: int) -> Tensor:
-    """Eight numbers take as many bytes as one has bits."""
-    rows = _padded(codes.long(), 8).view(-1, 8)
-    packed = torch.zeros(len(rows), bits, dtype=torch.int64, device=codes.device)
-    for j, byte, shift in _places(bits):
-        packed[:, byte] |= (rows[:, j] >> shift if shift >= 0 else rows[:, j] << -shift) & 0xFF
-    return packed.to(torch.uint8).view(-1)
-
-
-def _places(bits: int) -> list[tuple[int, int, int]]:
-    """Which of eight numbers lies in which byte, and by how many bits the byte is above the number's lowest."""
-    return [(j, k, 8 * k - bits * j) for j in range(8) for k in range(bits * j // 8, (bits * j + bits - 1) // 8 + 1)]
 
 
 def _padded(codes: Tensor, multiple: int) -> Tensor:

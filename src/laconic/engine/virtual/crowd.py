@@ -159,7 +159,9 @@ class CrowdGroup(CountedGroup):
         return self._start(flows.all_gather(self.size, tensor.nbytes), "all_gather", tensor, rows)
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> CrowdHandle:
-        rows = np.broadcast_to(np.asarray(sends) * tensor.element_size(), (self.size, self.size))
+        """Each tells whoever is as far from it as those are from the first whom the first tells."""
+        twice = np.tile(np.asarray(sends) * tensor.element_size(), 2)
+        rows = np.lib.stride_tricks.sliding_window_view(twice, self.size)[self.size : 0 : -1]
         return self._start(flows.all_to_all(rows), "all_to_all", tensor, tensor.new_zeros(sum(receives)))
 
     def _reduce_scatter(self, flat: Tensor) -> CrowdHandle:

@@ -1,0 +1,69 @@
+"""`laconic ablate`: what each part of a strategy contributes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from laconic.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the tool."""
+    app.command("ablate", context_settings={"allow_interspersed_args": False})(ablate)
+
+
+def ablate(
+    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="The strategy to take apart.")],
+    script: options.Script,
+    arguments: options.Arguments = None,
+    workers: Annotated[int, typer.Option(help="Workers of each row.")] = 4,
+    engine: options.Engine = "virtual",
+    network: options.Network = None,
+    rate: Annotated[
+        str | None, typer.Option(help="For real workers: shape links of our own, as 100Mbit (needs root).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="End each row after so many; default: as the script does.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Run all rows with each, as 0,1,2; gives intervals.")
+    ] = None,
+    seed_argument: Annotated[str, typer.Option(help="How the script takes its seed.")] = "--seed",
+    metric: Annotated[str, typer.Option(help="The metric to table.")] = "loss",
+    protocol: Annotated[
+        bool, typer.Option("--protocol", help="Tune every row alike, report other seeds with intervals.")
+    ] = False,
+    lr: Annotated[float | None, typer.Option(help="With --protocol: the script's own learning rate.")] = None,
+    lr_argument: Annotated[str, typer.Option(help="With --protocol: how the script takes it.")] = "--lr",
+    choosing_seeds: Annotated[str, typer.Option(metavar="LIST", help="With --protocol: seeds to tune with.")] = "0,1",
+    only_list: Annotated[bool, typer.Option("--list", help="Say which rows there would be, and run nothing.")] = False,
+    folder: Annotated[str | None, typer.Option(help="Where it is kept; a --protocol goes on there.")] = None,
+) -> None:
+    """Take a strategy apart: remove or replace one part at a time, and table what each does to loss, bytes and time.
+
+    Links of a chain are taken out, other words give way to the plain one, switches are switched off, knobs go back to
+    their defaults. Everything else, the learning rate included, stays (--protocol tunes it for every row).
+    """
+    from laconic.language.ablation import variants
+    from laconic.report.ablation import listed, write
+    from laconic.strategy import Strategy
+
+    whole = Strategy.parse(sentence)
+    found = variants(whole)
+    if only_list:
+        typer.echo(listed(whole, found), nl=False)
+        return
+    from laconic.engine.compare.compare import compare
+    from laconic.engine.compare.request import settings_of
+    from laconic.report.progress import progress
+
+    rows = [str(whole), *(str(v.strategy) for v in found if v.strategy is not None)]
+    settings = settings_of(
+        script, arguments or (), rows, workers=workers, rate=rate, engine=engine, network=network, target=None,
+        steps=steps, blocks=None, seeds=seeds, seed_argument=seed_argument, quick=False, protocol=protocol, lr=lr,
+        lr_argument=lr_argument, metric=metric, choosing_seeds=choosing_seeds, rivals=False,
+    )  # fmt: skip
+    with progress() as watch:
+        comparison = compare(settings, folder, watch)
+    typer.echo(write(comparison, found, metric), nl=False)
+    raise typer.Exit(1 if comparison.failed else 0)

@@ -1,0 +1,85 @@
+"""Equal buckets around the mean, each read as the mean of what fell into it: the quantiser of outer gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.codes import bits
+from laconic.compression.payload import pack, unpack
+from laconic.registry import knob, named_sentence, technique
+from laconic.worker import Meet
+
+
+def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Each value's bucket among `count` equal ones that reach so many standard deviations to either side of the mean;
+    the means of what is in each, less the mean of all; and that one.
+
+    What lies beyond falls into the outermost. In shares of the largest magnitude, so that no square overflows.
+    """
+    most = flat.abs().amax()
+    shares = flat / most.where(most != 0, 1)
+    middle = shares.mean()
+    centred = shares - middle
+    step = (2 * deviations / count) * centred.square().mean().sqrt()
+    places = torch.where(step > 0, centred / step, 0.0).nan_to_num(0.0)
+    codes = (places + count / 2).floor().clamp(0, count - 1).long()
+    inside = torch.bincount(codes, minlength=count).clamp(min=1)
+    means = torch.zeros(count, device=flat.device).index_add_(0, codes, centred) / inside
+    return codes, most * means, most * middle
+
+
+@technique(
+    "bucket_means",
+    paper="Jaghouar et al. (INTELLECT-1), arXiv 2412.01152, 2024",
+    formula="Q(x)_i = mean of what falls into its bucket, of 256 equal ones over µ ± 6σ",
+)
+@dataclass(frozen=True)
+class BucketMeans(Codec):
+    """A few bits a value: the number of its bucket, of equal ones around the mean, and a table of the buckets' means.
+
+    A bucket's mean is the best it can be read as, so that nothing grows; what lies beyond the outermost buckets is read
+    as their means. 2^bits float32 travel with a tensor: 1 KiB at eight bits. A tensor with a value that is not finite
+    is not finite. Reading chosen: six standard deviations to either side, as reported (an earlier program: three).
+    """
+
+    cost: ClassVar[str] = "reduce"
+    bits: int = knob(8, low=1, high=8, doc="of a bucket's number")
+    deviations: float = knob(6.0, above=0, doc="standard deviations that buckets reach to either side of the mean")
+
+    @property
+    def count(self) -> int:
+        """Of buckets."""
+        return 1 << self.bits
+
+    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+        codes, means, middle = bucketed(x.reshape(-1), self.count, self.deviations)
+        return pack(means + middle, bits.pack(codes, self.bits))
+
+    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        n = shape.numel()
+        parts = ((torch.float32, self.count), (torch.uint8, bits.length(n, self.bits)))
+        table, packed = unpack(payload, *parts)
+        return table[bits.unpack(packed, self.bits, n).long()].view(shape)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return bits.length(spec.numel, self.bits) + 4 * self.count
+
+
+named_sentence(
+    "muloco",
+    "diloco(period=30) / bucket_means(bits=2, deviations=3)+two_hop+error_feedback / allreduce",
+    axis="sync",
+    paper="Therien, Huang, Rish, Belilovsky, arXiv 2505.23725, 2025",
+    doc="""DiLoCo around Muon, whose outer gradients survive two bits: with an error memory, and in two hops, so that no
+    value is rounded more than twice.
+
+    The inner optimizer is the script's: `laconic.optim.Muon(matrices_apart(model))`. Reading chosen: bucket means over
+    three standard deviations to either side, and a memory that forgets nothing (the paper tries 0.9 to 1).
+    """,
+)

@@ -1,0 +1,187 @@
+"""Learned gradient compression: an autoencoder writes the largest values in a quarter of the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.adam import adam
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.linear import first_draw
+from laconic.compression.select import Selected
+from laconic.compression.sparse import TopK
+from laconic.registry import knob, technique
+from laconic.worker import Gather, Meet, Meets
+
+_CHANNELS = 4  # of the code, at a sixteenth of the length
+_STRIDE = 16  # four halvings
+_SLOPE = 0.2  # of what is negative, between layers
+
+
+@technique(
+    "lgc",
+    paper="Abrahamyan, Chen, Bekoulis, Deligiannis, IEEE TNNLS 33(12), 2021",
+    formula="result = D(mean E(x on the k places that are largest at one worker, in turn)), E to k/4 numbers, learned",
+)
+@dataclass(frozen=True)
+class LGC(Compressor):
+    """Dense first; then the largest values, on which all workers train the same small autoencoder; then its codes, a
+    quarter as many numbers as values, whose mean is what an all-reduce makes and everybody decodes. Write lgc+ef.
+
+    In the last phase one worker, in turn, says which places count for all. The memory keeps what was not selected, not
+    what the autoencoder blurs. Everybody hears everybody's values while it learns, so that training takes no bytes; at
+    its end the first worker's weights go to all, once. Tensors of fewer than 16 selected values go dense.
+
+    Reading chosen: the ring form (that of a server, with one worker's code and everybody's innovation, is not here); a
+    code for each tensor, `flat+lgc` for one of all; layers without offsets, so that a vector's size passes through; the
+    loss asks for every worker's vector and for their mean from the mean code. The paper's first and last layers are
+    written out: {"conv1.*": none, "fc.*": topk(0.001)+ef, else: lgc+ef}.
+    """
+
+    cost: ClassVar[str] = "matmul"
+    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are selected")
+    dense: int = knob(200, low=0, doc="meetings of the first phase, in which everything is said")
+    learn: int = knob(300, low=1, doc="meetings of the second, in which the autoencoder is trained")
+    width: int = knob(32, low=1, doc="channels of its hidden layers")
+    lr: float = knob(0.002, above=0, doc="rate at which it learns")
+
+    @property
+    def meets(self) -> Meets:
+        return "tell"
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        return (*super().asks, Gather)
+
+    @property
+    def settling(self) -> int:
+        return self.dense + self.learn
+
+    @property
+    def selected(self) -> Selected:
+        """How the second phase says values."""
+        return Selected(TopK(ratio=self.ratio))
+
+    def count(self, numel: int) -> int:
+        return self.selected.selector.count(numel)
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return super().accepts(spec) and self.count(spec.numel) >= _STRIDE
+
+    def init(self, spec: TensorSpec) -> State:
+        c, draw = self.width, first_draw(spec)
+        encoder = [(c, 1, 3), (c, c, 3), (c, c, 3), (c, c, 3), (_CHANNELS, c, 3)]
+        decoder = [(_CHANNELS, c, 4), (c, c, 4), (c, c, 4), (c, c, 4), (1, c, 1)]
+        heard = [b * k for _, b, k in encoder] + [a * k / 2 for a, _, k in decoder[:-1]] + [c]
+        state = {"met": torch.tensor(0)}
+        for i, (shape, each) in enumerate(zip(encoder + decoder, heard, strict=True)):
+            state[f"weight.{i}"] = torch.randn(shape, generator=draw) / each**0.5
+            state |= {f"{moment}.{i}": torch.zeros(shape) for moment in ("first", "second")}
+        return state
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        met = int(state["met"])
+        if met < self.dense:
+            own = x.clone()
+            outcome = Outcome((yield meet.mean(x)), state, own)
+        elif met < self.settling:
+            outcome = yield from self._learning(x, state, meet)
+        else:
+            outcome = yield from self._coded(x, state, meet)
+        return Outcome(outcome.result, {**outcome.state, "met": state["met"] + 1}, outcome.sent)
+
+    def _learning(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        """As `topk`, whose values everybody learns from."""
+        single, how = x.float(), self.selected
+        payload = how.encode(single, meet)
+        rows = yield meet.gather(payload)
+        total = torch.zeros_like(single)
+        for row in rows:
+            how.add(total, row, meet)
+        values = torch.stack([how.read(row, x.numel(), meet)[1] for row in rows])
+        weights = weights_of(state)
+        self.train(values, state)
+        if int(state["met"]) == self.settling - 1:
+            told = yield meet.tell(torch.cat([w.reshape(-1) for w in weights]), 0)
+            for w, common in zip(weights, told.split([w.numel() for w in weights]), strict=True):
+                w.copy_(common.view(w.shape))
+        sent = how.decode(payload, x.shape, meet)
+        return Outcome(total.div_(meet.size).to(x.dtype), state, sent.to(x.dtype))
+
+    def _coded(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        flat, leader, weights = x.reshape(-1).float(), int(state["met"]) % meet.size, weights_of(state)
+        chosen = self.selected.selector.choose(flat, meet).to(torch.int32)
+        places = (yield meet.tell(chosen, leader)).long()
+        code = yield meet.mean(encoded(flat[places][None], weights).reshape(-1))
+        result, sent = torch.zeros(2, flat.numel(), device=x.device)
+        result[places] = decoded(code.view(1, _CHANNELS, -1), weights)[0, : len(places)]
+        sent[places] = flat[places]
+        return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
+
+    def train(self, values: Tensor, state: State) -> None:
+        """One step on these vectors, in place; what is not finite or nothing teaches nothing."""
+        size = values.norm() / values.numel() ** 0.5
+        if not bool(size.isfinite()) or not bool(size > 0):
+            return
+        weights, k = weights_of(state), values.shape[1]
+        wanted = values / size
+        with torch.enable_grad():
+            learning = [w.detach().clone().requires_grad_() for w in weights]
+            codes = encoded(wanted, learning)
+            each = functional.mse_loss(decoded(codes, learning)[:, :k], wanted)
+            middle, of_mean = wanted.mean(0, keepdim=True), codes.mean(0, keepdim=True)
+            loss = each + functional.mse_loss(decoded(of_mean, learning)[:, :k], middle)
+            gradients = list(torch.autograd.grad(loss, learning))
+        firsts, seconds = ([state[f"{moment}.{i}"] for i in range(len(weights))] for moment in ("first", "second"))
+        done = torch.tensor(float(int(state["met"]) - self.dense))
+        counts = [done.clone() for _ in weights]
+        with torch.no_grad():
+            adam(
+                weights,
+                gradients,
+                firsts,
+                seconds,
+                [],
+                counts,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self.lr,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return sum(nbytes for _, nbytes in self.prices(spec, size))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        """Of the last phase."""
+        k = self.count(spec.numel)
+        return ("tell", 4 * k), ("reduce", 4 * _CHANNELS * -(-k // _STRIDE))
+
+
+def weights_of(state: State) -> list[Tensor]:
+    """The encoder's five layers, then the decoder's."""
+    return [state[f"weight.{i}"] for i in range(10)]
+
+
+def encoded(vectors: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Rows in a quarter of their numbers: four channels at a sixteenth of the length."""
+    x = functional.pad(vectors, (0, -vectors.shape[1] % _STRIDE))[:, None]
+    for w in weights[:4]:
+        x = functional.leaky_relu(functional.conv1d(x, w, stride=2, padding=1), _SLOPE)
+    return functional.conv1d(x, weights[4], padding=1)
+
+
+def decoded(codes: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """And back, as long as what was filled up."""
+    x = codes
+    for w in weights[5:9]:
+        x = functional.leaky_relu(functional.conv_transpose1d(x, w, stride=2, padding=1), _SLOPE)
+    return functional.conv1d(x, weights[9])[:, 0]

@@ -1,0 +1,91 @@
+"""Round a ring, hop by hop: each worker decodes what comes, adds its own and encodes the sum again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.codec import Codec
+from laconic.compression.wrapper import Wrapping
+from laconic.registry import named_sentence, technique
+from laconic.worker import Meet, Meets
+
+
+@technique(
+    "ring_hop",
+    aliases=["ringhop"],
+    paper="Jaghouar et al. (INTELLECT-1), arXiv 2412.01152, 2024",
+    formula="N - 1 hops: s ← own chunk + D(heard), say C(s) to the next; then C(last sum) to all, over N",
+)
+@dataclass(frozen=True)
+class RingHop(Wrapping):
+    """Meet hop by hop round a ring in place of a gather: the word `ring_hop`, which wraps the codec before it.
+
+    A tensor is cut in N chunks; each goes round, and on every hop it is decoded, added to and encoded again. Sums are
+    float32 in memory, and statistics are each hop's own. Whoever has a chunk's last sum encodes it once for all and
+    reads it as the others do, so that all hold the same bits. A value is rounded up to N times (`two_hop`: twice), and
+    no worker hears more than one message at a time. The bytes are those of an all-reduce.
+    """
+
+    def objects(self, inner: Compressor) -> str | None:
+        if isinstance(inner, Codec) and not inner.ragged:
+            return None
+        return "a ring carries messages of a known length, each read by itself; write int8"
+
+    def around(self, inner: Compressor) -> Compressor:
+        assert isinstance(inner, Codec)
+        return InRing(inner)
+
+
+@dataclass(frozen=True)
+class InRing(Compressor):
+    """What the chain becomes. What one worker said cannot be told apart in the sums."""
+
+    inner: Codec
+
+    @property
+    def meets(self) -> Meets:
+        return "ring"
+
+    def accepts(self, spec: TensorSpec) -> bool:
+        return self.inner.accepts(spec)
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        codec, size, rank = self.inner, meet.size, meet.rank
+        own = codec.split(x.float(), size)
+        total = own[rank]
+        for hop in range(1, size):
+            heard = yield meet.pass_on(codec.encode(total, meet))
+            total = own[rank - hop] + codec.decode(heard, total.shape, meet)
+        told = yield meet.gather(codec.encode(total, meet))
+        chunks = torch.stack([codec.decode(payload, total.shape, meet) for payload in told])
+        ended = chunks.roll(1, dims=0)  # chunk c ended at the worker before the one that began it
+        return Outcome((codec.join(ended, x.shape) / size).to(x.dtype), state)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return sum(nbytes for _, nbytes in self.prices(spec, size))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        chunk = TensorSpec(spec.name, tuple(self.inner.part(torch.Size(spec.shape), size)), torch.float32)
+        each = self.inner.payload_bytes(chunk, size)
+        return ("ring", (size - 1) * each), ("gather", each)
+
+
+named_sentence(
+    "intellect1_int8_ring",
+    "diloco(period=100) / flat+bucket_means+ring_hop / allreduce",
+    axis="sync",
+    paper="Jaghouar et al., arXiv 2412.01152, 2024",
+    aliases=["intellect1"],
+    doc="""DiLoCo across continents: a hundred local steps, then outer gradients round a ring in eight bits a hop.
+
+    Readings chosen: those of `bucket_means` and `ring_hop`. Not here: the original shards a model inside a machine,
+    keeps several connections per link, orders the ring by bandwidth, and goes on without a worker that has died. Here
+    that ends the run, as under any collective.
+    """,
+    evidence="published",
+    reproduces="400 times less communication than data parallel training: 100 steps a round, 8 bits of 32",
+)

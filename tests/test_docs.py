@@ -1,0 +1,37 @@
+"""Generated pages are what the registry says today, and nothing that is registered is left out of them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from laconic import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+FAMILIES = tomllib.loads((ROOT / "bench" / "compressors.toml").read_text())
+ROWS = {name: given for members in FAMILIES.values() for name, given in members.items() if isinstance(given, dict)}
+
+
+def test_pages_of_families_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
+    folder = ROOT / "docs" / "compression"
+    stale = [name for name, text in made.items() if (folder / name).read_text() != text]
+    assert not stale, "run python docs/generate.py"
+
+
+def test_every_technique_of_compression_is_in_one_family_with_its_formula() -> None:
+    left_out = {"none"}
+    known = {entry.name for entry in registry.entries("compression") if entry.kind != "function"} - left_out
+    assert known <= ROWS.keys(), f"put {known - ROWS.keys()} into bench/compressors.toml"
+    assert len(ROWS) == sum(len(members) - 1 for members in FAMILIES.values()), "a technique stands in two families"
+    assert [entry.name for entry in registry.entries("compression") if not entry.formula] in ([], ["none"])
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_links_of_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
