@@ -106,8 +106,8 @@ class Split(Muon):
 
 @pytest.mark.long
 def test_on_text_it_ends_near_muon_with_half_the_bytes() -> None:
-    """Each at the best of the rates tried (four and two): 4.6 % above Muon's 1.996, so that "within 3 %" is not claimed.
-    After 1,500 steps it is 1.938 to 1.845."""
+    """Each at the best of the rates tried (four and two): 4.6 % above Muon's 1.996; "within 3 %" is not claimed. After
+    1,500 steps it is 1.938 to 1.845."""
 
     def of(kind: type[Muon], rate: float) -> Any:
         def make(model: Any) -> Muon:

@@ -114,3 +114,23 @@ def test_numbers_of_any_width_come_back_from_both_bodies(n: int, bits: int) -> N
     bit = sum(int(codes[i]) << (bits * i) for i in range(min(n, 50)))
     whole = int.from_bytes(packed[: min(n, 50) * bits // 8].numpy().tobytes(), "little")
     assert whole == bit & ((1 << (min(n, 50) * bits // 8 * 8)) - 1), "number i takes bits b·i to b·(i + 1)"
+
+
+@pytest.mark.parametrize("n", [4096, 4099, 12_345])
+@pytest.mark.parametrize(("steps", "bucket"), [(1, 512), (7, 512), (7, 100), (127, 2048)])
+def test_levels_are_added_with_the_references_bits(n: int, steps: int, bucket: int) -> None:
+    x = tensor("heavy", n)
+    scales = reference.bucket_scales(x, bucket, "max")
+    scales[1] = float("inf")
+    codes = reference.quantize(x, scales, bucket, steps, 5)
+    sums = [torch.ones(n), torch.ones(n)]
+    kernels.add_levels(sums[0], codes, scales, bucket, steps)
+    reference.add_levels(sums[1], codes, scales, bucket, steps)
+    assert same(*sums)
+    if steps <= 7:
+        pairs = reference.in_buckets(codes, 2)
+        packed = pairs[:, 0] | (pairs[:, 1] << 4)
+        sums = [torch.ones(n), torch.ones(n)]
+        kernels.add_levels_of_nibbles(sums[0], packed, scales, bucket, steps)
+        reference.add_levels(sums[1], codes, scales, bucket, steps)
+        assert same(*sums)

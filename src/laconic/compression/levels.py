@@ -70,14 +70,27 @@ class QSGD(Codec):
         return pack(bits.pack(codes, self.bits), scales)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        n, buckets = shape.numel(), -(-shape.numel() // self.bucket)
+        said = torch.zeros(shape, device=payload.device)
+        self.add(said, payload, meet)
+        return said
+
+    def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
+        if not total.is_contiguous():
+            total += self.decode(payload, total.shape, meet)
+            return
+        flat = total.view(-1)
+        n, buckets = flat.numel(), -(-flat.numel() // self.bucket)
+        how = (self.bucket, self.levels)
         if self.ragged:
             scales, packed = unpack(payload, (torch.float32, buckets), (torch.uint8, -1))
             levels = elias.decode_signed(packed, n).float()
+            flat += levels * (1 / self.levels) * scales.repeat_interleave(self.bucket)[:n]
+            return
+        packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.bits)), (torch.float32, buckets))
+        if self.bits == 4:
+            kernels.add_levels_of_nibbles(flat, packed, scales, *how)
         else:
-            packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.bits)), (torch.float32, buckets))
-            levels = signed(bits.unpack(packed, self.bits, n).float(), self.levels)
-        return (levels * (1 / self.levels) * scales.repeat_interleave(self.bucket)[:n]).view(shape)
+            kernels.add_levels(flat, bits.unpack(packed, self.bits, n), scales, *how)
 
     def variance(self, spec: TensorSpec) -> float | None:
         d, s = min(self.bucket, spec.numel), self.levels

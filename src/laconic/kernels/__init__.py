@@ -18,6 +18,8 @@ from laconic.kernels.draws import halves, integers, uniform
 from laconic.kernels.sums import BLOCK, rows_summed
 
 __all__ = [
+    "add_levels",
+    "add_levels_of_nibbles",
     "add_signs",
     "bucket_scales",
     "feed_signs",
@@ -115,6 +117,22 @@ def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key:
     halved = map(np.uint32, halves(key))
     body.run(body.levels_in_nibbles, x.numel(), bucket, x, scales, bucket, steps, *halved, packed)
     return packed
+
+
+def add_levels(total: Tensor, codes: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
+    body = _body(total, scales)
+    if body is None or not codes.is_contiguous():
+        reference.add_levels(total, codes, scales, bucket, steps)
+    else:
+        body.run(body.add_levels, total.numel(), bucket, codes, codes[:0], scales, bucket, steps, total)
+
+
+def add_levels_of_nibbles(total: Tensor, packed: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
+    body = _body(total, scales)
+    if body is None or bucket % 2 or not packed.is_contiguous():
+        reference.add_levels_of_nibbles(total, packed, scales, bucket, steps)
+    else:
+        body.run(body.add_levels, total.numel(), bucket, packed[:0], packed, scales, bucket, steps, total)
 
 
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

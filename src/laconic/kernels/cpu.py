@@ -200,6 +200,30 @@ def _levels(x, scale, steps, low, high, start, out):  # type: ignore[no-untyped-
 
 
 @_compiled
+def add_levels(codes, nibbles, scales, bucket, steps, total, first, last):  # type: ignore[no-untyped-def]
+    """total += level/steps of each bucket's scale, from a code in a byte or (where there is none) two."""
+    shares = np.empty(256, np.float32)
+    for code in range(256):
+        level = code if code <= steps else steps + 1 - code
+        shares[code] = np.float32(level) * np.float32(1 / steps)
+    for k in range(first, last):
+        scale = scales[k]
+        begin, end = k * bucket, min((k + 1) * bucket, total.size)
+        if codes.size:
+            for i in range(begin, end):
+                total[i] += shares[codes[i]] * scale
+        else:
+            whole = (end - begin) // 2
+            at = begin // 2
+            for j in range(whole):
+                byte = nibbles[at + j]
+                total[begin + 2 * j] += shares[byte & np.uint8(15)] * scale
+                total[begin + 2 * j + 1] += shares[byte >> np.uint8(4)] * scale
+            if begin + 2 * whole < end:
+                total[end - 1] += shares[nibbles[at + whole] & np.uint8(15)] * scale
+
+
+@_compiled
 def select(x, threshold, indices, values, start, stop):  # type: ignore[no-untyped-def]
     """Places and values with |x| >= threshold from `start` to `stop`."""
     found = 0

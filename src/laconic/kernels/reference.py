@@ -66,6 +66,18 @@ def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key:
     return pairs[:, 0] | (pairs[:, 1] << 4)
 
 
+def add_levels(total: Tensor, codes: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
+    """total += what `quantize` wrote: level/steps of the bucket's scale, negative where the code is above `steps`."""
+    levels = torch.where(codes > steps, steps + 1 - codes.float(), codes.float())
+    total += levels * (1 / steps) * scales.repeat_interleave(bucket)[: total.numel()]
+
+
+def add_levels_of_nibbles(total: Tensor, packed: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
+    """The same from two codes in a byte."""
+    codes = torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[: total.numel()]
+    add_levels(total, codes, scales, bucket, steps)
+
+
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Places and values whose magnitude is at least the threshold, in order."""
     places = torch.nonzero(x.abs() >= threshold).view(-1)

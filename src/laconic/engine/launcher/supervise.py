@@ -61,6 +61,7 @@ class Supervisor:
         self._acting = threading.Lock()
         self._stopping = False
         self._failure: str | None = None
+        self._served_returns: dict[str, int] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -121,6 +122,7 @@ class Supervisor:
         for member in self._members:
             if code := member.look():
                 self._lose(member, code)
+        self._revive_servers()
         self._failure = self._failure or self._machines.trouble()
         if (lost := self._machines.lost()) is not None:
             self._note(name_ranks(lost.ranks), lost.machine, lost.cause)
@@ -136,7 +138,6 @@ class Supervisor:
             whence = " from its snapshot" if member.is_server else ""
             self._say(f"{said} It starts again{whence}: restart {member.life + 1} of {member.restarts}.")
             member.start()
-            self._revive_servers()
             return
         member.gone = True
         if member.is_server:
@@ -152,9 +153,12 @@ class Supervisor:
         self.losses.append(Loss(who, machine, cause, seconds, life, restarted))
 
     def _revive_servers(self) -> None:
-        """A server that has ended because everybody had said goodbye is needed again when somebody comes back."""
+        """A server that ends because everybody had said goodbye is needed again when somebody comes back meanwhile:
+        once for each time that somebody does."""
+        returns = sum(worker.life for worker in self._workers)
         for server in self._servers:
-            if server.code == 0:
+            if server.code == 0 and returns > self._served_returns.get(server.name, 0):
+                self._served_returns[server.name] = returns
                 server.start()
 
     def _is_over(self) -> bool:
