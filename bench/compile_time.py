@@ -50,9 +50,8 @@ print(json.dumps([imported, time.perf_counter() - begin]))
 SENTENCE = """
 from laconic.engine.meeting import Meeting
 from laconic.compression.base import TensorSpec
-from laconic.compression.chain import chain
 from laconic.strategy import Strategy
-made = chain([word.make() for word in Strategy.parse("{text}").compression])
+made = Strategy.parse("{text}").compressor
 big = torch.randn(1 << 17)
 talk = made.exchange(big, made.init(TensorSpec("x", tuple(big.shape), big.dtype)), Meeting(0, 1, 0, "x"))
 def hold(talk):

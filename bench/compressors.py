@@ -402,13 +402,12 @@ def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
 
 def compressor_of(sentence: str) -> tuple[Any, Any]:
     """The last phase's sentence, and its compressor where that speaks to everybody."""
-    from laconic.compression.chain import chain
     from laconic.strategy import Phases, Strategy
 
     strategy = Strategy.parse(sentence)
     while isinstance(strategy, Phases):
         strategy = strategy.last
-    made = chain([word.make() for word in strategy.compression])  # type: ignore[attr-defined]
+    made = strategy.compressor  # type: ignore[attr-defined]
     return strategy, None if made.meets == "edge" else made
 
 

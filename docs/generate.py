@@ -133,7 +133,7 @@ def _compressor(name: str) -> Compressor | None:
         strategy = strategy.last
     if not isinstance(strategy, Sentence):
         return None
-    compressor: Compressor = strategy.compression[0].technique.composed([word.make() for word in strategy.compression])
+    compressor: Compressor = strategy.compressor
     return None if compressor.meets == "edge" else compressor
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from tests.real.launching import Launched
@@ -46,6 +47,15 @@ def pool() -> Iterator[Pool]:
     made = Pool()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As workers have: more only wait for each other where tensors are short."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

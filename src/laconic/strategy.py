@@ -133,6 +133,11 @@ class Sentence(Strategy):
     def words(self) -> tuple[Word, ...]:
         return tuple(word for axis in AXES for word in self.on(axis))
 
+    @property
+    def compressor(self) -> Any:
+        """What its chain of compression becomes."""
+        return _composed(self.compression)
+
     def _check_company(self) -> None:
         """Words that cannot go together are refused, with a sentence that can be written instead."""
         words = {axis: self.on(axis) for axis in AXES}

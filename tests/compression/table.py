@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor
-from laconic.compression.chain import chain
 from laconic.engine.table import answered, meet, spec_of
 from laconic.strategy import Sentence, Strategy
 
@@ -19,7 +18,8 @@ def compressor(text: str) -> Compressor:
     """What a chain's text becomes."""
     sentence = Strategy.parse(text)
     assert isinstance(sentence, Sentence)
-    return chain([word.make() for word in sentence.compression])
+    made: Compressor = sentence.compressor
+    return made
 
 
 def tensor(kind: str, shape: tuple[int, ...] = (24, 20), seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

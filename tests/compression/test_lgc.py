@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,15 +21,7 @@ from tests.sync.digits import data, sgd, trained
 from tests.virtual.test_equivalence import Net, train_among, two_of
 
 WORKERS = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Convolutions as short as these only wait for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def heavy(step: int, dtype: torch.dtype = torch.float32, workers: int = WORKERS) -> list[Tensor]:

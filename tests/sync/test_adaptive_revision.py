@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,15 +17,7 @@ from laconic.sync.adaptive_revision import AdaptiveRevision
 from tests.sync import rounds
 
 RULE = AdaptiveRevision()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As workers have: more are slower for vectors this short."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def store_of(x: Tensor, alpha: float) -> Store:

@@ -15,7 +15,6 @@ from laconic.architecture.server.machine import Push
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
 from laconic.compression.base import TensorSpec
-from laconic.compression.chain import chain
 from laconic.compression.important import Important
 from laconic.compression.zipml import ZipML
 from laconic.engine.connect import connect
@@ -166,8 +165,8 @@ def test_heavy_tails_say_less_and_flat_layers_no_more_than_half() -> None:
 def test_bytes_are_a_bitmap_four_bits_each_and_a_table() -> None:
     """At most: 4 for the count, n/8 for the bitmap, half a byte for each of n/2 values, and 16 levels of 4 bytes."""
     sentence = Strategy.parse("mipd")
-    codec = chain([word.make() for word in sentence.compression])  # type: ignore[attr-defined]
-    assert isinstance(codec.selector, Important) and isinstance(codec.values, ZipML)  # type: ignore[attr-defined]
+    codec = sentence.compressor  # type: ignore[attr-defined]
+    assert isinstance(codec.selector, Important) and isinstance(codec.values, ZipML)
     n = 4096
     assert codec.payload_bytes(TensorSpec("x", (n,), torch.float32), 4) == 4 + n // 8 + n // 4 + 64
 

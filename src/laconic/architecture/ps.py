@@ -14,7 +14,6 @@ from laconic.architecture.server.client import Server
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.compression.base import Compressor, TensorSpec
-from laconic.compression.chain import chain
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.worker import Gather, GatherRagged, Meets, Reduce, Request
@@ -70,7 +69,8 @@ class ParameterServer(Architecture):
         said = Strategy.parse(self.down)
         if not isinstance(said, Sentence) or str(Sentence(compression=said.compression)) != str(said):
             raise StrategyError(f'ps(down={self.down}) is no compression alone; write bf16, int8 or "topk(0.01)"')
-        return chain([word.make() for word in said.compression])
+        made: Compressor = said.compressor
+        return made
 
     def carry(self, request: Request, line: Any) -> Carrying:
         server: Server = line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -66,8 +66,7 @@ def sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def first_draw(spec: TensorSpec) -> torch.Generator:
     """For the first factors of a tensor of this name and shape: the same on every worker."""
-    digest = hashlib.blake2b(f"{spec.name} {spec.shape}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+    return torch.Generator().manual_seed(key_of(f"{spec.name} {spec.shape}") >> 1)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn, optim
 
-from laconic.compression.chain import chain
 from laconic.engine.config import RunConfig
 from laconic.engine.parameters import Parameters
 from laconic.engine.tiers import govern, laid_out, level_names
@@ -26,7 +25,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
         for sentence, level in stack:
             specs = [parameters.specs[i] for i in reversed(members)]  # as backward brings them
             size = sizes.get(level, workers)
-            compressor = chain([word.make() for word in sentence.compression])
+            compressor = sentence.compressor
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
             architecture = laid_out(sentence)
             taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from laconic.kernels.draws import key_of
 from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, Swap, Tell
 
 
@@ -56,7 +56,7 @@ class Meeting:
 
     def key(self, what: str = "", *, shared: bool = False) -> int:
         place = f"{self.seed}/{self.step}/{self.name}/{self._everyone if shared else self.rank}/{what}"
-        return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
+        return key_of(place)
 
 
 @dataclass(frozen=True)

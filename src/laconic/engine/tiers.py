@@ -12,7 +12,6 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import Server
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.compression.chain import chain
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
 from laconic.compression.payload import pack, unpack
@@ -49,7 +48,7 @@ class Tier:
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
-        self.compressor: Compressor = chain([word.make() for word in self.sentence.compression])
+        self.compressor: Compressor = self.sentence.compressor
         self.architecture = laid_out(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
         self.compression = "+".join(map(str, self.sentence.compression))

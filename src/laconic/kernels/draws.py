@@ -8,6 +8,8 @@ secrets.
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,11 @@ FIRST, SECOND = 0x21F0AAAD, 0xD35A2D97
 SHIFTS = (16, 15, 15)
 BITS = 24
 """Of a draw that are used: what a float32 holds exactly."""
+
+
+def key_of(place: str) -> int:
+    """A key of 64 bits for whatever a text names, the same everywhere."""
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
 
 
 def halves(key: int) -> tuple[int, int]:

@@ -35,9 +35,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Times:
-    """When each task was ready, began and ended."""
+    """When each task began and ended."""
 
-    ready: list[float]
     starts: list[float]
     ends: list[float]
 
@@ -50,13 +49,12 @@ def serve(tasks: Sequence[Task], lanes: Mapping[str, Lane] | None = None) -> Tim
         for other in task.needs:
             after[other].append(number)
     desks = {task.lane: _Desk((lanes or {}).get(task.lane, Lane())) for task in tasks}
-    times = Times(*([math.inf] * len(tasks) for _ in range(3)))
+    times = Times(*([math.inf] * len(tasks) for _ in range(2)))
     ends: list[tuple[float, int]] = []
     released = [number for number, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
         for number in sorted(released):
-            times.ready[number] = now
             desks[tasks[number].lane].come(number, tasks[number])
         for desk in desks.values():
             if desk.served is None and (chosen := desk.next(tasks)) is not None:

@@ -10,7 +10,7 @@ import torch
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Section, State, average_buffers
-from laconic.sync.moments import OfMoments
+from laconic.sync.moments import SIGNS, OfMoments
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
 
@@ -131,11 +131,9 @@ class LocalFrozenAdam(OfMoments):
         yield from self._meet(section, state, exact=True)
 
 
-_SIGNS = "flat+scaled_sign+two_hop(memory=true)+error_feedback / allreduce"
-
 named_sentence(
     "one_bit_adam",
-    f"bsp until step 1000, then frozen_adam / {_SIGNS}",
+    f"bsp until step 1000, then frozen_adam / {SIGNS}",
     axis="compression",
     paper="Tang et al., ICML 2021",
     doc="""Adam for a while, then momenta of one bit each, with memories at workers and owners, behind frozen variances.
@@ -150,7 +148,7 @@ named_sentence(
 
 named_sentence(
     "zero_one_adam",
-    f"freezing_adam / {_SIGNS} until step 1000, then local_frozen_adam / {_SIGNS}",
+    f"freezing_adam / {SIGNS} until step 1000, then local_frozen_adam / {SIGNS}",
     axis="compression",
     paper="Lu, Li, Zhang, De Sa, He, ICLR 2023",
     doc="""Adam with gradients of one bit between updates of its variances; then local steps whose sums take one bit.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Section, State
-from laconic.sync.moments import Moments, OfMoments
+from laconic.sync.moments import SIGNS, Moments, OfMoments
 from laconic.sync.tensors import copies, keep
 
 
@@ -69,7 +69,7 @@ class FrozenLAMB(OfMoments):
 
 named_sentence(
     "one_bit_lamb",
-    "bsp until step 1000, then frozen_lamb / flat+scaled_sign+two_hop(memory=true)+error_feedback / allreduce",
+    f"bsp until step 1000, then frozen_lamb / {SIGNS}",
     axis="compression",
     paper="Li, Awan, Tang, Rajbhandari, He, HiPC 2022",
     doc="""LAMB for a while, then momenta of one bit each behind frozen variances, with layers' rates still adapting.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from laconic.claims import ReplicasEqual
 from laconic.errors import StrategyError
 from laconic.kernels import uniform
+from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State, Sync
 
@@ -58,8 +58,7 @@ class JointSpar(Sync):
 
     def drawn(self, section: Section, state: State) -> Tensor:
         """Which layers this step computes."""
-        place = f"{section.seed}/{section.step}/jointspar"
-        key = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
+        key = key_of(f"{section.seed}/{section.step}/jointspar")
         return uniform(key, 0, len(state["p"])).double() < state["p"]
 
     def weights(self, section: Section, state: State) -> Sequence[float]:

@@ -12,6 +12,9 @@ from torch import Tensor
 from laconic.errors import ContractError
 from laconic.sync.base import Section, Sync
 
+SIGNS = "flat+scaled_sign+two_hop(memory=true)+error_feedback / allreduce"
+"""How momenta travel: one bit each, with memories at workers and owners."""
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from laconic.compression.base import TensorSpec
+from laconic.kernels.draws import key_of
 
 BLOCK = 4096
 """Elements of a hashed range: small enough to spread evenly, large enough to be worth a name."""
@@ -63,15 +63,11 @@ def whole(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
 
 def hashed(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
     """Blocks on a hash ring: one server more takes over its share of them, and no other block moves."""
-    ring = sorted((_hash(f"server {shard}/{point}"), shard) for shard in range(shards) for point in range(_POINTS))
+    ring = sorted((key_of(f"server {shard}/{point}"), shard) for shard in range(shards) for point in range(_POINTS))
     places = [place for place, _ in ring]
     found: list[Range] = []
     for i, spec in enumerate(specs):
         for start in range(0, spec.numel, BLOCK):
-            at = bisect_right(places, _hash(f"{spec.name}/{start}")) % len(ring)
+            at = bisect_right(places, key_of(f"{spec.name}/{start}")) % len(ring)
             found.append(Range(i, start, min(start + BLOCK, spec.numel), ring[at][1]))
     return found
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
