@@ -12,7 +12,7 @@ from torch import nn
 from laconic import claims, registry
 from laconic.compression.base import TensorSpec
 from laconic.errors import LaconicError
-from laconic.schedule.plan import CommPlan, Message
+from laconic.schedule.plan import CommPlan, Message, whole
 from laconic.schedule.sequential import Sequential
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Word
@@ -36,7 +36,7 @@ SPECS = st.lists(
 def test_a_plan_covers_every_tensor_once(name: str, specs: list[TensorSpec], data: st.DataObject) -> None:
     arrival = data.draw(st.permutations(range(len(specs))))
     plan = Word(name).make().plan(specs, arrival)
-    assert sorted(i for m in plan.messages for i in m.tensors) == list(range(len(specs)))
+    assert sorted(i for bucket in plan.buckets for i in bucket) == list(range(len(specs)))
     assert sum(plan.message_bytes) == sum(s.nbytes for s in specs)
 
 
@@ -44,19 +44,28 @@ def test_a_plan_covers_every_tensor_once(name: str, specs: list[TensorSpec], dat
 def test_merging_closes_at_the_cap(specs: list[TensorSpec], cap: int, first: int) -> None:
     plan = WFBP(cap, first).plan(specs, range(len(specs)))
     opened: set[torch.dtype] = set()
-    for message in plan.messages:
-        sizes, dtype = [specs[i].nbytes for i in message.tensors], specs[message.tensors[0]].dtype
+    for bucket in plan.buckets:
+        sizes, dtype = [specs[i].nbytes for i in bucket], specs[bucket[0]].dtype
         limit = cap if dtype in opened else min(first, cap)
         opened.add(dtype)
         assert sum(sizes[:-1]) < limit or len(sizes) == 1
-        assert list(message.tensors) == sorted(message.tensors), "tensors keep their order of arrival"
+        assert list(bucket) == sorted(bucket), "tensors keep their order of arrival"
 
 
 def test_a_wrong_plan_cannot_exist() -> None:
     a, b = TensorSpec("a", (2,), torch.float32), TensorSpec("b", (2,), torch.float64)
-    for messages in ([Message((0,))], [Message((0, 1, 1))], [Message((0, 1))]):
+    for buckets in [((0,),), ((0, 1, 1),), ((0, 1),)]:
         with pytest.raises(LaconicError):
-            CommPlan((a, b), tuple(messages))
+            CommPlan((a, b), buckets, whole(buckets, (a, b), (1, 0)))
+    apart = ((0,), (1,))
+    for ranges in [[(0, 2)], [(0, 1), (0, 2)], [(0, 2), (0, 1)], [(0, 3), (0, 2)], [(0, 2), (0, 2), (1, 2)]]:
+        with pytest.raises(LaconicError):
+            CommPlan((a, b), apart, tuple(Message(k % 2, *r) for k, r in enumerate(ranges)))
+    pieces = (Message(0, 1, 2), Message(1, 0, 2, after=(0,)), Message(0, 0, 1))
+    assert CommPlan((a, b), apart, pieces).message_bytes == (4, 16, 4)
+    for wrong in [{"credit_bytes": -1}, {"halves": True}, {"plain": frozenset([2])}, {"postponed": (7,)}]:
+        with pytest.raises(LaconicError):
+            CommPlan((a, b), apart, pieces, **wrong)  # type: ignore[arg-type]
 
 
 def resnet_like() -> nn.Module:
@@ -88,7 +97,7 @@ def test_buckets_are_those_of_torchs_own_reducer(build: object) -> None:
         [parameters[i] for i in arrival], [2**20, 25 * 2**20], [False] * len(parameters), arrival
     )
     ours = Word("wfbp").make().plan(specs, arrival)
-    assert [list(m.tensors) for m in ours.messages] == [list(bucket) for bucket in theirs]
+    assert [list(bucket) for bucket in ours.buckets] == [list(bucket) for bucket in theirs]
     assert len(ours.messages) > 1
 
 
@@ -96,4 +105,5 @@ def test_buckets_are_those_of_torchs_own_reducer(build: object) -> None:
 @given(spec=SPECS.map(lambda specs: specs[0]))
 def test_one_tensor_leaves_nothing_to_schedule(spec: TensorSpec) -> None:
     alone, fused = WFBP(0).plan([spec], [0]), Sequential().plan([spec], [0])
-    assert [m.tensors for m in alone.messages] == [m.tensors for m in fused.messages] == [(0,)]
+    assert alone.buckets == fused.buckets == ((0,),)
+    assert len(alone.messages) == len(fused.messages) == 1

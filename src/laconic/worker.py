@@ -39,16 +39,30 @@ class Kind(StrEnum):
 # ---------------------------------------------------------------------------------------------- requests
 
 
+@dataclass(frozen=True)
+class Priority:
+    """Of what waits to be handed to the network: the smallest urgency first, and beside the one that is on its way no
+    more than so many bytes, so that what is more urgent overtakes the rest."""
+
+    urgency: int
+    credit_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Reduce:
     """Combine equal-shaped tensors elementwise; everybody gets the result. The input may be overwritten.
 
-    `control` is the share of its bytes that is not anybody's payload, for the ledger.
+    `control` is the share of its bytes that is not anybody's payload, for the ledger. In `halves` it is a
+    reduce-scatter and, when somebody next asks, an all-gather, where no server does it. `piece` numbers what a schedule
+    has cut: at a server, each goes whole to one shard.
     """
 
     tensor: Tensor
     op: Literal["sum", "mean", "max"] = "mean"
     control: float = 0.0
+    halves: bool = False
+    priority: Priority | None = None
+    piece: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +153,10 @@ class Meet(Protocol):
     @property
     def settings(self) -> Mapping[str, float]:
         """What this compressor has taken over from the user's optimizer (see `Compressor.takes`)."""
+        ...
+
+    def logged(self, metric: str) -> float | None:
+        """What this worker last logged under a name; None where nobody has, or nobody listens."""
         ...
 
     def key(self, what: str = "", *, shared: bool = False) -> int:
@@ -310,8 +328,9 @@ class Worker(Protocol):
         """See to it that a machine answers at this address; every worker says so, whoever it lives with builds it."""
         ...
 
-    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
-        """Say something to a machine; the handle's result is the letter that answers."""
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
+        """Say something to a machine; the handle's result is the letter that answers. What has a priority waits for its
+        turn among its like before it is said."""
         ...
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:

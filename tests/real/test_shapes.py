@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import laconic
+from laconic.compression.base import TensorSpec
 from laconic.worker import Kind
 from tests import toys
 from tests.real.pool import Crew, Pool
@@ -279,14 +280,19 @@ def test_a_mesh_dimension_without_a_tier_is_refused(pool: Pool) -> None:
 
 
 def test_a_plans_own_order_is_kept() -> None:
-    from laconic.engine.sections import in_order
-    from laconic.schedule.plan import Message
+    from laconic.engine.planning import in_order
+    from laconic.engine.reducer import Part
+    from laconic.schedule.plan import CommPlan, whole
 
-    plan = [Message((0,)), Message((1,)), Message((2,))]
-    assert [m for _, m in in_order([plan], arrival=[2, 1, 0])] == plan
-    other = [Message((4,)), Message((3,))]
-    merged = in_order([plan, other], arrival=[4, 0, 3, 1, 2])
-    assert [m.tensors[0] for _, m in merged] == [4, 0, 3, 1, 2]
+    def alone(count: int) -> CommPlan:
+        specs = tuple(TensorSpec("x", (1,), torch.float32) for _ in range(count))
+        buckets = tuple((i,) for i in range(count))
+        return CommPlan(specs, buckets, whole(buckets, specs, range(count)))
+
+    parts = [Part(alone(3), [0, 1, 2], []), Part(alone(2), [4, 3], [])]
+    assert [m for _, m in in_order(parts[:1], arrival=[2, 1, 0])] == list(parts[0].plan.messages)
+    merged = in_order(parts, arrival=[4, 0, 3, 1, 2])
+    assert [parts[which].members[m.bucket] for which, m in merged] == [4, 0, 3, 1, 2]
 
 
 def learns_the_order(crew: Crew) -> list[int]:
@@ -304,7 +310,7 @@ def learns_the_order(crew: Crew) -> list[int]:
     )
     for step in range(2):
         plain_step(model, optimizer, crew.rank, step)
-    return [b.members[0] for b in optimizer.session.reducer.buffers]
+    return [piece.carried[0] for piece in optimizer.session.reducer.pieces]
 
 
 def test_messages_follow_the_order_of_arrival(pool: Pool) -> None:

@@ -27,7 +27,7 @@ from laconic.engine.post.outbox import Outbox
 from laconic.sync.asp import ASP
 from laconic.sync.server import ServerSync
 from laconic.sync.ssp import SSP
-from laconic.worker import Letter
+from laconic.worker import Letter, Priority
 
 ORDERS = 2_500
 """Per rule."""
@@ -79,7 +79,7 @@ class Client:
 
     # ------------------------------------------------------------------------------------------ as a worker
 
-    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
         envelope = self.outbox.post(letter, writes)
         handle = self.handles[writes, envelope.number] = Handle()
         self.world.under_way.append(envelope)

@@ -37,14 +37,14 @@ def stepper(widths: list[int], strategy: str, steps: int) -> Any:
             optimizer.step()
             optimizer.zero_grad()
             ends.append(worker.clock_seconds())
-        buffers = optimizer.session.reducer.buffers
-        sizes = [4.0 * b.dense_end for b in buffers]
-        sizes[-1] += 4.0 * buffers[-1].control_numel
+        pieces = optimizer.session.reducer.pieces
+        sizes = [4.0 * sum(stop - start for _, start, stop in piece.ranges) for piece in pieces]
+        sizes[-1] += 4.0 * pieces[-1].buffer.control_numel
         return {
             "begins": begins,
             "ends": ends,
             "sizes": sizes,
-            "members": [b.members for b in buffers],
+            "members": [piece.carried for piece in pieces],
             "shares": [p.numel() / sum(q.numel() for q in model.parameters()) for p in model.parameters()],
         }
 

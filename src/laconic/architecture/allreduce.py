@@ -60,22 +60,36 @@ class AllReduce(Architecture):
             return (yield group.all_reduce(x, op="max"))
         if request.op == "mean":
             x.mul_(1 / group.size)
-        if self.order == "backend":
-            return (yield group.all_reduce(x, control=request.control))
-        return (yield from _sum_in_rank_order(x, group, request.control))
+        if self.order == "rank":
+            return (yield from _sum_in_rank_order(x, group, request.control))
+        if request.halves and group.size > 1:
+            return (yield from _in_halves(x, group, request.control))
+        return (yield group.all_reduce(x, control=request.control))
 
 
 def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
-    flat = x.reshape(-1)
-    share = -(-flat.numel() // group.size)
-    padded = torch.nn.functional.pad(flat, (0, share * group.size - flat.numel()))
-    blocks = (yield group.all_to_all(padded, control=control)).view(group.size, share)
+    padded = _padded(x, group.size)
+    blocks = (yield group.all_to_all(padded, control=control)).view(group.size, -1)
     mine = blocks[0].clone()
     for block in blocks[1:]:
         mine += block
-    gathered = yield group.all_gather(mine, control=control)
-    x.copy_(gathered.view(-1)[: flat.numel()].view_as(x))
-    return x
+    return _unpadded(x, (yield group.all_gather(mine, control=control)))
+
+
+def _in_halves(x: Tensor, group: Group, control: float) -> Carrying:
+    """A reduce-scatter, then an all-gather: the bytes of a ring, and two moments to wait for."""
+    mine = yield group.reduce_scatter(_padded(x, group.size), control=control)
+    return _unpadded(x, (yield group.all_gather(mine, control=control)))
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    """Flat, and of a length that everybody can have an equal share of."""
+    flat = x.reshape(-1)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % size))
+
+
+def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
+    return x.copy_(gathered.view(-1)[: x.numel()].view_as(x))
 
 
 def _gather(x: Tensor, group: Group) -> Carrying:

@@ -92,8 +92,13 @@ class ParameterServer(Architecture):
 
     def _reduce(self, request: Reduce, server: Server) -> Carrying:
         x = request.tensor
-        parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
-        letters = yield from server.aggregate(parts, "max" if request.op == "max" else "sum")
+        op = "max" if request.op == "max" else "sum"
+        if request.piece is None:
+            parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
+            letters = yield from server.aggregate(parts, op, priority=request.priority)
+        else:  # one of many: their number spreads them over the shards
+            only = request.piece % self.shards
+            letters = yield from server.aggregate([(x.detach().clone(),)], op, only, request.priority)
         result = torch.cat([letter.tensors[0] for letter in letters]).view(x.shape)
         members = min(letter.number("members") for letter in letters)
         if request.op == "mean":

@@ -29,6 +29,8 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     role: str = "matrix"
+    parts: tuple[int, ...] = ()
+    """Lengths of the tensors that it joins, where it does."""
 
     @property
     def numel(self) -> int:

@@ -46,7 +46,7 @@ class Ramp(Wrapping):
         return float(self.start * (end / self.start) ** way)
 
     def objects(self, inner: Compressor) -> str | None:
-        return None if hasattr(_shared(inner), "ratio") else "there is no share to change; write topk+ramp"
+        return None if hasattr(who_shares(inner), "ratio") else "there is no share to change; write topk+ramp"
 
     def around(self, inner: Compressor) -> Compressor:
         return Ramped(inner, self)
@@ -66,16 +66,16 @@ class Ramped(Wrapper):
         return self.inner.spread(spec)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        share = self.how.share(meet.step, _shared(self.inner).ratio)
-        return _with_share(self.inner, share).exchange(x, state, meet)
+        share = self.how.share(meet.step, who_shares(self.inner).ratio)
+        return with_share(self.inner, share).exchange(x, state, meet)
 
 
-def _shared(inner: Compressor) -> Any:
+def who_shares(inner: Compressor) -> Any:
     """Whose share it is: of a chain, the selector's."""
     return inner.selector if isinstance(inner, Selected) else inner
 
 
-def _with_share(inner: Compressor, share: float) -> Compressor:
+def with_share(inner: Compressor, share: float) -> Compressor:
     if isinstance(inner, Selected):
         return replace(inner, selector=replace(inner.selector, ratio=share))
     return replace(inner, ratio=share)  # type: ignore[type-var]

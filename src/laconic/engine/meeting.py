@@ -22,6 +22,7 @@ class Meeting:
     seed: int = 0
     rate: float = 1.0
     settings: Mapping[str, float] = field(default_factory=dict)
+    logged: Callable[[str], float | None] = lambda metric: None
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")

@@ -23,7 +23,9 @@ class DistributedOptimizer(OptimizerWrapper):
         super().__init__(base)
         session.optimizer = base
         parameters = list(session.model.parameters())
-        self._shared_step = session.worker.stepper(base, parameters, lambda: not session.replicas_differ)
+        self._shared_step = session.worker.stepper(
+            base, parameters, lambda: not session.replicas_differ and not session.late
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of the user's optimizer on the averaged gradients; then the sync rules speak."""
@@ -84,6 +86,7 @@ class DistributedOptimizer(OptimizerWrapper):
         super().add_param_group({**param_group, "params": given})
 
     def state_dict(self) -> dict[str, Any]:
+        self.session.late_steps.settle()
         if self.session.has_memory and not self._warned:
             self._warned = True
             warnings.warn(

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,10 +24,11 @@ from laconic.engine.config import RunConfig
 from laconic.engine.group import CountedGroup, sum_in_order
 from laconic.engine.ledger import Ledger
 from laconic.engine.liveness.heartbeat import Heartbeat
+from laconic.engine.queue import Queue, Queued
 from laconic.engine.recording import Flight, Recording
 from laconic.engine.shared import mapped_together
 from laconic.errors import LaconicError
-from laconic.worker import Group, Home, Letter, Machine
+from laconic.worker import Group, Home, Letter, Machine, Priority
 
 if TYPE_CHECKING:
     from laconic.engine.pace import Pace
@@ -59,7 +61,7 @@ class RealHandle:
 class LetterHandle:
     """A letter under way to a machine."""
 
-    def __init__(self, call: Call, worker: RealWorker) -> None:
+    def __init__(self, call: Call | Queued, worker: RealWorker) -> None:
         self._call, self._worker = call, worker
 
     def done(self) -> bool:
@@ -163,6 +165,7 @@ class RealWorker:
         self.pace: Pace | None = None  # where it is to be slower than it is
         self._messages: list[RealHandle] = []
         self._post: Post | None = None
+        self._queue: Queue | None = None  # of letters that have a priority
         self.is_apart = place is not None
         self.world: RealGroup | ApartGroup
         if place is None:
@@ -249,8 +252,13 @@ class RealWorker:
         if home.number % self.size == self.rank:
             self.post.host(address, build())
 
-    def call(self, address: str, letter: Letter, writes: bool) -> LetterHandle:
-        return LetterHandle(self.post.call(address, letter, writes), self)
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> LetterHandle:
+        if priority is None:
+            return LetterHandle(self.post.call(address, letter, writes), self)
+        if self._queue is None:
+            self._queue = Queue()
+        say = partial(self.post.call, address, letter, writes)
+        return LetterHandle(self._queue.put(say, priority, letter.nbytes), self)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Processes have nothing to share."""

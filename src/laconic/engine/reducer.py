@@ -1,8 +1,9 @@
-"""Gradients out, averages in: carries a `CommPlan` out while backward runs.
+"""Gradients out, averages in: carries `CommPlan`s out while backward runs.
 
-Each message has one flat buffer, laid out as [compressible tensors | dense tensors | control]. A gradient is copied
-into its place when it is ready; a full message departs at once if all before it have, and what is left departs at the
-end of backward. After that `p.grad` *is* its place in the buffer, so nothing is copied back.
+Each bucket has one flat buffer, laid out as [compressible tensors | dense tensors | control], and travels as one
+message or in pieces. A gradient is copied into its place when it is ready; a message whose gradients are all there
+departs at once if all before it have, and what is left departs at the end of backward. When a tensor's messages have
+arrived, `p.grad` *is* its place in the buffer, so nothing is copied back.
 
 The control part rides on the last message: for each parameter, whether any worker had a gradient for it. So a parameter
 unused on one rank gets the others' average, one unused everywhere keeps no gradient, and everyone decides alike.
@@ -10,8 +11,10 @@ unused on one rank gets the others' average, one unused everywhere keeps no grad
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -22,32 +25,36 @@ from laconic.engine.exchange import Departed, side_by_side, together
 from laconic.engine.tiers import Tier
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError
-from laconic.schedule.plan import Message
-from laconic.worker import Reduce
+from laconic.schedule.plan import CommPlan, Message
+from laconic.worker import Priority, Reduce
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section's plan, the parameters that it numbers, and the tiers its messages cross."""
+
+    plan: CommPlan
+    members: Sequence[int]
+    tiers: Sequence[Tier]
 
 
 class Buffer:
-    """One message's storage and the parameters' places in it."""
+    """One bucket's storage and the parameters' places in it."""
 
     def __init__(
-        self,
-        message: Message,
-        specs: Sequence[TensorSpec],
-        parameters: Sequence[nn.Parameter],
-        tiers: Sequence[Tier],
-        control: int,
+        self, part: Part, bucket: int, specs: Sequence[TensorSpec], parameters: Sequence[nn.Parameter]
     ) -> None:
-        compressed = [i for i in message.tensors if tiers[0].compressor.accepts(specs[i])]
-        dense = [i for i in message.tensors if i not in set(compressed)]
-        self.leaves, self.tiers, self.compressed, self.dense = message.leaves, tiers, compressed, dense
-        self.members = [*compressed, *dense]
-        self.compressed_by = [[i for i in self.members if t.compressor.accepts(specs[i])] for t in tiers]
-        self.control_numel = control
-        self.dense_start = sum(specs[i].numel for i in compressed)
-        self.dense_end = sum(specs[i].numel for i in self.members)
-        self.waiting = set(self.members)
+        self.tiers = tiers = part.tiers
+        inside = [part.members[k] for k in part.plan.buckets[bucket]]
+        plain = {part.members[k] for k in part.plan.plain}
+        taken = [[i for i in inside if t.compressor.accepts(specs[i]) and i not in plain] for t in tiers]
+        self.compressed, self.dense = taken[0], [i for i in inside if i not in set(taken[0])]
+        self.members = [*self.compressed, *self.dense]
+        self.compressed_by = [[i for i in self.members if i in set(some)] for some in taken]
+        ends = list(accumulate((specs[i].numel for i in self.members), initial=0))
+        self.ranges = [(i, a, b) for i, (a, b) in zip(self.members, pairwise(ends), strict=True)]
+        self.dense_end, self.control_numel = ends[-1], len(parameters)
         self.skipped: frozenset[int] = frozenset()  # of which nothing travels in this pass
-        self.departed: Departed | None = None
         self._parameters = {i: parameters[i] for i in self.members}
 
     @cached_property
@@ -67,24 +74,60 @@ class Buffer:
     def control(self) -> Tensor:
         return self.storage[self.dense_end :]
 
+    @property
+    def cuttable(self) -> bool:
+        """Compressors work on whole tensors, in every tier."""
+        return not any(self.compressed_by)
+
+
+@dataclass(eq=False)
+class Piece:
+    """A message at work: a range of a buffer, or all of it."""
+
+    buffer: Buffer
+    ranges: list[tuple[int, int, int]]  # parameter, and the range of the storage that it carries of it
+    awaited: frozenset[int]
+    urgency: int
+    number: int | None  # where its buffer travels in pieces
+    plan: CommPlan
+    waiting: set[int] = field(default_factory=set)
+    departed: Departed | None = None
+
+    @property
+    def carried(self) -> list[int]:
+        return [i for i, _, _ in self.ranges]
+
+    @property
+    def priority(self) -> Priority | None:
+        credit = self.plan.credit_bytes
+        return None if credit is None else Priority(self.urgency, credit)
+
 
 class Reducer:
-    """All messages of one model for the current phase of its strategy."""
+    """All messages of one model for the current phase of its strategy; `order` has (part, message) as they leave."""
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
         specs: Sequence[TensorSpec],
-        messages: Sequence[tuple[Message, Sequence[Tier]]],
+        parts: Sequence[Part],
+        order: Sequence[tuple[int, Message]],
         turns: Turns,
     ) -> None:
         self._parameters, self._specs, self._turns = parameters, specs, turns
-        control = len(parameters)
-        self.buffers = [Buffer(message, specs, parameters, tiers, control) for message, tiers in messages]
-        self._home = {i: buffer for buffer in self.buffers for i in buffer.members}
+        self.pieces = _pieces(parts, order, specs, parameters)
+        buffers = dict.fromkeys(piece.buffer for piece in self.pieces)
+        self._home = {i: buffer for buffer in buffers for i in buffer.members}
+        self._awaiting: dict[int, list[Piece]] = {i: [] for i in self._home}
+        self.carrying: dict[int, list[Piece]] = {i: [] for i in self._home}
+        for piece in self.pieces:
+            for i in piece.awaited:
+                self._awaiting[i].append(piece)
+            for i in piece.carried:
+                self.carrying[i].append(piece)
         self._touched = [False] * len(parameters)
         self.arrival: list[int] = []
-        self._active: list[Buffer] = []
+        self.active: list[Piece] = []
         self._scales: dict[int, float] = {}
         self._next = 0
         self._step = 0
@@ -95,18 +138,20 @@ class Reducer:
         self._step = step
         weights = weights or {}
         skipped = frozenset(i for i, weight in weights.items() if weight == 0)
-        self._active = [
-            b
-            for b in self.buffers
-            if any(t.sync.averages_gradients(step) for t in b.tiers) and not skipped.issuperset(b.members)
+        self.active = [
+            piece
+            for piece in self.pieces
+            if any(t.sync.averages_gradients(step) for t in piece.buffer.tiers)
+            and not skipped.issuperset(piece.carried)
         ]
-        for buffer in self._active:
+        for buffer in dict.fromkeys(piece.buffer for piece in self.active):
             innermost = buffer.tiers[0]
             share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
             self._scales.update(dict.fromkeys(buffer.compressed, share_of_sum))
             self._scales.update(dict.fromkeys(buffer.dense, share_of_sum * share))
             buffer.skipped = skipped.intersection(buffer.members)
-            buffer.waiting -= buffer.skipped
+        for piece in self.active:
+            piece.waiting = set(piece.awaited - skipped)
         for i, weight in weights.items():
             if i in self._scales:
                 self._scales[i] *= weight
@@ -121,62 +166,70 @@ class Reducer:
         """Parameter i has its gradient: take it along; send what is complete. Never waits."""
         self._touched[i] = True
         self.arrival.append(i)
-        buffer = self._home[i]
         if i not in self._scales:  # its section does not average gradients in this step
             return
-        if i not in buffer.waiting:
+        if any(i not in piece.waiting for piece in self.carrying[i]):
             raise ContractError(
                 f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a shared "
                 "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
             )
-        self._fill(buffer, i)
-        if not buffer.waiting:
+        self._fill(i)
+        if any(not piece.waiting for piece in self._awaiting[i]):
             self._send_complete()
 
     def finish(self) -> list[Departed]:
         """End of backward: send what is left, zeros for what never came. Returns what is on its way, in order."""
-        for buffer in self._active[self._next :]:
-            for i in sorted(buffer.waiting):
-                self._fill(buffer, i)
-            self._depart(buffer)
-        self._next = len(self._active)
+        rest = self.active[self._next :]
+        for i in sorted({i for piece in rest for i in piece.waiting.intersection(piece.carried)}):
+            self._fill(i)
+        for piece in rest:
+            self._depart(piece)
+        self._next = len(self.active)
         self._turns.leave(self)
-        return [buffer.departed for buffer in self._active if buffer.departed is not None]
+        return [piece.departed for piece in self.active if piece.departed is not None]
 
     def settle(self) -> None:
         """Everything has arrived: gradients become the averages, counters start anew."""
-        flags = None
-        if self._active and not all(self._touched):
-            flags = self._active[-1].control.float().cpu()
-        for buffer in self._active:
-            for i, place in buffer.places.items():
-                if i in buffer.skipped:
-                    continue
-                if self._touched[i] or (flags is not None and flags[i] != 0):
-                    self._parameters[i].grad = place
+        self.settle_some(dict.fromkeys(i for piece in self.active for i in piece.carried))
         self.forget()
+
+    def settle_some(self, which: Iterable[int]) -> None:
+        """The gradients of these have arrived, and so has the last message if this worker had none for one of them."""
+        flags: Tensor | None = None
+        for i in which:
+            buffer = self._home[i]
+            if i in buffer.skipped:
+                continue
+            if not self._touched[i] and flags is None:
+                flags = self.active[-1].buffer.control.float().cpu()
+            if self._touched[i] or (flags is not None and flags[i] != 0):
+                self._parameters[i].grad = buffer.places[i]
+
+    def needed_for(self, i: int) -> list[Piece]:
+        """What must have arrived before this parameter's gradient is known."""
+        return self.carrying[i] if self._touched[i] else [*self.carrying[i], self.active[-1]]
 
     def forget(self) -> None:
         """Ready for the next backward pass."""
         self._turns.leave(self)
-        for buffer in self._active:
-            buffer.waiting, buffer.skipped = set(buffer.members), frozenset()
-            buffer.departed = None
+        for piece in self.active:
+            piece.waiting, piece.departed = set(), None
+            piece.buffer.skipped = frozenset()
         self._touched = [False] * len(self._parameters)
         self._scales.clear()
-        self._active = []
+        self.active = []
         self.arrival = []
 
     def abandon(self) -> list[Departed]:
         """A backward pass raised half-way: what has left and must still arrive. This reducer is not used again."""
-        left = [buffer.departed for buffer in self._active if buffer.departed is not None]
+        left = [piece.departed for piece in self.active if piece.departed is not None]
         self._turns.leave(self)
         return left
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _fill(self, buffer: Buffer, i: int) -> None:
-        place, gradient, scale = buffer.places[i], self._parameters[i].grad, self._scales[i]
+    def _fill(self, i: int) -> None:
+        place, gradient, scale = self._home[i].places[i], self._parameters[i].grad, self._scales[i]
         if gradient is None:
             place.zero_()
         else:
@@ -185,55 +238,54 @@ class Reducer:
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             torch.mul(gradient, scale, out=place)
-        buffer.waiting.discard(i)
+        for piece in self._awaiting[i]:
+            piece.waiting.discard(i)
 
     def _send_complete(self) -> None:
-        while self._turns.has(self) and self._next < len(self._active):
-            buffer = self._active[self._next]
-            if buffer.waiting or buffer.leaves != "when_ready":
+        while self._turns.has(self) and self._next < len(self.active):
+            piece = self.active[self._next]
+            if piece.waiting:
                 return
-            self._depart(buffer)
+            self._depart(piece)
             self._next += 1
 
-    def _depart(self, buffer: Buffer) -> None:
-        carries_control = buffer is self._active[-1]
+    def _depart(self, piece: Piece) -> None:
+        carries_control = piece is self.active[-1]
         if carries_control:
-            share = 1 / buffer.tiers[0].group.size  # any weight will do: what counts is whether a sum is zero
+            control = piece.buffer.control
+            share = 1 / piece.buffer.tiers[0].group.size  # any weight will do: what counts is whether a sum is zero
             if all(self._touched):
-                buffer.control.fill_(share)
+                control.fill_(share)
             else:
-                buffer.control.copy_(torch.tensor(self._touched, dtype=buffer.storage.dtype) * share)
-        buffer.departed = Departed(self._travel(buffer, carries_control))
+                control.copy_(torch.tensor(self._touched, dtype=control.dtype) * share)
+        piece.departed = Departed(self._travel(piece, carries_control))
 
-    def _travel(self, buffer: Buffer, carries_control: bool) -> Generator[Any, Any, None]:
+    def _travel(self, piece: Piece, carries_control: bool) -> Generator[Any, Any, None]:
         """Through every tier that averages in this step, inner to outer."""
-        for tier, compressed in zip(buffer.tiers, buffer.compressed_by, strict=True):
+        for tier, compressed in zip(piece.buffer.tiers, piece.buffer.compressed_by, strict=True):
             if tier.sync.averages_gradients(self._step):
-                yield from self._cross(buffer, tier, compressed, carries_control)
+                yield from self._cross(piece, tier, compressed, carries_control)
 
     def _cross(
-        self, buffer: Buffer, tier: Tier, compressed: list[int], carries_control: bool
+        self, piece: Piece, tier: Tier, compressed: list[int], carries_control: bool
     ) -> Generator[Any, Any, None]:
         """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it.
 
         The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. A
         tier that compresses other tensors has its dense part gathered and put back, and so has a pass that skips some.
         """
-        end = len(buffer.storage) if carries_control else buffer.dense_end
+        buffer = piece.buffer
         if buffer.skipped:
             compressed = [i for i in compressed if i not in buffer.skipped]
-        if compressed == buffer.compressed and not buffer.skipped:
-            parts = [buffer.storage[buffer.dense_start : end]]
-        else:
-            parts = [buffer.places[i] for i in buffer.members if i not in compressed and i not in buffer.skipped]
-            parts.append(buffer.storage[buffer.dense_end : end])
+        parts = self._dense_parts(piece, compressed, buffer.control_numel if carries_control else 0)
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         if tier is not buffer.tiers[0]:
             dense.mul_(1 / tier.group.size)
         lanes: list[Generator[Any, Any, Any]] = []
         if dense.numel():
-            control = (end - buffer.dense_end) / dense.numel()
-            lanes.append(together([tier.carry(Reduce(dense, "sum", control))]))
+            control = buffer.control_numel / dense.numel() if carries_control else 0.0
+            request = Reduce(dense, "sum", control, piece.plan.halves, piece.priority, piece.number)
+            lanes.append(together([tier.carry(request)]))
         if compressed:
             lanes.append(self._converse(buffer, tier, compressed))
         yield from side_by_side(lanes)
@@ -241,11 +293,54 @@ class Reducer:
             for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
                 part.copy_(arrived.view(part.shape))
 
+    @staticmethod
+    def _dense_parts(piece: Piece, compressed: list[int], control: int) -> list[Tensor]:
+        """What this message sums of its buffer, as few slices as possible, with the control part where it is last."""
+        buffer = piece.buffer
+        ranges = [(a, b) for i, a, b in piece.ranges if i not in compressed and i not in buffer.skipped]
+        if control:
+            ranges.append((buffer.dense_end, buffer.dense_end + control))
+        joined: list[tuple[int, int]] = []
+        for a, b in ranges:
+            if joined and joined[-1][1] == a:
+                joined[-1] = (joined[-1][0], b)
+            else:
+                joined.append((a, b))
+        return [buffer.storage[a:b] for a, b in joined] or [buffer.storage[:0]]
+
     def _converse(self, buffer: Buffer, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
         places = [buffer.places[i] for i in compressed]
         means = yield from tier.converse([self._specs[i] for i in compressed], places, self._step)
         for place, mean in zip(places, means, strict=True):
             place.copy_(mean)
+
+
+def _pieces(
+    parts: Sequence[Part],
+    order: Sequence[tuple[int, Message]],
+    specs: Sequence[TensorSpec],
+    parameters: Sequence[nn.Parameter],
+) -> list[Piece]:
+    """Messages in order. A bucket in which something is compressed travels as one, in the place of its last message."""
+    buffers: dict[tuple[int, int], Buffer] = {}
+    found: dict[Buffer | int, Piece] = {}
+    for number, (which, message) in enumerate(order):
+        part, key = parts[which], (which, message.bucket)
+        if key not in buffers:
+            buffers[key] = Buffer(part, message.bucket, specs, parameters)
+        buffer, plan = buffers[key], part.plan
+        ranges = [(part.members[k], a, b) for k, a, b in plan.carried(message)]
+        awaited = {*(part.members[k] for k in message.after), *(i for i, _, _ in ranges)}
+        cut = message.stop - message.start < buffer.dense_end
+        piece = Piece(buffer, ranges, frozenset(awaited), message.urgency, number if cut else None, plan)
+        if cut and not buffer.cuttable:
+            before = found.pop(buffer, piece)
+            piece.number, piece.urgency = None, min(before.urgency, piece.urgency)
+            piece.awaited |= before.awaited
+        if not buffer.cuttable:
+            piece.ranges = buffer.ranges
+        found[number if piece.number is not None else buffer] = piece
+    return list(found.values())
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from laconic.compression.base import TensorSpec
 from laconic.engine.exchange import Departed, Journey
 from laconic.engine.tiers import Stack, Tier
 from laconic.errors import StrategyError
-from laconic.schedule.plan import Message
+from laconic.schedule.plan import CommPlan
+from laconic.schedule.timing import Timing
 from laconic.strategy import DEFAULTS
 from laconic.topology.mixing import Matrix, Mixing
 from laconic.worker import Group, Handle, Home, Letter, Machine
@@ -42,6 +43,11 @@ class Section:
                     "write the schedule there"
                 )
         for tier in self.tiers:
+            if tier.schedule.finishes_late and not tier.sync.plain:
+                raise StrategyError(
+                    f"`{tier.schedule.name}` steps layer by layer in the next forward pass, which `{tier.sync.name}` "
+                    "does not expect: write bsp, or another schedule"
+                )
             if tier.sync.skips and tier.compressor.joins:
                 raise StrategyError(
                     f"`{tier.sentence}` joins tensors that are not all there in every step; write a compression of "
@@ -61,12 +67,11 @@ class Section:
     def seen_by(self, tier: Tier) -> SectionView:
         return SectionView(self, tier)
 
-    def messages(self, arrival: Sequence[int]) -> list[Message]:
-        """The innermost schedule's plan, in the session's own numbering."""
+    def plan(self, arrival: Sequence[int], timing: Timing | None) -> CommPlan:
+        """The innermost schedule's plan, in the numbering of this section's members."""
         local = {i: k for k, i in enumerate(self.members)}
         specs = [self.session.parameters.specs[i] for i in self.members]
-        plan = self.tiers[0].schedule.plan(specs, [local[i] for i in arrival if i in local])
-        return [Message(tuple(self.members[k] for k in m.tensors), m.leaves) for m in plan.messages]
+        return self.tiers[0].schedule.plan(specs, [local[i] for i in arrival if i in local], timing)
 
 
 @dataclass(frozen=True)
@@ -237,14 +242,3 @@ class SectionView:
     def mean(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
         specs = [TensorSpec("", tuple(x.shape), x.dtype) for x in tensors]
         return self.tier.converse(specs, tensors, self.step, exact=True)
-
-
-def in_order(plans: Sequence[Sequence[Message]], arrival: Sequence[int]) -> list[tuple[int, Message]]:
-    """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
-    place = {i: k for k, i in enumerate(arrival)}
-    rest = [list(plan) for plan in plans]
-    merged: list[tuple[int, Message]] = []
-    while any(rest):
-        which = min((k for k, plan in enumerate(rest) if plan), key=lambda k: max(place[i] for i in rest[k][0].tensors))
-        merged.append((which, rest[which].pop(0)))
-    return merged

@@ -19,11 +19,14 @@ from torch.optim import Optimizer
 from laconic.engine import batches, metrics
 from laconic.engine.exchange import Departed, Journey, drive
 from laconic.engine.hooks import BackwardHooks
+from laconic.engine.late import Late
 from laconic.engine.parameters import Parameters
+from laconic.engine.planning import Planning, in_order
+from laconic.engine.postponed import Postponed
 from laconic.engine.rates import scaled
-from laconic.engine.reducer import Reducer
+from laconic.engine.reducer import Part, Reducer
 from laconic.engine.replicate import broadcast_tensors
-from laconic.engine.sections import Section, in_order
+from laconic.engine.sections import Section
 from laconic.engine.serving import Shards, address_of, refuse_levels
 from laconic.engine.shared import share
 from laconic.engine.skipping import Skipping
@@ -73,23 +76,25 @@ class Session:
         self._summed = 0  # steps whose gradients wait in p.grad for a later one's
         self._rate_factor = 1.0
         self._batch: int | None = None
-        self._observed_arrival = False
         self._nonfinite: Tensor | None = None
         self._leftovers: list[Departed] = []
+        self._ahead: list[Departed] = []
         self._logged_before = metrics.serial()
         self.parameters = Parameters.of(model, options.gather_sparse)
-        self._arrival = list(reversed(range(len(self.parameters.dense))))
+        self.planning = Planning(self)
+        self.late_steps = Late(self.parameters.dense)
+        self._postponed = Postponed(model, self.parameters.trainable, self.gradient_ready)
         self._passed: set[Condition] = set()
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self.sections: list[Section] = []
         self._taken = Taken(optimizer)
         self._skipping = Skipping(self.parameters.dense)
-        self._arrange()
+        self.arrange()
         self._hooks = BackwardHooks(
             worker,
             model,
             self.parameters.trainable,
-            lambda: worker.computed("forward"),
+            self.planning.forward_ended,
             self.gradient_ready,
             self.backward_ended,
             self._on_abandoned,
@@ -106,7 +111,7 @@ class Session:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
         return governed
 
-    def _arrange(self) -> None:
+    def arrange(self) -> None:
         """Make sections and messages for the current phase; sections that go on keep their memory."""
         old = {(section.stack, tuple(section.members)): section for section in self.sections}
         self.sections = [
@@ -131,9 +136,12 @@ class Session:
                 f"`{self.strategy}` sums gradients over steps and skips others in each: add them up in one step, "
                 "inside `with model.no_sync():`"
             )
-        merged = in_order([section.messages(self._arrival) for section in self.sections], self._arrival)
-        messages = [(message, self.sections[which].tiers) for which, message in merged]
-        self.reducer = Reducer(self.parameters.dense, self.parameters.specs, messages, Turns.of(self.worker))
+        planning = self.planning
+        planning.arranged()
+        parts = [Part(s.plan(planning.arrival, planning.timing(s)), s.members, s.tiers) for s in self.sections]
+        order = in_order(parts, planning.arrival)
+        self._postponed.choose([part.members[k] for part in parts for k in part.plan.postponed])
+        self.reducer = Reducer(self.parameters.dense, self.parameters.specs, parts, order, Turns.of(self.worker))
 
     def _section(self, stack: Stack, members: list[int]) -> Section:
         tiers = [
@@ -224,15 +232,18 @@ class Session:
         self._skipping.decide(weights)
 
     def _begin(self) -> None:
+        self.late_steps.settle()  # has happened, unless this loss came by without the model's forward
         self._in_backward = True
         self._nonfinite = None
         self.reducer.begin(self.steps, 1 / (self._summed + 1), self._skipping.weights)
+        self._ahead = [self._buffers_spread()] if self._held() and self.collective else []
 
     def gradient_ready(self, i: int) -> None:
         if i in self._skipping.skipped:  # the script has switched it on again: it does not count
             self.parameters.trainable[i].grad = None
             return
         self.worker.computed("backward", *self.parameters.share(i))
+        self.planning.gradient(i)
         dense = i < len(self.parameters.dense)
         if not self.syncing or self._only_adds():
             if dense:
@@ -251,6 +262,7 @@ class Session:
             self.reducer.ready(i)
 
     def backward_ended(self) -> None:
+        self._postponed.run()
         skipped = self._skipping.skipped
         for i in skipped:  # of a layer's backward, half is the gradient of its input
             self.worker.computed("backward", self.parameters.share(i)[0] / 2)
@@ -266,30 +278,43 @@ class Session:
             travels = bool(journeys or skipped)
             extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if travels else []
             if travels and self.collective:
-                extras.append(Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()])))
+                extras += self._ahead or [self._buffers_spread()]
             if self._options.refuse_nonfinite:
                 extras.append(verdict := Departed(self._agree_on_nonfinite()))
-            drive([*leftovers, *journeys, *extras])
+            held = self._held()
+            drive([*leftovers, *([] if held else journeys), *extras])
         except BaseException:
             self.reducer.forget()
             raise
         finally:
             self._in_backward = False
         self._averaged = True
-        self.reducer.settle()
+        if held:
+            self.late_steps.hold(self.reducer)
+        else:
+            self.reducer.settle()
         if self._options.refuse_nonfinite and verdict.result:
             raise NonFinite(
                 f"a gradient of step {self.steps} is NaN or infinite on at least one worker; lower the learning rate, "
                 'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
             )
-        if journeys and self.collective and not self._observed_arrival and not skipped:
-            self._observe(arrival)
+        if journeys and self.collective and not skipped:
+            self.planning.backward_ended(arrival)
+
+    def _buffers_spread(self) -> Departed:
+        """Rank 0's buffers for everybody; ahead of gradients for which nobody will wait."""
+        return Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()]))
+
+    def _held(self) -> bool:
+        """Whether what has left may arrive after backward, since gates of the next forward pass wait for it."""
+        gates = self.planning.gates
+        return gates is not None and gates.known and all(piece.plan.gated for piece in self.reducer.pieces)
 
     def _on_abandoned(self) -> None:
         """A backward pass raised half-way. What left still arrives, with the next pass; nothing waits here."""
         self._in_backward = False
         self._leftovers += self.reducer.abandon()
-        self._arrange()  # new buffers: the old ones are still on their way
+        self.arrange()  # new buffers: the old ones are still on their way
 
     def _look_at(self, parameter: nn.Parameter) -> None:
         gradient = parameter.grad
@@ -321,16 +346,6 @@ class Session:
         if self._summed and parameter.grad is not None:
             parameter.grad = parameter.grad / (self._summed + 1)
 
-    def _observe(self, arrival: list[int]) -> None:
-        """After the first backward, plan again from the order in which rank 0's gradients really came."""
-        self._observed_arrival = True
-        seen = dict.fromkeys(arrival)
-        order = torch.tensor([*seen, *(i for i in self._arrival if i not in seen)], device=self.parameters.device)
-        drive([Departed(broadcast_tensors([order], [self.group], control=1.0))])
-        if order.tolist() != self._arrival:
-            self._arrival = order.tolist()
-            self._arrange()
-
     # ------------------------------------------------------------------------------------------ step
 
     def step(self, apply: Callable[[], Any]) -> None:
@@ -338,7 +353,9 @@ class Session:
         may begin."""
         self.apply = scaled(apply, self.optimizer, self._rate_factor)
         replacing = self.replaces_step
-        if not replacing:
+        if self.late_steps.pending and self.optimizer is not None:
+            self.late_steps.step(self.optimizer)
+        elif not replacing:
             self.apply()
         self.worker.computed("step")
         for section in self.sections:
@@ -350,11 +367,13 @@ class Session:
         self._summed = self._summed + 1 if self._only_adds() else 0
         self.steps += 1
         self.gradients_dropped()
+        self.planning.step_ended()
         self._turn_phases()
         self._weigh()
 
     def settle(self) -> None:
         """What is under way arrives, and workers that have drifted apart meet."""
+        self.late_steps.settle()
         for section in self.sections:
             for tier in section.tiers:
                 settling = Departed(tier.sync.settle(section.seen_by(tier), tier.sync_state))
@@ -379,13 +398,14 @@ class Session:
         if not passed:
             return
         self._passed.update(passed)
+        self.late_steps.settle()
         self._summed = 0  # a sum that is not complete goes with its phase
         staying = self._governed().keys()
         for section in self.sections:
             if section.stack not in staying:
                 for tier in section.tiers:
                     drive([Departed(tier.sync.leave(section.seen_by(tier), tier.sync_state))])
-        self._arrange()
+        self.arrange()
 
     def _holds(self, condition: Condition) -> bool:
         """Whether a phase is over; a metric is averaged over all workers so that they turn together."""
@@ -421,7 +441,11 @@ class Session:
 
     def close(self) -> None:
         """Let go of the model; servers are told, so that nobody waits there for this worker."""
+        self.late_steps.settle()
         self._hooks.remove()
+        self._postponed.remove()
+        if self.planning.gates is not None:
+            self.planning.gates.remove()
         self._skipping.release()
         self._taken.give_back()
         drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
@@ -433,13 +457,13 @@ class Session:
 
         What is under way arrives first, on every worker alike, and is kept as what it brought.
         """
+        self.late_steps.settle()
         drive([flight for tier in self._tiers for flight in tier.flights.values()])
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
             "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
-            "arrival": self._arrival,
-            "observed": self._observed_arrival,
+            "planning": self.planning.state_dict(),
             "steered": (self._batch, self._rate_factor),
             "sections": {
                 section.key: [
@@ -457,8 +481,8 @@ class Session:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
         self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
-        self._arrival, self._observed_arrival = list(state["arrival"]), state["observed"]
-        self._arrange()
+        self.planning.load_state_dict(state["planning"])
+        self.arrange()
         for section in self.sections:
             for tier, saved in zip(section.tiers, state["sections"][section.key], strict=True):
                 tier.memory, tier.sync_state = saved["memory"], saved["sync"]

@@ -45,6 +45,7 @@ class Tier:
     server: Server | None = None  # where the workers meet at one
     rate: Callable[[], float] = lambda: 1.0  # the learning rate now
     settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
+    logged: Callable[[str], float | None] = lambda metric: None  # what the script last said of a metric
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
@@ -56,7 +57,7 @@ class Tier:
 
     @property
     def late(self) -> bool:
-        return self.sync.late or self.schedule.late
+        return self.sync.late or self.schedule.finishes_late
 
     @property
     def has_memory(self) -> bool:
@@ -213,7 +214,8 @@ class Tier:
             self.worker.coded(part, words, elements)
 
     def _meeting(self, spec: TensorSpec, step: int) -> Meeting:
-        return Meeting(self.group.rank, self.group.size, step, spec.name, self.seed, self.rate(), self.settings())
+        more = (self.seed, self.rate(), self.settings(), self.logged)
+        return Meeting(self.group.rank, self.group.size, step, spec.name, *more)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
         meet = self._meeting(spec, step)
@@ -232,7 +234,8 @@ def _swapped(x: Tensor, meet: EdgeMeeting) -> Exchange:
 
 def together_of(specs: Sequence[TensorSpec]) -> TensorSpec:
     """Several tensors as one vector."""
-    return TensorSpec("+".join(spec.name for spec in specs), (sum(spec.numel for spec in specs),), specs[0].dtype)
+    name, parts = "+".join(spec.name for spec in specs), tuple(spec.numel for spec in specs)
+    return TensorSpec(name, (sum(parts),), specs[0].dtype, parts=parts)
 
 
 def laid_out(sentence: Sentence) -> Architecture:

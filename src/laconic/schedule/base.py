@@ -9,6 +9,7 @@ from typing import ClassVar
 from laconic.compression.base import TensorSpec
 from laconic.registry import Technique
 from laconic.schedule.plan import CommPlan
+from laconic.schedule.timing import Timing
 
 
 class Schedule(Technique):
@@ -17,7 +18,15 @@ class Schedule(Technique):
     axis: ClassVar[str] = "schedule"
     late: ClassVar[bool] = False
     """True when messages may still be under way after backward."""
+    measures: ClassVar[bool] = False
+    """Whether it plans anew when the first iterations were timed, and what the network takes."""
+
+    @property
+    def finishes_late(self) -> bool:
+        """Whether this one's may."""
+        return self.late
 
     @abstractmethod
-    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> CommPlan:
-        """`arrival` lists tensor indices in the order in which backward makes their gradients."""
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        """`arrival` lists tensor indices in the order in which backward makes their gradients; `timing` is what the
+        iteration takes, where that is known."""

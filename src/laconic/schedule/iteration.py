@@ -14,11 +14,7 @@ from dataclasses import dataclass, field
 
 from laconic.errors import LaconicError
 from laconic.registry import technique
-from laconic.schedule.lanes import Lane, Task, serve
-
-COMPUTE = "compute"
-_ITERATIONS = 9
-_SETTLED = 4  # iterations after which periods are averaged
+from laconic.schedule.lanes import COMPUTE, Lane, Task, serve
 
 
 @dataclass(frozen=True)
@@ -50,10 +46,11 @@ class Layers:
 
 @dataclass(frozen=True)
 class Stage:
-    """A lane that a transfer takes for some time."""
+    """A lane that a transfer takes for some time: beside computing for longer, where that is given."""
 
     lane: str
     seconds: float
+    beside: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ class Transfer:
     stages: tuple[Stage, ...]
     nbytes: float = 0.0
     after_backward: bool = False
+    after: tuple[int, ...] = ()  # other gradients that it waits for
     later: tuple[Stage, ...] = ()
     """What happens to it when the stages of all transfers are over: the second half of a split all-reduce."""
 
@@ -85,60 +83,76 @@ class Order:
 @technique("iteration_dag", axis="schedule", paper="Shi et al., arXiv 2005.13247 (the DAG of synchronous SGD)")
 def period(layers: Layers, transfers: Sequence[Transfer], order: Order | None = None) -> float:
     """Seconds from one iteration to the next, once they repeat: forward, backward and transfers over their lanes."""
+    return simulated(layers, transfers, order).period
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One of many alike: how long it takes, and when each transfer begins and ends from the start of backward."""
+
+    period: float
+    begins: tuple[float, ...]
+    ends: tuple[float, ...]
+
+
+def simulated(layers: Layers, transfers: Sequence[Transfer], order: Order | None = None) -> Iteration:
+    """The iteration that repeats, from a backward pass to the end of the next forward pass.
+
+    When that forward pass ends all of its layers' gradients have arrived, so that the next backward finds every lane
+    empty: each iteration is like this one, and one is enough.
+    """
     order = order or Order()
-    tasks, begins = _graph(layers, transfers, order, _ITERATIONS)
+    tasks, spans = _graph(layers, transfers, order)
     times = serve(tasks, order.lanes)
-    starts = [times.starts[begin] for begin in begins]
-    return (starts[-1] - starts[_SETTLED]) / (len(starts) - 1 - _SETTLED)
+    first, last = zip(*spans, strict=True) if spans else ((), ())
+    return Iteration(times.ends[-1], tuple(times.starts[n] for n in first), tuple(times.ends[n] for n in last))
 
 
-def _graph(
-    layers: Layers, transfers: Sequence[Transfer], order: Order, iterations: int
-) -> tuple[list[Task], list[int]]:
+def _graph(layers: Layers, transfers: Sequence[Transfer], order: Order) -> tuple[list[Task], list[tuple[int, int]]]:
+    """All tasks, of which the last ends the forward pass, and each transfer's first and last."""
     tasks: list[Task] = []
-    begins: list[int] = []
 
-    def add(lane: str, seconds: float, needs: Sequence[int], urgency: float = 0.0, nbytes: float = 0.0) -> int:
-        tasks.append(Task(lane, seconds, tuple(needs), urgency, nbytes))
+    def add(
+        lane: str, seconds: float, needs: Sequence[int], of: Transfer | None = None, beside: float | None = None
+    ) -> int:
+        urgency, nbytes = (0.0, 0.0) if of is None else (of.urgency, of.nbytes)
+        tasks.append(Task(lane, seconds, tuple(needs), urgency, nbytes, beside))
         return len(tasks) - 1
 
-    arrived: dict[int, list[int]] = {}
-    last: int | None = None
-    for _ in range(iterations):
-        everything = list(dict.fromkeys(n for own in arrived.values() for n in own))
-        for i in range(layers.count):
-            gates = arrived.get(i, []) if order.gated else everything if i == 0 else []
-            last = add(COMPUTE, layers.forward[i], [*([] if last is None else [last]), *gates])
-            if i == 0:
-                begins.append(last)
-        assert last is not None
-        ready, last = _backward(layers, order.postponed, last, add)
-        firsts = []
-        for transfer in transfers:
-            at = [last] if transfer.after_backward else [ready[i] for i in transfer.tensors]
-            for stage in transfer.stages:
-                at = [add(stage.lane, stage.seconds, at, transfer.urgency, transfer.nbytes)]
-            firsts.append(at[0])
-        arrived = {}
-        for transfer, end in sorted(zip(transfers, firsts, strict=True), key=lambda pair: pair[0].urgency):
+    def pass_through(transfer: Transfer, stages: Sequence[Stage], at: list[int]) -> int:
+        for stage in stages:
+            at = [add(stage.lane, stage.seconds, at, transfer, stage.beside)]
+        return at[0]
+
+    ready, last = _backward(layers, order.postponed, add)
+    spans: list[tuple[int, int]] = []
+    for transfer in transfers:
+        needed = dict.fromkeys((*transfer.tensors, *transfer.after))
+        at = [last] if transfer.after_backward else [ready[i] for i in needed]
+        spans.append((len(tasks), pass_through(transfer, transfer.stages, at)))
+    if any(transfer.later for transfer in transfers):
+        over = add("meeting", 0.0, [end for _, end in spans])
+        for number, transfer in sorted(enumerate(transfers), key=lambda pair: pair[1].urgency):
             if transfer.later:
-                at = firsts
-                for stage in transfer.later:
-                    at = [add(stage.lane, stage.seconds, at, transfer.urgency, transfer.nbytes)]
-                end = at[0]
-            for i in transfer.tensors:
-                arrived.setdefault(i, []).append(end)
-    return tasks, begins
+                spans[number] = (spans[number][0], pass_through(transfer, transfer.later, [over]))
+    gates: dict[int, list[int]] = {}
+    for transfer, (_, end) in zip(transfers, spans, strict=True):
+        for i in transfer.tensors if order.gated else (0,):
+            gates.setdefault(i, []).append(end)
+    for i in range(layers.count):
+        last = add(COMPUTE, layers.forward[i], [last, *gates.get(i, [])])
+    return tasks, spans
 
 
-def _backward(layers: Layers, postponed: int, last: int, add) -> tuple[dict[int, int], int]:  # type: ignore[no-untyped-def]
+def _backward(layers: Layers, postponed: int, add) -> tuple[dict[int, int], int]:  # type: ignore[no-untyped-def]
     """Which task ends each tensor's gradient, and the last of all."""
     ready: dict[int, int] = {}
+    chain: list[int] = []
     for i in reversed(range(layers.count)):
-        if i >= postponed:
-            last = ready[i] = add(COMPUTE, layers.backward[i], [last])
-        else:
-            last = add(COMPUTE, layers.backward[i] - layers.weight_seconds(i), [last])
+        seconds = layers.backward[i] - (layers.weight_seconds(i) if i < postponed else 0.0)
+        chain = [add(COMPUTE, seconds, chain)]
+        ready[i] = chain[0]
     for i in range(postponed):
-        last = ready[i] = add(COMPUTE, layers.weight_seconds(i), [last])
-    return ready, last
+        chain = [add(COMPUTE, layers.weight_seconds(i), chain)]
+        ready[i] = chain[0]
+    return ready, chain[0]

@@ -2,7 +2,9 @@
 
 A lane serves one task at a time, of those that are ready: in the order in which they became so, or the most urgent
 first. A lane with a credit takes tasks over before they are served, so many bytes at a time, and serves what it has
-taken as it came: what is more urgent waits for no more than that.
+taken as it came: what is more urgent waits for no more than that. A lane that fuses takes over as much when it is
+free, and serves it as one. A task may take longer beside computing than
+alone: it goes on at the one pace while the lane `compute` is at work, at the other while that waits.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+COMPUTE = "compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Task:
     needs: tuple[int, ...] = ()
     urgency: float = 0.0  # the smaller the sooner
     nbytes: float = 0.0
+    beside: float | None = None  # seconds while computing goes on; none: as many
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Lane:
 
     by_urgency: bool = False
     credit_bytes: float = 0.0  # taken over ahead of time, beside the one that is served
+    fuses: float | None = None  # seconds before what was taken over goes out as one
 
 
 @dataclass(frozen=True)
@@ -48,54 +54,137 @@ def serve(tasks: Sequence[Task], lanes: Mapping[str, Lane] | None = None) -> Tim
     for number, task in enumerate(tasks):
         for other in task.needs:
             after[other].append(number)
-    desks = {task.lane: _Desk((lanes or {}).get(task.lane, Lane())) for task in tasks}
-    times = Times(*([math.inf] * len(tasks) for _ in range(2)))
-    ends: list[tuple[float, int]] = []
+    names = sorted({task.lane for task in tasks}, key=lambda name: name != COMPUTE)  # computing begins first
+    desks = {name: _Desk((lanes or {}).get(name, Lane()), place, tasks) for place, name in enumerate(names)}
+    own = [desks[task.lane] for task in tasks]
+    computing = desks.get(COMPUTE)
+    clock = _Clock(len(tasks))
+    touched = set(desks.values())
     released = [number for number, count in enumerate(waiting) if count == 0]
-    now = 0.0
     while True:
         for number in sorted(released):
-            desks[tasks[number].lane].come(number, tasks[number])
-        for desk in desks.values():
-            if desk.served is None and (chosen := desk.next(tasks)) is not None:
-                desk.served = chosen
-                times.starts[chosen], times.ends[chosen] = now, now + tasks[chosen].seconds
-                heapq.heappush(ends, (times.ends[chosen], chosen))
-        if not ends:
-            return times
-        now, released = ends[0][0], []
-        while ends and ends[0][0] == now:
-            _, number = heapq.heappop(ends)
-            desks[tasks[number].lane].served = None
-            for follower in after[number]:
-                waiting[follower] -= 1
-                if waiting[follower] == 0:
-                    released.append(follower)
+            own[number].come(number)
+            touched.add(own[number])
+        for desk in sorted(touched, key=_place) if len(touched) > 1 else touched:
+            if desk.served is None and (work := desk.next()) is not None:
+                desk.served = work
+                clock.begin(work)
+            if desk is computing:
+                clock.computes(desk.served is not None)
+        touched.clear()
+        released = []
+        ended = clock.advance()
+        if not ended:
+            return clock.times
+        for work in ended:
+            own[work.members[0]].served = None
+            touched.add(own[work.members[0]])
+            for number in work.members:
+                for follower in after[number]:
+                    waiting[follower] -= 1
+                    if waiting[follower] == 0:
+                        released.append(follower)
+
+
+class _Work:
+    """What a lane serves at a time: a task, or several as one."""
+
+    __slots__ = ("beside", "end", "left", "members", "seconds", "since")
+
+    def __init__(self, members: Sequence[int], seconds: float, beside: float) -> None:
+        self.members = members
+        self.seconds = seconds
+        self.beside = beside
+        self.left = 1.0  # of it, at `since`
+        self.since = 0.0
+        self.end = math.inf
+
+
+class _Clock:
+    """When what is served ends; what has two paces is put off or brought forward as computing begins and stops."""
+
+    def __init__(self, count: int) -> None:
+        self.times = Times(*([math.inf] * count for _ in range(2)))
+        self._now = 0.0
+        self._ends: list[tuple[float, int, int, _Work]] = []
+        self._pushed = 0
+        self._computing = False
+        self._shared: set[_Work] = set()
+
+    def begin(self, work: _Work) -> None:
+        for number in work.members:
+            self.times.starts[number] = self._now
+        if work.beside != work.seconds and min(work.beside, work.seconds) > 0:
+            self._shared.add(work)
+        self._continue(work)
+
+    def computes(self, computing: bool) -> None:
+        if computing == self._computing:
+            return
+        for work in self._shared:
+            work.left -= (self._now - work.since) / (work.beside if self._computing else work.seconds)
+        self._computing = computing
+        for work in self._shared:
+            self._continue(work)
+
+    def advance(self) -> list[_Work]:
+        """Go to the next end; what ends there, nothing where nothing is served."""
+        ended: list[_Work] = []
+        while self._ends and (not ended or self._ends[0][0] == self._now):
+            end, _, _, work = heapq.heappop(self._ends)
+            if end == work.end:  # else it was put off or brought forward
+                self._now = end
+                work.end = math.inf
+                self._shared.discard(work)
+                ended.append(work)
+                for number in work.members:
+                    self.times.ends[number] = end
+        return ended
+
+    def _continue(self, work: _Work) -> None:
+        work.since = self._now
+        work.end = self._now + max(work.left, 0.0) * (work.beside if self._computing else work.seconds)
+        self._pushed += 1
+        heapq.heappush(self._ends, (work.end, work.members[0], self._pushed, work))
+
+
+def _place(desk: _Desk) -> int:
+    return desk.place
 
 
 class _Desk:
     """A lane at work: what waits, what was taken over, what is served."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, place: int, tasks: Sequence[Task]) -> None:
         self.lane = lane
+        self.place = place
+        self.tasks = tasks
         self.waits: list[tuple[float, int, int]] = []
         self.taken: deque[int] = deque()
         self.taken_bytes = 0.0
-        self.served: int | None = None
+        self.served: _Work | None = None
         self._came = 0
 
-    def come(self, number: int, task: Task) -> None:
+    def come(self, number: int) -> None:
         self._came += 1
-        heapq.heappush(self.waits, (task.urgency if self.lane.by_urgency else 0.0, self._came, number))
+        heapq.heappush(self.waits, (self.tasks[number].urgency if self.lane.by_urgency else 0.0, self._came, number))
 
-    def next(self, tasks: Sequence[Task]) -> int | None:
-        """Take over what the credit allows, and give the first of it."""
+    def next(self) -> _Work | None:
+        """Take over what the credit allows, and give the first of it, or all of it."""
         while self.waits and (not self.taken or self.taken_bytes < self.lane.credit_bytes):
             number = heapq.heappop(self.waits)[2]
             self.taken.append(number)
-            self.taken_bytes += tasks[number].nbytes
+            self.taken_bytes += self.tasks[number].nbytes
         if not self.taken:
             return None
-        number = self.taken.popleft()
-        self.taken_bytes -= tasks[number].nbytes
-        return number
+        if self.lane.fuses is None:
+            number = self.taken.popleft()
+            task = self.tasks[number]
+            self.taken_bytes -= task.nbytes
+            return _Work((number,), task.seconds, task.seconds if task.beside is None else task.beside)
+        members = tuple(self.taken)
+        self.taken.clear()
+        self.taken_bytes = 0.0
+        took = [self.tasks[number] for number in members]
+        beside = (task.seconds if task.beside is None else task.beside for task in took)
+        return _Work(members, self.lane.fuses + sum(t.seconds for t in took), self.lane.fuses + sum(beside))

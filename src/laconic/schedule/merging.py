@@ -1,4 +1,4 @@
-"""Which neighbouring tensors are sparsified and sent together: plans from a profile, as plain values.
+"""Which neighbouring tensors are sent together, and sparsified where they are: plans from a profile, as plain values.
 
 Tensors are numbered in the order of the forward pass; backward makes the last one's gradient first. A plan is groups of
 numbers in the order in which they are sent.
@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from laconic.errors import LaconicError
 from laconic.registry import technique
-
-Groups = tuple[tuple[int, ...], ...]
+from laconic.schedule.plan import Groups
+from laconic.schedule.prices import Price
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,23 @@ class SparseCosts:
 
 
 @dataclass(frozen=True)
+class DenseCosts:
+    """Seconds where nothing is selected: so many bytes for each element."""
+
+    price: Price
+    bytes_each: int = 4
+
+    def selecting(self, elements: int) -> float:
+        return 0.0
+
+    def sending(self, elements: int) -> float:
+        return self.price.seconds(self.bytes_each * elements)
+
+
+Costs = SparseCosts | DenseCosts
+
+
+@dataclass(frozen=True)
 class Timeline:
     """When each group's selection is over and when its message starts and ends, from the start of backward."""
 
@@ -54,7 +73,7 @@ class Timeline:
         return self.ends[-1] - self.selected[-1]
 
 
-def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], costs: SparseCosts) -> Timeline:
+def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Timeline:
     """Selection stops backward; messages leave one after another."""
     now, free = 0.0, 0.0
     selected, starts, ends = [], [], []
@@ -76,47 +95,53 @@ def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], co
     evidence="fixture",
     reproduces="omgs_sgd.json: groups and exposed time, ten cases",
 )
-def greedy(sizes: Sequence[int], backward: Sequence[float], costs: SparseCosts) -> Groups:
+def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.
 
-    From the last tensor to the first; the timeline is made anew after each merge. Each group is one buffer with one
-    selection and one message. Reading chosen: the published program's rule; `exact` finds the best plan of
-    the same model, which this one need not.
+    From the last tensor to the first. Each group is one buffer with one selection and one message. Reading chosen: the
+    published program's rule; `exact` finds the best plan of the same model, which this one need not.
     """
     check(sizes, backward)
-    groups: list[tuple[int, ...]] = [(i,) for i in reversed(range(len(sizes)))]
-    place = 0
-    while place + 1 < len(groups):
-        own, following = groups[place], groups[place + 1]
-        times = timeline(tuple(groups), sizes, backward, costs)
-        if _waits(own, following, times, place, sizes, backward, costs) < _saves(own, following, sizes, costs):
-            groups[place : place + 2] = [own + following]
-        else:
-            place += 1
-    return tuple(groups)
+    groups: list[tuple[int, ...]] = []
+    own, numel, busy = (), 0, 0.0  # type: tuple[int, ...], int, float
+    now, free = 0.0, 0.0  # computing and the network, when the groups before are over
+    for i in reversed(range(len(sizes))):
+        if own:
+            selected = now + busy + costs.selecting(numel)
+            both, next_ = numel + sizes[i], sizes[i]
+            more = costs.selecting(both) - costs.selecting(numel) - costs.selecting(next_)
+            waits = backward[i] + more - (max(selected, free) - selected)
+            saves = costs.sending(numel) + costs.sending(next_) - costs.sending(both)
+            if waits >= saves:
+                groups.append(own)
+                now, free = selected, max(selected, free) + costs.sending(numel)
+                own, numel, busy = (), 0, 0.0
+        own, numel, busy = (*own, i), numel + sizes[i], busy + backward[i]
+    return (*groups, own)
 
 
-def _waits(
-    own: tuple[int, ...],
-    following: tuple[int, ...],
-    times: Timeline,
-    place: int,
-    sizes: Sequence[int],
-    backward: Sequence[float],
-    costs: SparseCosts,
-) -> float:
-    """How much later the first's message leaves, beyond its own waiting for the network."""
-    p, q = (sum(sizes[i] for i in group) for group in (own, following))
-    more = costs.selecting(p + q) - costs.selecting(p) - costs.selecting(q)
-    return sum(backward[i] for i in following) + more - (times.starts[place] - times.selected[place])
+def exact_dense(nbytes: Sequence[float], backward: Sequence[float], price: Price) -> Groups:
+    """The same as `exact` for dense messages, where computing does not depend on the groups: a dynamic program over the
+    last group's beginning, E_j = min over k > j of max(E_k, r_j) + A + B·(p_j + … + p_{k-1})."""
+    check(nbytes, backward)
+    count = len(nbytes)
+    ready = np.cumsum(np.asarray(backward, dtype=float)[::-1])[::-1]
+    before = np.concatenate([[0.0], np.cumsum(np.asarray(nbytes, dtype=float))])
+    ends, chosen = np.zeros(count + 1), np.zeros(count, dtype=int)
+    sending = price.startup_seconds + price.seconds_per_byte * before
+    for j in reversed(range(count)):
+        found = np.maximum(ends[j + 1 :], ready[j]) + sending[j + 1 :]
+        chosen[j] = j + 1 + int(found.argmin())
+        ends[j] = found[chosen[j] - j - 1] - price.seconds_per_byte * before[j]
+    groups: list[tuple[int, ...]] = []
+    j = 0
+    while j < count:
+        groups.append(tuple(reversed(range(j, int(chosen[j])))))
+        j = int(chosen[j])
+    return tuple(reversed(groups))
 
 
-def _saves(own: tuple[int, ...], following: tuple[int, ...], sizes: Sequence[int], costs: SparseCosts) -> float:
-    p, q = (sum(sizes[i] for i in group) for group in (own, following))
-    return costs.sending(p) + costs.sending(q) - costs.sending(p + q)
-
-
-def exact(sizes: Sequence[int], backward: Sequence[float], costs: SparseCosts) -> Groups:
+def exact(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
     """The plan of neighbours that is finished first: of all ways to come to a tensor, those are kept that no other
     beats in both computation and network."""
     check(sizes, backward)
@@ -158,7 +183,7 @@ def _undominated(found: list[tuple[float, float, int, int]], ways: list[list[_Wa
     return kept
 
 
-def check(sizes: Sequence[int], backward: Sequence[float]) -> None:
+def check(sizes: Sequence[float], backward: Sequence[float]) -> None:
     """One of each for every tensor, of which there is one at least."""
     if not len(sizes) == len(backward) > 0:
         raise LaconicError(f"{len(sizes)} sizes and {len(backward)} times; give one of each for every tensor")

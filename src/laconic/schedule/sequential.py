@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, replace
 
 from laconic.claims import CoversOnce
 from laconic.compression.base import TensorSpec
 from laconic.registry import named_sentence, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, Message
+from laconic.schedule.plan import CommPlan, of_one_dtype, whole
+from laconic.schedule.timing import Timing
 
 
 @technique(
@@ -24,12 +23,11 @@ from laconic.schedule.plan import CommPlan, Message
 class Sequential(Schedule):
     """One message with everything (one per dtype), sent when backward is over: fewest start-ups, no overlap."""
 
-    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> CommPlan:
-        by_dtype: dict[torch.dtype, list[int]] = {}
-        for i in arrival:
-            by_dtype.setdefault(tensors[i].dtype, []).append(i)
-        messages = tuple(Message(tuple(group), leaves="after_backward") for group in by_dtype.values())
-        return CommPlan(tuple(tensors), messages)
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        buckets = of_one_dtype(tensors, [arrival])
+        everything = tuple(arrival)
+        messages = tuple(replace(message, after=everything) for message in whole(buckets, tensors, arrival))
+        return CommPlan(tuple(tensors), buckets, messages)
 
 
 named_sentence(
@@ -40,4 +38,12 @@ named_sentence(
     evidence="published",
     reproduces="throughput.csv of Shi et al. 2020: nine step times over 10 Gb/s, within 3 %",
     doc="BSP with one fused all-reduce after backward.",
+)
+
+named_sentence(
+    "bsp_ps",
+    "bsp / none / ps / sequential",
+    axis="schedule",
+    paper="Shi et al., arXiv 2005.13247; Li et al., OSDI 2014",
+    doc="BSP with one buffer, pushed after backward in key ranges, one for each server, and pulled.",
 )

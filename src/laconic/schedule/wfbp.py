@@ -11,7 +11,8 @@ from laconic.claims import CoversOnce
 from laconic.compression.base import TensorSpec
 from laconic.registry import knob, named_sentence, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, Message
+from laconic.schedule.plan import CommPlan, Groups, whole
+from laconic.schedule.timing import Timing
 
 
 @technique(
@@ -32,21 +33,28 @@ class WFBP(Schedule):
     bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least so many bytes")
     first_bytes: int = knob(2**20, low=0, doc="the same for the first message of each dtype (at most bucket_bytes)")
 
-    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> CommPlan:
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        buckets = self.buckets(tensors, arrival)
+        return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival))
+
+    def buckets(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> Groups:
+        """Which tensors share a message, in the order in which messages leave."""
         closed: list[list[int]] = []
         growing: dict[torch.dtype, list[int]] = {}
+        held: dict[torch.dtype, int] = {}
         caps: dict[torch.dtype, int] = {}
         for i in arrival:
             dtype = tensors[i].dtype
             message = growing.setdefault(dtype, [])
             message.append(i)
             cap = caps.setdefault(dtype, min(self.first_bytes, self.bucket_bytes))
-            if sum(tensors[j].nbytes for j in message) >= cap:
+            held[dtype] = held.get(dtype, 0) + tensors[i].nbytes
+            if held[dtype] >= cap:
                 closed.append(growing.pop(dtype))
-                caps[dtype] = self.bucket_bytes
+                caps[dtype], held[dtype] = self.bucket_bytes, 0
         position = {i: k for k, i in enumerate(arrival)}
         ordered = sorted([*closed, *growing.values()], key=lambda message: position[message[0]])
-        return CommPlan(tuple(tensors), tuple(Message(tuple(message)) for message in ordered))
+        return tuple(map(tuple, ordered))
 
 
 named_sentence(
@@ -64,4 +72,12 @@ named_sentence(
     paper="Li et al., PyTorch Distributed, VLDB 2020",
     aliases=["ddp"],
     doc="What PyTorch's DDP does: static merging by size in reverse registration order, rebuilt once from arrival.",
+)
+
+named_sentence(
+    "wfbp_ps",
+    "bsp / none / ps / wfbp(0)",
+    axis="schedule",
+    paper="Zhang et al., USENIX ATC 2017; Shi et al., arXiv 2005.13247",
+    doc="Every tensor is pushed as soon as its gradient exists, and pulled when all workers have pushed it.",
 )

@@ -197,6 +197,12 @@ class Sync(Technique):
         """How many steps' gradients add up before they are exchanged, as their mean, in the last one's backward."""
         return 1
 
+    @property
+    def plain(self) -> bool:
+        """Whether every step's gradients are averaged and applied, and nothing more is said."""
+        more = self.late or self.replaces_step or self.replicas_differ or self.steers or self.skips
+        return not more and self.micro_batches == 1 and type(self).after_step is Sync.after_step
+
     def init(self, section: Section) -> State:
         return {}
 

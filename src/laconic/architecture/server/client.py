@@ -18,7 +18,7 @@ from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import scalars_of
 from laconic.compression.base import Compressor, State, TensorSpec
 from laconic.errors import Disagreement
-from laconic.worker import Field, Handle, Letter, Worker, whole
+from laconic.worker import Field, Handle, Letter, Priority, Worker, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,14 +198,19 @@ class Server:
         yield [Answers(letters, lambda answers: None)]
 
     def aggregate(
-        self, parts: Sequence[tuple[Tensor, ...]], op: str, only: int | None = None
+        self,
+        parts: Sequence[tuple[Tensor, ...]],
+        op: str,
+        only: int | None = None,
+        priority: Priority | None = None,
     ) -> Generator[Handle, Any, list[Letter]]:
-        """Bring a part to each shard (or to one), and collect what all members brought, combined."""
+        """Bring a part to each shard (or to one), and collect what all members brought, combined. Rounds are numbered
+        in the order of asking, which is everybody's; in what order parts leave is this worker's own matter."""
         turn, self.round = self.round, self.round + 1
         fields: dict[str, Field] = {"round": turn, "op": op, "collected": self._collected_below}
         shards = self._chosen(only)
         for k, part in zip(shards, parts, strict=True):
-            self.shards[k].write(Letter("contribute", fields, part))
+            self.shards[k].write(Letter("contribute", fields, part), priority)
         asked = [self.shards[k].read(Letter("collect", {"round": turn})) for k in shards]
         letters: list[Letter] = yield Answers(asked, lambda answers: answers)
         self._collected.add(turn)

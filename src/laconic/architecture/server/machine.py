@@ -111,7 +111,8 @@ class Shard:
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought
         self._results: dict[int, tuple[list[Tensor], int]] = {}  # what came out, of how many
-        self._open = 0  # rounds from here on have no result yet, nor have those that are in `_rounds`
+        self._open = 0  # no round from here on has a result yet; of those before, urgent ones may have overtaken some
+        self._forgotten = 0  # rounds before this one were collected by all
         self._from: dict[int, int] = {}  # by member that came later: the first round it takes part in
         self._collected: dict[int, int] = {}  # by member: it has the results of all rounds before this one
         self._published: tuple[int, Mapping[str, Field], tuple[Tensor, ...]] | None = None
@@ -220,9 +221,9 @@ class Shard:
         turn, op = letter.number("round"), str(letter.fields.get("op"))
         if op not in _COMBINE:
             raise ContractError(f"a server sums, takes maxima or gathers, not {op!r}")
-        if turn >= self._open or turn in self._rounds:
+        if turn >= self._forgotten and turn not in self._results:
             self._rounds.setdefault(turn, (op, {}))[1][sender] = list(letter.tensors)
-        self._collected[sender] = letter.number("collected")
+        self._collected[sender] = max(self._collected.get(sender, 0), letter.number("collected"))
         self.store.clocks[sender] += 1
         self._complete()
         return Letter("receipt")
@@ -250,7 +251,8 @@ class Shard:
                 self._open = max(self._open, turn + 1)
                 self._results[turn] = (_COMBINE[op]([brought[w] for w in sorted(brought)]), len(brought))
         everywhere = min((self._collected.get(member, 0) for member in self.store.clocks), default=0)
-        self._results = {turn: result for turn, result in self._results.items() if turn >= everywhere}
+        self._forgotten = max(self._forgotten, everywhere)
+        self._results = {turn: result for turn, result in self._results.items() if turn >= self._forgotten}
 
     # ------------------------------------------------------------------------------------------ reads
 
@@ -302,6 +304,7 @@ class Shard:
             "results": {str(t): [list(x), members] for t, (x, members) in self._results.items()},
             "collected": {str(w): turn for w, turn in self._collected.items()},
             "open": self._open,
+            "forgotten": self._forgotten,
             "from": {str(w): turn for w, turn in self._from.items()},
             "heard": {str(g): turn for g, turn in self._heard.items()},
         }
@@ -312,7 +315,7 @@ class Shard:
         self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
         self._results = {int(t): (list(x), members) for t, (x, members) in state["results"].items()}
         self._collected = {int(w): turn for w, turn in state["collected"].items()}
-        self._open = state["open"]
+        self._open, self._forgotten = state["open"], state["forgotten"]
         self._from = {int(w): turn for w, turn in state["from"].items()}
         self._heard = {int(g): turn for g, turn in state["heard"].items()}
 

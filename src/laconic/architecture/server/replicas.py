@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laconic.errors import WorkerLost
-from laconic.worker import Handle, Letter, Worker
+from laconic.worker import Handle, Letter, Priority, Worker
 
 
 @dataclass(eq=False)
@@ -20,10 +20,9 @@ class Replicas:
     worker: Worker
     addresses: list[str]
 
-    def write(self, letter: Letter) -> Handle:
-        if len(self.addresses) == 1:
-            return self.worker.call(self.addresses[0], letter, writes=True)
-        return _Written(self, {address: self.worker.call(address, letter, writes=True) for address in self.addresses})
+    def write(self, letter: Letter, priority: Priority | None = None) -> Handle:
+        sent = {address: self.worker.call(address, letter, True, priority) for address in self.addresses}
+        return sent[self.addresses[0]] if len(sent) == 1 else _Written(self, sent)
 
     def read(self, letter: Letter) -> Handle:
         first = self.worker.call(self.addresses[0], letter, writes=False)

@@ -34,7 +34,7 @@ from laconic.profile.links import Links
 from laconic.profile.machine import machine
 from laconic.profile.values import Profile
 from laconic.strategy import Sentence
-from laconic.worker import Group, Handle, Home, Letter, Machine, Worker
+from laconic.worker import Group, Handle, Home, Letter, Machine, Priority, Worker
 
 WARM_UP_STEPS = 4
 ROUNDS, LEAST_ROUNDS = 8, 3
@@ -102,7 +102,7 @@ class Rehearsal:
     def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
         raise LaconicError("a rehearsal has no server: it times the plainest sentence")
 
-    def call(self, address: str, letter: Letter, writes: bool) -> Handle:
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
         raise LaconicError("a rehearsal has no server: it times the plainest sentence")
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:

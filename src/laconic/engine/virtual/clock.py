@@ -29,6 +29,7 @@ class Operation:
         self.ended_seconds: float | None = None
         self.error: Exception | None = None
         self.waiting: list[Runner] = []
+        self.then: list[Callable[[float], None]] = []  # told when it ended, well or not
 
 
 class Gone(BaseException):
@@ -175,6 +176,8 @@ class Clock:
             runner.waits_for = None
             self._make_ready(runner, max(runner.seconds, seconds))
         operation.waiting.clear()
+        for act in operation.then:
+            act(seconds)
 
     def entered(self, runner: Runner) -> None:
         self._switched(runner.rank)

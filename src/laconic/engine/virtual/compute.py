@@ -84,7 +84,7 @@ class Compute:
         if part == "encode" or part == "decode":
             codec = self._codecs.get(name or "")
             return 0.0 if codec is None else codec.seconds(part, 1, int(share))
-        if part == "backward" and name is not None and self._backward_total:
+        if name is not None and self._backward_total:  # forward is divided as backward is
             if name not in self.backward_by_tensor:
                 raise LaconicError(
                     f"the profile knows no tensor {name!r}, so it is another model's: `laconic profile` measures it"

@@ -2,7 +2,8 @@
 
 A *job* is a whole operation (a ring all-reduce, a message): after its latency it loads each of its links in proportion
 to its progress. Whenever a job joins or leaves, rates are solved anew. Jobs of one *lane* (a process group's
-collectives) start in order and only so many run at a time, as a backend's threads do.
+collectives) start in order and only so many run at a time, as a backend's threads do. Links serve the more urgent
+classes strictly first: those of a class share what they leave.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Job:
     rate: float = 0.0  # of the whole job, per second
     fastest: float = math.inf  # the rate it has with all links to itself, where something else holds it up
     pace: float = 1.0  # how fast it goes on while all workers compute, where they share its processors
+    urgency: float = 0.0  # its class on every link: the smaller the sooner
 
     def __post_init__(self) -> None:
         self.heaviest_bytes = float(self.load_bytes.max()) if len(self.load_bytes) else 0.0
@@ -122,7 +124,10 @@ class Fluid:
         job.finished(self._now)
 
     def _solve(self) -> None:
-        """Max-min rates by progressive filling: all rise alike until a link is full; those on it stay, others go on."""
+        """Max-min rates by progressive filling: all rise alike until a link is full; those on it stay, others go on.
+
+        One class after another, the most urgent first.
+        """
         if not self._stale:
             return
         self._stale = False
@@ -141,7 +146,13 @@ class Fluid:
         own = [job.fastest * job.heaviest_bytes for job in self._flowing]  # as if each had a link of its own
         weights = np.hstack([weights, np.eye(len(own))])
         room = np.concatenate([self._capacities[links], own])
-        rising = np.ones(len(self._flowing), dtype=bool)
+        nothing = room * _TOLERANCE
+        for level in sorted({job.urgency for job in self._flowing}):
+            self._fill(np.array([job.urgency == level for job in self._flowing]), weights, room)
+            room[room < nothing] = 0.0  # what rounding leaves of a full link
+
+    def _fill(self, rising: NDArray[np.bool_], weights: NDArray[np.float64], room: NDArray[np.float64]) -> None:
+        """Rates of those that rise, out of the room, from which what they take is gone afterwards."""
         while rising.any():
             load = weights[rising].sum(axis=0)
             used = load > 0

@@ -7,6 +7,7 @@ it has ended is the network's matter. Sums are made in rank order, so that a run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,10 +25,11 @@ from laconic.engine.virtual.flows import Flow
 from laconic.engine.virtual.fluid import Fluid, Job
 from laconic.engine.virtual.network import Network
 from laconic.engine.virtual.post import Posts
+from laconic.engine.virtual.queue import Queue
 from laconic.engine.virtual.recording import Recording
 from laconic.engine.virtual.sharing import Family, Replica
 from laconic.errors import LaconicError, WorkerLost
-from laconic.worker import Group, Home, Letter, Machine
+from laconic.worker import Group, Home, Letter, Machine, Priority
 
 Act = Callable[[list[Any]], tuple[list[Any], Flow]]
 """Carries an operation out: from all members' tensors to their results, and what that sends."""
@@ -238,6 +240,7 @@ class VirtualWorker:
         self._step = self._models = self._memories = 0
         self._factor = world.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
+        self._queue = Queue(world.clock)
 
     def number(self, ranks: tuple[int, ...]) -> int:
         return self._world.number(ranks)
@@ -259,9 +262,12 @@ class VirtualWorker:
     def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
         self._world.posts.host(address, home, build, self._world.absent)
 
-    def call(self, address: str, letter: Letter, writes: bool) -> CallHandle:
-        call = self._world.posts.call(self.rank, address, letter, writes, self.clock_seconds())
-        return CallHandle(self, call, lambda: call.letter)
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> CallHandle:
+        now, say = self.clock_seconds(), partial(self._world.posts.call, self.rank, address, letter, writes)
+        if priority is None:
+            call = say(now)
+            return CallHandle(self, call, lambda: call.letter)
+        return CallHandle(self, self._queue.put(say, priority, letter.nbytes, now, letter.kind), lambda: None)
 
     def say_goodbye(self) -> None:
         """Nobody waits at a server for a worker whose script has ended."""

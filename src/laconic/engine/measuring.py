@@ -1,0 +1,79 @@
+"""An iteration timed tensor by tensor: forward from gate to gate, backward from gradient to gradient."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+from laconic.engine.exchange import Departed, drive, together
+from laconic.engine.tiers import Tier
+from laconic.profile.fit import fit_line
+from laconic.schedule.prices import Price
+from laconic.worker import Reduce, Worker
+
+_SHARES = (0.0, 0.01, 0.1, 0.3)  # of the model's bytes, at which the network is tried
+_LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24
+_TRIALS = 3
+
+
+class Measuring:
+    """Seconds of computing by parameter, in the median over iterations. Waiting for others does not count."""
+
+    def __init__(self, worker: Worker, count: int) -> None:
+        self._clock: Callable[[], float] = lambda: worker.clock_seconds() - worker.waited_seconds
+        self._forward: list[list[float]] = [[] for _ in range(count)]
+        self._backward: list[list[float]] = [[] for _ in range(count)]
+        self._now: dict[int, float] = {}
+        self._marked = 0.0
+        self._open: int | None = None  # whose forward pass runs
+        self.iterations = 0
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        self._now, self._open, self._marked = {}, None, self._clock()
+
+    def gate(self, which: Sequence[int]) -> None:
+        """The module of these parameters begins to compute; their first stands for it."""
+        self._close()
+        self._open = which[0] if which else None
+
+    def forward_ended(self) -> None:
+        self._close()
+
+    def gradient(self, i: int) -> None:
+        now = self._clock()
+        self._backward[i].append(max(0.0, now - self._marked))
+        self._marked = now
+
+    def backward_ended(self) -> None:
+        for i, seconds in self._now.items():
+            self._forward[i].append(seconds)
+        self._now = {}
+        self.iterations += 1
+
+    def medians(self) -> tuple[list[float], list[float]]:
+        """Of forward and backward, by parameter; those never seen took no time."""
+        return tuple([statistics.median(x) if x else 0.0 for x in part] for part in (self._forward, self._backward))  # type: ignore[return-value]
+
+    def _close(self) -> None:
+        now = self._clock()
+        if self._open is not None:
+            self._now[self._open] = self._now.get(self._open, 0.0) + max(0.0, now - self._marked)
+        self._marked = now
+
+
+def price_of(tier: Tier, worker: Worker, total_bytes: int, device: torch.device) -> Price:
+    """What a message takes among this tier's workers, from a few of several sizes. All workers ask together."""
+    points: list[tuple[float, float]] = []
+    for share in _SHARES:
+        numel = max(1, int(min(max(share * total_bytes, _LEAST_BYTES), _MOST_BYTES)) // 4)
+        x = torch.zeros(numel, device=device)
+        seen = []
+        for _ in range(_TRIALS + 1):
+            begin = worker.clock_seconds()
+            drive([Departed(together([tier.carry(Reduce(x, "sum", 1.0))]))])
+            seen.append(worker.clock_seconds() - begin)
+        points.append((x.nbytes, statistics.median(seen[1:])))  # the first one finds connections cold
+    return Price(*fit_line(points))

@@ -1,0 +1,190 @@
+"""From what is seen of the first iterations to plans: the order in which gradients come and, where a schedule asks for
+it, what everything takes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from heapq import merge
+from itertools import accumulate
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from laconic.engine.exchange import Departed, drive
+from laconic.engine.gates import Gates
+from laconic.engine.measuring import Measuring, price_of
+from laconic.engine.replicate import broadcast_tensors
+from laconic.schedule.plan import Message
+from laconic.schedule.prices import Price
+from laconic.schedule.timing import Timing
+
+if TYPE_CHECKING:
+    from laconic.engine.reducer import Part
+    from laconic.engine.sections import Section
+    from laconic.engine.session import Session
+
+_WATCHED = 6  # iterations before a schedule that measures makes its plan; the first of them only warms up
+_LOOK_EVERY = 50  # iterations
+_DRIFT = 0.2
+
+
+class Planning:
+    """What rank 0 has seen, which is everybody's: replicas must agree on every message."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.arrival = list(reversed(range(len(session.parameters.dense))))
+        self.observed = False
+        self.forward: list[float] = []
+        self.backward: list[float] = []
+        self.prices: dict[int, Price] = {}  # by section
+        self.gates: Gates | None = None
+        self._measuring: Measuring | None = None
+        self._passed: set[int] = set()  # parameters whose part of this forward pass is over
+        self._looked: tuple[float, int] | None = None  # the clock and the step when a look was last taken
+        self._usual_seconds: float | None = None
+
+    def arranged(self) -> None:
+        """New sections: listen to what their schedules ask for."""
+        schedules = [section.tiers[0].schedule for section in self._session.sections]
+        if self.gates is None and any(s.finishes_late or s.measures for s in schedules):
+            model, trainable = self._session.model, self._session.parameters.trainable
+            self.gates = Gates(model, trainable, self._before, self._session.late_steps.settle)
+        if any(s.measures for s in schedules) and not self.backward:
+            self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
+
+    def timing(self, section: Section) -> Timing | None:
+        """What a section's schedule may count with."""
+        price = self.prices.get(self._session.sections.index(section)) if self.backward else None
+        if price is None:
+            return None
+        forward, backward = ([of_all[i] for i in section.members] for of_all in (self.forward, self.backward))
+        tier = section.tiers[0]
+        return Timing(tuple(forward), tuple(backward), price, not tier.architecture.collective)
+
+    # ------------------------------------------------------------------------------------------ as it runs
+
+    def _before(self, which: Sequence[int]) -> None:
+        """A gate: the layer before it has computed, and these are about to be used."""
+        session = self._session
+        if torch.is_grad_enabled():
+            whole = len(which) == len(session.parameters.trainable)
+            if not self._passed and self._measuring is not None:
+                self._measuring.begin()
+            self._compute(() if whole else which)
+            if self._measuring is not None:
+                self._measuring.gate(which)
+        session.late_steps.apply(which)
+
+    def _compute(self, entered: Sequence[int]) -> None:
+        """Tell the clock of the layers that were entered before; those entered now compute next."""
+        worker, parameters = self._session.worker, self._session.parameters
+        for i in self._entered:
+            worker.computed("forward", *parameters.share(i))
+        self._entered = [i for i in entered if i not in self._passed]
+        self._passed.update(self._entered)
+
+    _entered: Sequence[int] = ()
+
+    def forward_ended(self) -> None:
+        """All layers have computed, also those whose gates nobody passed."""
+        if self.gates is None:
+            self._session.worker.computed("forward")
+            return
+        self._session.late_steps.settle()  # parameters that no gate has asked for
+        rest = [i for i in range(len(self._session.parameters.trainable)) if i not in self._passed]
+        self._compute(rest)
+        self._compute(())
+        self._passed.clear()
+        if self._measuring is not None:
+            self._measuring.forward_ended()
+
+    def gradient(self, i: int) -> None:
+        if self._measuring is not None:
+            self._measuring.gradient(i)
+
+    def backward_ended(self, arrival: Sequence[int]) -> None:
+        """After the first backward, plan again from the order in which rank 0's gradients really came."""
+        if self._measuring is not None:
+            self._measuring.backward_ended()
+        if not self.observed:
+            self.observed = True
+            seen = dict.fromkeys(arrival)
+            order = [*seen, *(i for i in self.arrival if i not in seen)]
+            agreed = self._agreed([float(i) for i in order])
+            if (found := [int(i) for i in agreed]) != self.arrival:
+                self.arrival = found
+                self._session.arrange()
+
+    def step_ended(self) -> None:
+        """Plan with what was measured, as soon as it was; and again when steps take another time than they did."""
+        if self._measuring is not None and self._measuring.iterations >= _WATCHED:
+            forward, backward = self._measuring.medians()
+            agreed = self._agreed([*forward, *backward])
+            self.forward, self.backward = agreed[: len(forward)], agreed[len(forward) :]
+            self._measuring = None
+            self._price_and_plan()
+        elif self.backward:
+            self._look()
+
+    def _look(self) -> None:
+        now, steps = self._session.worker.clock_seconds(), self._session.steps
+        if self._looked is None:
+            self._looked = (now, steps)
+        elif steps - self._looked[1] >= _LOOK_EVERY:
+            (seconds,) = self._agreed([(now - self._looked[0]) / (steps - self._looked[1])])
+            self._looked = (now, steps)
+            usual, self._usual_seconds = self._usual_seconds, seconds
+            if usual is not None and abs(seconds - usual) > _DRIFT * usual:
+                self._usual_seconds = None
+                self._price_and_plan()
+
+    def _price_and_plan(self) -> None:
+        session = self._session
+        session.late_steps.settle()
+        for number, section in enumerate(session.sections):
+            tier = section.tiers[0]
+            if tier.schedule.measures:
+                total = sum(session.parameters.specs[i].nbytes for i in section.members)
+                price = price_of(tier, session.worker, total, session.parameters.device)
+                self.prices[number] = Price(*self._agreed([price.startup_seconds, price.seconds_per_byte]))
+        session.arrange()
+        self._looked = None
+
+    def _agreed(self, values: Sequence[float]) -> list[float]:
+        """Rank 0's, on every worker."""
+        session = self._session
+        said = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
+        drive([Departed(_told(said, session))])
+        return said.tolist()
+
+    # ------------------------------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        prices = {k: (p.startup_seconds, p.seconds_per_byte) for k, p in self.prices.items()}
+        return {
+            "arrival": self.arrival,
+            "observed": self.observed,
+            "timing": (self.forward, self.backward, prices),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.arrival, self.observed = list(state["arrival"]), state["observed"]
+        self.forward, self.backward, prices = state["timing"]
+        self.prices = {int(k): Price(*pair) for k, pair in prices.items()}
+
+
+def _told(said: torch.Tensor, session: Session) -> Generator[Any, Any, None]:
+    return broadcast_tensors([said], [session.group], control=1.0)
+
+
+def in_order(parts: Sequence[Part], arrival: Sequence[int]) -> list[tuple[int, Message]]:
+    """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
+    place = {i: k for k, i in enumerate(arrival)}
+    rows = []
+    for which, part in enumerate(parts):
+        needs = [{*m.after, *(i for i, _, _ in part.plan.carried(m))} for m in part.plan.messages]
+        ready = accumulate((max(place[part.members[k]] for k in each) for each in needs), max)
+        rows.append([(when, which, m) for when, m in zip(ready, part.plan.messages, strict=True)])
+    return [(which, message) for _, which, message in merge(*rows, key=itemgetter(0))]

@@ -1,0 +1,49 @@
+"""`auto`: measure, search, explain, and plan again when the network changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from laconic.claims import CoversOnce
+from laconic.compression.base import TensorSpec
+from laconic.registry import knob, technique
+from laconic.schedule.base import Schedule
+from laconic.schedule.plan import CommPlan
+from laconic.schedule.search import search
+from laconic.schedule.timing import Timing
+from laconic.schedule.wfbp import WFBP
+
+
+@technique("auto", paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)", claims=[CoversOnce()])
+@dataclass(frozen=True)
+class Auto(Schedule):
+    """The plan that measured times predict to be the fastest: what is merged, what is cut, and what may be late.
+
+    Merges by size until the first iterations were timed and the network tried; plans again when steps take another time
+    than they did. Where the sentence compresses, tensors that travel faster as they are do. `auto(false)` has all
+    averages there when backward returns, as a GradScaler wants it.
+    """
+
+    beside_forward: bool = knob(True, doc="messages may arrive during the next forward pass")
+    late: ClassVar[bool] = True
+    measures: ClassVar[bool] = True
+
+    @property
+    def finishes_late(self) -> bool:
+        return self.beside_forward
+
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        if timing is None:
+            return WFBP().plan(tensors, arrival)
+        plain = worth_sending_plain(tensors, timing)
+        return replace(search(tensors, arrival, timing, self.beside_forward).plan, plain=plain)
+
+
+def worth_sending_plain(tensors: Sequence[TensorSpec], timing: Timing) -> frozenset[int]:
+    """Tensors whose compression takes longer than it saves."""
+    if timing.compressed is None:
+        return frozenset()
+    coded, dense = timing.compressed, timing.price
+    return frozenset(i for i, spec in enumerate(tensors) if dense.seconds(spec.nbytes) <= coded.seconds(spec.nbytes))

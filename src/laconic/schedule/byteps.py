@@ -1,0 +1,88 @@
+"""BytePS: every machine may sum, and how much of the model each of them does so that all links are busy alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.errors import LaconicError
+from laconic.registry import technique
+from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
+from laconic.schedule.lanes import Lane
+from laconic.schedule.prices import Price
+from laconic.schedule.star import sliced
+
+PIECE_BYTES = 4_096_000
+_FREE = Price(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Machines with GPUs and spare ones without, a duplex link each; prices of moving bytes inside of a machine."""
+
+    gpu_machines: int
+    cpu_machines: int
+    bits_per_second: float
+    startup_seconds: float = 0.0
+    local: Price = _FREE  # a reduce-scatter, or an all-gather, among a machine's GPUs
+    copy: Price = _FREE  # between device and host
+    summing: Price = _FREE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cpu_machines <= self.gpu_machines or self.gpu_machines < 1 or not self.bits_per_second > 0:
+            raise LaconicError(
+                f"BytePS needs a machine with GPUs, and uses no more without ({self.cpu_machines}) than with them "
+                f"({self.gpu_machines}); leave the others out"
+            )
+
+    def shares(self) -> tuple[float, ...]:
+        """Of the model, what each machine sums: those with GPUs, then those without. They add up to one."""
+        n, k = self.gpu_machines, self.cpu_machines
+        if n == 1:  # nothing has to travel
+            return (1.0,) + (0.0,) * k
+        whole = n * n + k * n - 2 * k
+        return ((n - k) / whole,) * n + (2 * (n - 1) / whole,) * k
+
+    def seconds(self, nbytes: float) -> float:
+        """How long every link is busy in each direction with pushes and pulls of so many bytes: no split needs less."""
+        n, k = self.gpu_machines, self.cpu_machines
+        if n == 1:
+            return 0.0
+        return 2 * n * (n - 1) * nbytes / (n * n + k * n - 2 * k) * 8 / self.bits_per_second
+
+    def pushes(self, nbytes: float) -> NDArray[np.float64]:
+        """Bytes from machine [a] to machine [b]: every GPU machine sends to each what that one sums; pulls are the
+        transpose."""
+        machines = self.gpu_machines + self.cpu_machines
+        blocks = np.zeros((machines, machines))
+        blocks[: self.gpu_machines] = nbytes * np.asarray(self.shares())
+        np.fill_diagonal(blocks, 0.0)
+        return blocks
+
+
+@technique("byteps", axis="schedule", paper="Jiang et al., OSDI 2020")
+def byteps(
+    layers: Layers,
+    fleet: Fleet,
+    piece_bytes: float = PIECE_BYTES,
+    credit_bytes: float | None = None,
+    gated: bool = False,
+) -> float:
+    """Seconds of an iteration: pieces pass from stage to stage, each with its queue, and are summed by all machines.
+
+    With a credit, queues serve the tensors nearest the input first, and those the next forward pass may wait for one
+    by one (`gated`). Reading chosen: no credit, in order of readiness, as in later releases.
+    """
+
+    def stages(nbytes: float) -> tuple[Stage, ...]:
+        link = (fleet.startup_seconds if nbytes else 0.0) + fleet.seconds(nbytes)
+        inside = (("reduce", fleet.local), ("to host", fleet.copy), ("sum", fleet.summing))
+        scatter, out, add = (Stage(lane, price.seconds(nbytes)) for lane, price in inside)
+        into, gather = Stage("to device", fleet.copy.seconds(nbytes)), Stage("gather", fleet.local.seconds(nbytes))
+        return scatter, out, Stage("push", link), add, Stage("pull", link), into, gather
+
+    transfers = [Transfer((p.tensor,), stages(p.nbytes), p.nbytes) for p in sliced(layers.nbytes, 1, piece_bytes)]
+    served = {} if credit_bytes is None else {s.lane: Lane(True, credit_bytes) for s in stages(1.0)}
+    return period(layers, transfers, Order(served, gated))

@@ -1,0 +1,33 @@
+"""DeAR: the two halves of an all-reduce at two times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from laconic.claims import CoversOnce
+from laconic.compression.base import TensorSpec
+from laconic.registry import knob, technique
+from laconic.schedule.base import Schedule
+from laconic.schedule.plan import CommPlan, whole
+from laconic.schedule.timing import Timing
+from laconic.schedule.wfbp import WFBP
+
+
+@technique("dear", paper="Zhang et al., ICDCS 2023 (arXiv 2302.12445)", claims=[CoversOnce()])
+@dataclass(frozen=True)
+class DeAR(Schedule):
+    """Reduce-scatter while backward computes, all-gather while the next forward pass does.
+
+    Both follow the order of layers, so that nobody negotiates, and send together what an all-reduce sends. A layer
+    waits for its own all-gather and is updated then. Merged up to a size; the paper tunes it by Bayesian optimisation,
+    here `auto` searches with measured times instead.
+    """
+
+    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least so many bytes")
+    late: ClassVar[bool] = True
+
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        buckets = WFBP(self.bucket_bytes, first_bytes=self.bucket_bytes).buckets(tensors, arrival)
+        return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival), gated=True, halves=True)

@@ -1,0 +1,27 @@
+"""Geryon: flows with priorities that the network itself serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laconic.errors import LaconicError
+from laconic.registry import technique
+from laconic.schedule.iteration import Layers
+from laconic.schedule.star import Carry, Star, carried, class_of, sliced
+
+SLICE_BYTES = 4_096_000
+
+
+@technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
+def geryon(layers: Layers, star: Star, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES) -> float:
+    """Seconds of an iteration where every link serves the tensors nearest the input strictly first.
+
+    Tensors are sliced over the servers; each worker and server are joined by one flow per class, so an urgent slice
+    overtakes whatever any server has on a link. With one class it is slicing alone. On the virtual network only:
+    `carry` is its, `laconic.engine.virtual.exchange.carry`. Reading chosen: classes of equally many tensors.
+    """
+    if classes < 1:
+        raise LaconicError(f"a network has at least one class, not {classes}")
+    pieces = sliced(layers.nbytes, star.servers, slice_bytes)
+    ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, classes)) for piece in pieces]
+    return carried(layers, star, ranked, carry)

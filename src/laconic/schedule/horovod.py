@@ -1,0 +1,77 @@
+"""Horovod's fusion: what is ready when a cycle ends is sent together, up to a size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from laconic.claims import CoversOnce
+from laconic.compression.base import TensorSpec
+from laconic.registry import knob, technique
+from laconic.schedule.base import Schedule
+from laconic.schedule.iteration import Layers, Stage, Transfer, period
+from laconic.schedule.plan import CommPlan, of_one_dtype, whole
+from laconic.schedule.prices import Price
+from laconic.schedule.star import ready
+from laconic.schedule.timing import Timing
+from laconic.schedule.wfbp import WFBP
+
+
+@technique("horovod", paper="Sergeev and Del Balso, arXiv 1802.05799", claims=[CoversOnce()])
+@dataclass(frozen=True)
+class Horovod(Schedule):
+    """Gradients that become ready within one cycle are fused up to a threshold and reduced in one message.
+
+    Rank 0's measured times take the place of its coordinator: all workers fuse alike without asking in every cycle.
+    Until there are any, tensors are fused by size alone. Reading chosen: a cycle of 1 ms, as in current releases; the
+    last gradient ends its cycle, since no other can come.
+    """
+
+    threshold_bytes: int = knob(64 * 2**20, low=0, doc="a fused message holds at most so many bytes; 0: no fusion")
+    cycle_seconds: float = knob(0.001, low=0.0, doc="between two looks at what has become ready")
+    measures: ClassVar[bool] = True
+
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
+        if timing is None:
+            return WFBP(self.threshold_bytes, first_bytes=self.threshold_bytes).plan(tensors, arrival)
+        layers, order = timing.layers(tensors, arrival), tuple(reversed(arrival))
+        groups = self.fused(layers)
+        buckets = of_one_dtype(tensors, [[order[k] for k in group] for group in groups])
+        return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival))
+
+    def fused(self, layers: Layers) -> list[tuple[int, ...]]:
+        """Which layers' tensors share a message, in the order of readiness; one that is larger goes alone."""
+        since, nbytes = ready(layers), layers.nbytes
+        ends = self._boundaries(since)
+        groups: list[list[int]] = []
+        held = 0.0
+        for i in sorted(range(len(since)), key=lambda i: (since[i], -i)):
+            if groups and ends[groups[-1][-1]] == ends[i] and held + nbytes[i] <= self.threshold_bytes:
+                groups[-1].append(i)
+                held += nbytes[i]
+            else:
+                groups.append([i])
+                held = nbytes[i]
+        return [tuple(group) for group in groups]
+
+    def iteration_seconds(self, layers: Layers, allreduce: Price) -> float:
+        """With the waiting for each cycle's end, which a plan made ahead does not have."""
+        since = ready(layers)
+        waits, transfers = self._boundaries(since), []
+        for number, group in enumerate(self.fused(layers)):
+            nbytes = sum(layers.nbytes[i] for i in group)
+            waiting = Stage(f"cycle {number}", waits[group[-1]] - since[group[-1]])
+            transfers.append(Transfer(group, (waiting, Stage("net", allreduce.seconds(nbytes))), nbytes))
+        return period(layers, transfers)
+
+    def _boundaries(self, since: Sequence[float]) -> list[float]:
+        """When the cycle ends in which each tensor became ready."""
+        if not self.cycle_seconds:
+            return list(since)
+        last = max(since)
+        if self.cycle_seconds == math.inf:
+            return [last] * len(since)
+        cycle = self.cycle_seconds
+        return [min(last, max(at, max(1, math.ceil(at / cycle)) * cycle)) for at in since]

@@ -1,0 +1,59 @@
+"""Mercury: the transport sends whole tensors, packet by packet, the most urgent first."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from laconic.errors import LaconicError
+from laconic.registry import technique
+from laconic.schedule.iteration import Layers
+from laconic.schedule.packets import PACKET_BYTES
+from laconic.schedule.prices import Price, one_way
+from laconic.schedule.star import Star, ready, returning
+
+
+@technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
+def mercury(layers: Layers, star: Star, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES) -> float:
+    """Seconds of an iteration where a tensor overtakes less urgent ones at the next packet, uncut and at one start-up.
+
+    Servers add packets of one offset as they come and return the sum at once, so a tensor comes back while it still
+    leaves. On the virtual network only. Reading chosen: the start-up may be overtaken at any time; nothing is lost.
+    """
+    price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
+    return returning(layers, streamed(ready(layers), layers.nbytes, price, packet_bytes))
+
+
+def streamed(since: Sequence[float], nbytes: Sequence[float], price: Price, packet_bytes: float) -> list[float]:
+    """When each tensor is back. The smaller its number the more urgent; packets return in the order they left."""
+    if not packet_bytes > 0:
+        raise LaconicError(f"a packet holds at least something, not {packet_bytes} bytes")
+    packet = packet_bytes * price.seconds_per_byte
+    startups = [price.startup_seconds] * len(nbytes)
+    lefts = [price.seconds_per_byte * n for n in nbytes]
+    back = list(since)
+    coming = sorted((i for i, n in enumerate(nbytes) if n), key=lambda i: -since[i])  # the next is the last
+    waiting: list[int] = []
+    now = down = 0.0
+    while coming or waiting:
+        if not waiting:
+            now = max(now, since[coming[-1]])
+        while coming and since[coming[-1]] <= now:
+            heapq.heappush(waiting, coming.pop())
+        first = waiting[0]
+        until = since[coming[-1]] if coming else math.inf
+        if startups[first] > 0:
+            spent = min(startups[first], until - now)
+            startups[first] -= spent
+            now += spent
+            continue
+        whole = packet * math.ceil(max(until - now, 0.0) / packet) if packet and until < math.inf else math.inf
+        sent = min(lefts[first], whole)  # up to the end of the packet in which another comes
+        lefts[first] -= sent
+        now += sent
+        down = max(now, down) + sent if sent < packet else now + packet
+        back[first] = down
+        if lefts[first] <= 0:
+            heapq.heappop(waiting)
+    return back

@@ -1,0 +1,92 @@
+"""What a plan costs: its messages on the lanes of the network, beside computing, once iterations repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from laconic.schedule.iteration import Layers, Order, Stage, Transfer, simulated
+from laconic.schedule.lanes import Lane
+from laconic.schedule.plan import CommPlan, urgencies
+from laconic.schedule.timing import Timing
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One iteration, from the start of its forward pass: its length, and when each message was on its way."""
+
+    period_seconds: float
+    compute_seconds: float
+    begins: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def exposed_seconds(self) -> float:
+        """What communication adds to computing."""
+        return self.period_seconds - self.compute_seconds
+
+
+def trace(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> Trace:
+    """An iteration as the plan has it."""
+    layers, transfers, order = tasks_of(plan, arrival, timing)
+    found = simulated(layers, transfers, order)
+    return Trace(found.period, layers.compute_seconds, found.begins, found.ends)
+
+
+def predicted_seconds(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> float:
+    return trace(plan, arrival, timing).period_seconds
+
+
+def tasks_of(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> tuple[Layers, list[Transfer], Order]:
+    """The iteration's task graph: layers in the order of the forward pass, messages as transfers.
+
+    Among equals messages are launched in the plan's order, whichever is ready first. At a server, pushes and pulls have
+    a lane each, and if the plan has a credit the most urgent goes first.
+    """
+    transfers = _transfers(plan, arrival, timing, in_turn=not timing.duplex)
+    lanes = {lane: _queue(plan) for lane in ("push", "pull")} if timing.duplex else {}
+    order = Order(lanes, gated=plan.gated, postponed=len(plan.postponed))
+    return timing.layers(plan.tensors, arrival), transfers, order
+
+
+def in_order_of_urgency(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> CommPlan:
+    """The same messages in the order in which a queue that serves the most urgent first would start them.
+
+    Workers that meet in collectives must agree on an order, and whoever sees more of the iteration than one moment can
+    tell it ahead: from the timing that all of them share.
+    """
+    transfers = _transfers(plan, arrival, timing, in_turn=False)
+    order = Order({"net": _queue(plan)}, gated=plan.gated, postponed=len(plan.postponed))
+    begins = simulated(timing.layers(plan.tensors, arrival), transfers, order).begins
+    ordered = sorted(range(len(plan.messages)), key=lambda k: (begins[k], k))
+    return replace(plan, messages=tuple(plan.messages[k] for k in ordered))
+
+
+def _queue(plan: CommPlan) -> Lane:
+    if plan.credit_bytes is None:
+        return Lane()
+    ahead = plan.credit_bytes - max(plan.message_bytes, default=0)  # the credit counts the one on its way
+    return Lane(by_urgency=True, credit_bytes=max(0, ahead))
+
+
+def _transfers(plan: CommPlan, arrival: Sequence[int], timing: Timing, in_turn: bool) -> list[Transfer]:
+    position = urgencies(arrival)
+    first = len(plan.postponed)
+
+    def moment(place: int) -> int:
+        """In which order backward brings gradients; the postponed ones last, the first of them first."""
+        return len(arrival) + place if place < first else len(arrival) - place
+
+    transfers: list[Transfer] = []
+    latest: tuple[int, ...] = ()
+    for message in plan.messages:
+        own = tuple(position[i] for i, _, _ in plan.carried(message))
+        awaited = {*own, *(position[i] for i in message.after), *(latest if in_turn else ())}
+        latest = (max(awaited, key=moment),)
+        seconds = timing.seconds(plan, message)
+        halves = ("push", "pull") if timing.duplex else ("net", "net") if plan.halves else ()
+        stages = tuple(Stage(lane, seconds / 2) for lane in halves) or (Stage("net", seconds),)
+        cut = 1 if plan.halves and not timing.duplex else len(stages)
+        nbytes = plan.nbytes(message)
+        transfers.append(Transfer(own, stages[:cut], nbytes, after=latest, later=stages[cut:]))
+    return transfers

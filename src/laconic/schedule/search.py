@@ -1,0 +1,138 @@
+"""A scheduler that decides for itself: merge or split, in turn or by urgency, before or beside the next forward pass.
+
+Merging saves start-ups, splitting lets urgent bytes overtake; which pays depends on the model and the network. So
+decisions are priced by simulating the iteration that repeats, from several systems' plans on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from laconic.compression.base import TensorSpec
+from laconic.registry import technique
+from laconic.schedule.merging import exact_dense
+from laconic.schedule.plan import CommPlan, Groups, in_pieces, of_one_dtype
+from laconic.schedule.pricing import in_order_of_urgency, predicted_seconds
+from laconic.schedule.timing import Timing
+from laconic.schedule.wfbp import WFBP
+
+_SIZES = (0, 2**18, 2**20, 2**22, 25 * 2**20)  # bytes at which messages close, among the starting points
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What there is to decide. Without `piece` buckets travel whole; without `credit` in the order of readiness."""
+
+    groups: Groups
+    piece: int | None = None  # elements
+    credit: int | None = None  # elements
+    gated: bool = False
+    halves: bool = False
+
+    def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing) -> CommPlan:
+        buckets = of_one_dtype(tensors, self.groups)
+        messages = in_pieces(buckets, tensors, arrival, self.piece)
+        widest = max(spec.dtype.itemsize for spec in tensors)
+        credit = None if self.credit is None else self.credit * widest
+        plan = CommPlan(tuple(tensors), buckets, messages, credit, self.gated, self.halves)
+        if credit is None or timing.duplex:
+            return plan
+        return in_order_of_urgency(plan, arrival, timing)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best plan, what it takes, and what the starting points would."""
+
+    decision: Decision
+    plan: CommPlan
+    seconds: float
+    starts: tuple[float, ...]
+
+
+@technique("general_scheduler", axis="schedule", paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)")
+def search(
+    tensors: Sequence[TensorSpec],
+    arrival: Sequence[int],
+    timing: Timing,
+    late: bool = True,
+    trials: int = 24,
+    seed: int = 0,
+) -> Found:
+    """Hill-climbing over merges, cuts, piece size, credit and priority, from the plans of known systems on.
+
+    Reading chosen: the survey states the problem, the search is ours. Without `late` nothing may arrive after
+    backward; then merging alone is left, and its dynamic program is exact.
+    """
+    starts = dict.fromkeys(_starts(tensors, arrival, timing, late))
+    priced = {decision: _price(decision, tensors, arrival, timing) for decision in starts}
+    first = tuple(seconds for _, seconds in priced.values())
+    best = min(priced, key=lambda decision: priced[decision][1])
+    chance = random.Random(seed)
+    for _ in range(trials if late else 0):
+        tried = _moved(best, arrival, chance)
+        if tried not in priced:
+            priced[tried] = _price(tried, tensors, arrival, timing)
+            if priced[tried][1] < priced[best][1]:
+                best = tried
+    return Found(best, *priced[best], first)
+
+
+def _price(
+    decision: Decision, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing
+) -> tuple[CommPlan, float]:
+    plan = decision.plan(tensors, arrival, timing)
+    return plan, predicted_seconds(plan, arrival, timing)
+
+
+def _starts(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, late: bool) -> Iterator[Decision]:
+    """Everything as one, every tensor alone, merged exactly, merged by size; and where they may be late, each of these
+    with gates, in halves or by urgency in pieces."""
+    order = list(reversed(arrival))
+    best = exact_dense([tensors[i].nbytes for i in order], [timing.backward[i] for i in order], timing.price)
+    merged: Groups = tuple(tuple(order[k] for k in group) for group in best)
+    yield Decision((tuple(arrival),))
+    yield Decision(merged)
+    total = sum(spec.nbytes for spec in tensors)
+    for size in [size for size in _SIZES if size < total]:
+        groups = WFBP(size, first_bytes=size).buckets(tensors, arrival)
+        yield Decision(groups)
+        if late:
+            yield Decision(groups, gated=True)
+            if not timing.duplex:
+                yield Decision(groups, gated=True, halves=True)
+    if late:
+        alone: Groups = tuple((i,) for i in arrival)
+        for piece in (1_000_000, 100_000):
+            yield Decision(alone, piece, 4 * piece, gated=True)
+        yield Decision(merged, gated=True)
+
+
+def _moved(decision: Decision, arrival: Sequence[int], chance: random.Random) -> Decision:
+    """A neighbour: two groups merged, one cut, or another piece, credit or order."""
+    groups = list(decision.groups)
+    moves = ["cut"] if len(groups) < len(arrival) else []
+    moves += ["merge"] if len(groups) > 1 else []
+    if decision.gated:
+        moves += ["piece", "credit", "priority"]
+    move = chance.choice(moves) if moves else ""
+    if move == "merge":
+        k = chance.randrange(len(groups) - 1)
+        groups[k : k + 2] = [groups[k] + groups[k + 1]]
+    elif move == "cut":
+        k = chance.choice([k for k, group in enumerate(groups) if len(group) > 1])
+        at = chance.randrange(1, len(groups[k]))
+        groups[k : k + 1] = [groups[k][:at], groups[k][at:]]
+    elif move == "piece":
+        return replace(decision, piece=_scaled(decision.piece or 4_000_000, chance), halves=False)
+    elif move == "credit":
+        return replace(decision, credit=_scaled(decision.credit or 4_000_000, chance), halves=False)
+    elif move == "priority":
+        return replace(decision, credit=4_000_000 if decision.credit is None else None, halves=False)
+    return replace(decision, groups=tuple(groups))
+
+
+def _scaled(value: int, chance: random.Random) -> int:
+    return max(1024, value * 2 if chance.random() < 0.5 else value // 2)

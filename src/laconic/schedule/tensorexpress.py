@@ -1,0 +1,67 @@
+"""TensorExpress: switches serve the packets of urgent tensors first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from laconic.errors import LaconicError
+from laconic.registry import technique
+from laconic.schedule.iteration import Layers
+from laconic.schedule.packets import PACKET_BYTES, Packet, packets, through
+from laconic.schedule.star import Piece, Star, carried, class_of, sliced
+
+
+@technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
+def tensorexpress(layers: Layers, star: Star, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
+    """Seconds of an iteration where a switch serves its ports' queues strictly, by the priority written in a packet.
+
+    Hosts send in the order in which gradients and sums appear; an urgent packet overtakes those of others where they
+    meet, at the port towards a server or a worker. On the virtual network only. Reading chosen: queues of equally
+    many tensors, which are not cut.
+    """
+    if queues < 1 or not packet_bytes > 0:
+        raise LaconicError(f"a port has at least one queue, and a packet some bytes, not {queues} and {packet_bytes}")
+    pieces = [
+        replace(piece, urgency=class_of(piece.tensor, layers.count, queues))
+        for piece in sliced(layers.nbytes, star.servers)
+    ]
+    return carried(layers, star, pieces, partial(switched, queues=queues, packet_bytes=packet_bytes))
+
+
+def switched(
+    pieces: Sequence[Piece],
+    ready: Sequence[float],
+    star: Star,
+    queues: int = 8,
+    packet_bytes: float = PACKET_BYTES,
+) -> list[float]:
+    """When each piece's sum has reached all workers, through one switch: a packet is forwarded when all of it is there.
+
+    A server returns a sum when the last packet of it has come, a packet to each worker in turn.
+    """
+    rate = star.seconds_per_byte
+    made = {number: ready[piece.tensor] for number, piece in enumerate(pieces)}
+    pushed = through(_cut(pieces, made, packet_bytes), rate)
+    back = [0.0] * len(pieces)
+    towards: list[Packet] = []
+    for server in range(star.servers):
+        own = [packet for packet in pushed if pieces[packet.owner].server == server]
+        met = [packet for packet in own for _ in range(star.workers)]  # the workers are alike
+        summed = {packet.owner: packet.seconds for packet in through(met, rate, queues)}
+        replies = _cut(pieces, summed, packet_bytes)
+        leaving = through([packet for packet in replies for _ in range(star.workers)], rate)
+        towards += leaving[star.workers - 1 :: star.workers]  # to the last worker
+    for packet in through(sorted(towards, key=lambda packet: packet.seconds), rate, queues):
+        back[packet.owner] = packet.seconds
+    return back
+
+
+def _cut(pieces: Sequence[Piece], since: Mapping[int, float], packet_bytes: float) -> list[Packet]:
+    """These pieces' packets, all of them there from some time on."""
+    return [
+        Packet(seconds, nbytes, pieces[number].urgency, number)
+        for number, seconds in since.items()
+        for nbytes in packets(pieces[number].nbytes, packet_bytes)
+    ]
