@@ -159,6 +159,11 @@ class Meet(Protocol):
         """What this worker last logged under a name; None where nobody has, or nobody listens."""
         ...
 
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """Inputs u and output gradients v of the linear layer whose gradient this is, a row for each sample, so that it
+        is vᵀu; for those who take factors, and None on all workers where they are not known. They are given once."""
+        ...
+
     def key(self, what: str = "", *, shared: bool = False) -> int:
         """For draws of `laconic.kernels`: depends on (seed, step, tensor, what) alone, and on the rank too unless it
         is shared."""

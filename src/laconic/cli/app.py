@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import ablate, bounds, catalogue, compare, doctor, mixing, net, profile, run
+from laconic.cli import ablate, bounds, catalogue, compare, doctor, explain, mixing, net, profile, run
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ ablate.register(app)
 net.register(app)
 profile.register(app)
 doctor.register(app)
+explain.register(app)
 bounds.register(app)
 mixing.register(app)
 catalogue.register(app)

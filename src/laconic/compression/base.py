@@ -94,6 +94,8 @@ class Compressor(Technique):
     """Whether the tensors of a message are compressed as one."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Settings of the user's optimizer that it applies itself: zero there while it governs, in `meet.settings` here."""
+    takes_factors: ClassVar[bool] = False
+    """Whether it asks for what a linear layer's gradient is made of (`meet.factors`), which must be kept for it."""
     cost: ClassVar[str] = "elementwise"
     """What encoding takes, roughly: elementwise, reduce, select, transform, matmul."""
 

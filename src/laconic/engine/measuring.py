@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from laconic.compression.base import TensorSpec
 from laconic.engine.exchange import Departed, drive, together
 from laconic.engine.tiers import Tier
 from laconic.profile.fit import fit_line
@@ -64,16 +69,37 @@ class Measuring:
         self._marked = now
 
 
-def price_of(tier: Tier, worker: Worker, total_bytes: int, device: torch.device) -> Price:
-    """What a message takes among this tier's workers, from a few of several sizes. All workers ask together."""
+def prices_of(
+    tier: Tier, worker: Worker, total_bytes: int, device: torch.device
+) -> tuple[Price, Price | None, Price | None]:
+    """What a message takes among this tier's workers: dense, in halves, and compressed where the sentence compresses;
+    from a few of several sizes. All workers ask together."""
+
+    def dense(x: Tensor, halves: bool = False) -> Any:
+        return together([tier.carry(Reduce(x, "sum", 1.0, halves))])
+
+    def compressed(x: Tensor) -> Any:
+        spec = TensorSpec(f"tried {x.numel()}", tuple(x.shape), x.dtype)
+        return replace(tier, memory={}).converse([spec], [x], 0)
+
+    price = _price(dense, worker, total_bytes, device)
+    if not tier.architecture.collective:
+        return price, None, None
+    halved = _price(partial(dense, halves=True), worker, total_bytes, device)
+    matrix = TensorSpec("", (64, 64), torch.float32)
+    coded = _price(compressed, worker, total_bytes, device) if tier.compressor.accepts(matrix) else None
+    return price, halved, coded
+
+
+def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, device: torch.device) -> Price:
     points: list[tuple[float, float]] = []
     for share in _SHARES:
-        numel = max(1, int(min(max(share * total_bytes, _LEAST_BYTES), _MOST_BYTES)) // 4)
-        x = torch.zeros(numel, device=device)
+        side = max(1, int((min(max(share * total_bytes, _LEAST_BYTES), _MOST_BYTES) / 4) ** 0.5))
         seen = []
         for _ in range(_TRIALS + 1):
+            x = torch.ones(side, side, device=device)
             begin = worker.clock_seconds()
-            drive([Departed(together([tier.carry(Reduce(x, "sum", 1.0))]))])
+            drive([Departed(talk(x))])
             seen.append(worker.clock_seconds() - begin)
-        points.append((x.nbytes, statistics.median(seen[1:])))  # the first one finds connections cold
+        points.append((4 * side * side, statistics.median(seen[1:])))  # the first one finds connections cold
     return Price(*fit_line(points))

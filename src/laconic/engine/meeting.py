@@ -23,6 +23,7 @@ class Meeting:
     rate: float = 1.0
     settings: Mapping[str, float] = field(default_factory=dict)
     logged: Callable[[str], float | None] = lambda metric: None
+    factors: Callable[[], tuple[Tensor, Tensor] | None] = lambda: None
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")

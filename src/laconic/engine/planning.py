@@ -3,6 +3,7 @@ it, what everything takes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from heapq import merge
 from itertools import accumulate
@@ -13,8 +14,9 @@ import torch
 
 from laconic.engine.exchange import Departed, drive
 from laconic.engine.gates import Gates
-from laconic.engine.measuring import Measuring, price_of
+from laconic.engine.measuring import Measuring, prices_of
 from laconic.engine.replicate import broadcast_tensors
+from laconic.schedule.explain import explain
 from laconic.schedule.plan import Message
 from laconic.schedule.prices import Price
 from laconic.schedule.timing import Timing
@@ -38,7 +40,7 @@ class Planning:
         self.observed = False
         self.forward: list[float] = []
         self.backward: list[float] = []
-        self.prices: dict[int, Price] = {}  # by section
+        self.prices: dict[int, list[Price | None]] = {}  # by section: dense, in halves, compressed
         self.gates: Gates | None = None
         self._measuring: Measuring | None = None
         self._passed: set[int] = set()  # parameters whose part of this forward pass is over
@@ -56,12 +58,14 @@ class Planning:
 
     def timing(self, section: Section) -> Timing | None:
         """What a section's schedule may count with."""
-        price = self.prices.get(self._session.sections.index(section)) if self.backward else None
-        if price is None:
+        prices = self.prices.get(self._session.sections.index(section)) if self.backward else None
+        if prices is None:
             return None
         forward, backward = ([of_all[i] for i in section.members] for of_all in (self.forward, self.backward))
         tier = section.tiers[0]
-        return Timing(tuple(forward), tuple(backward), price, not tier.architecture.collective)
+        price, halved, compressed = prices
+        assert price is not None
+        return Timing(tuple(forward), tuple(backward), price, not tier.architecture.collective, halved, compressed)
 
     # ------------------------------------------------------------------------------------------ as it runs
 
@@ -147,10 +151,22 @@ class Planning:
             tier = section.tiers[0]
             if tier.schedule.measures:
                 total = sum(session.parameters.specs[i].nbytes for i in section.members)
-                price = price_of(tier, session.worker, total, session.parameters.device)
-                self.prices[number] = Price(*self._agreed([price.startup_seconds, price.seconds_per_byte]))
+                found = prices_of(tier, session.worker, total, session.parameters.device)
+                self.prices[number] = [None if p is None else Price(*self._agreed(_pair(p))) for p in found]
         session.arrange()
         self._looked = None
+        if session.group.rank == 0 and session.worker.rank == 0:
+            self._explain()
+
+    def _explain(self) -> None:
+        """Where a schedule decides for itself, one line says what it decided."""
+        for section in self._session.sections:
+            timing, name = self.timing(section), section.tiers[0].schedule.name
+            if timing is not None and name == "auto":
+                local = {i: k for k, i in enumerate(section.members)}
+                arrival = [local[i] for i in self.arrival if i in local]
+                said = explain(section.plan(self.arrival, timing), arrival, timing).summary()
+                print(f"laconic: auto, step {self._session.steps}: {said}", file=sys.stderr)
 
     def _agreed(self, values: Sequence[float]) -> list[float]:
         """Rank 0's, on every worker."""
@@ -162,7 +178,7 @@ class Planning:
     # ------------------------------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        prices = {k: (p.startup_seconds, p.seconds_per_byte) for k, p in self.prices.items()}
+        prices = {k: [None if p is None else _pair(p) for p in found] for k, found in self.prices.items()}
         return {
             "arrival": self.arrival,
             "observed": self.observed,
@@ -172,7 +188,11 @@ class Planning:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.arrival, self.observed = list(state["arrival"]), state["observed"]
         self.forward, self.backward, prices = state["timing"]
-        self.prices = {int(k): Price(*pair) for k, pair in prices.items()}
+        self.prices = {int(k): [None if p is None else Price(*p) for p in found] for k, found in prices.items()}
+
+
+def _pair(price: Price) -> list[float]:
+    return [price.startup_seconds, price.seconds_per_byte]
 
 
 def _told(said: torch.Tensor, session: Session) -> Generator[Any, Any, None]:

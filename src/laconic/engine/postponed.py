@@ -70,28 +70,26 @@ class Postponed:
             return None
         outside, cut = self._inside.pop(module)
         keep = partial(self._jobs.setdefault, module, [])
-        return _Bridge.apply(outside, torch.empty(0, requires_grad=True), output.detach(), output, cut, keep)
+        return _Bridge.apply(outside, torch.empty(0, requires_grad=True), output.detach(), (output, cut, keep))
 
 
 class _Bridge(torch.autograd.Function):
     """From the graph outside to a module's own, and for the input's gradient back."""
 
     @staticmethod
-    def forward(
-        ctx: Any, outside: Tensor, dummy: Tensor, value: Tensor, output: Tensor, cut: Tensor, keep: Callable[[], Any]
-    ) -> Tensor:
-        ctx.inside = (output, cut, keep)
+    def forward(ctx: Any, outside: Tensor, dummy: Tensor, value: Tensor, inside: tuple[Any, ...]) -> Tensor:
+        ctx.inside = inside  # in a tuple, where autograd does not see it: backward would run through it and free it
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
         output, cut, keep = ctx.inside
         (gradient,) = gradients
         keep().append((output, gradient))
         if not cut.requires_grad:
-            return (None,) * 6
+            return (None,) * 4
         (found,) = torch.autograd.grad(output, cut, gradient, retain_graph=True)
-        return found, None, None, None, None, None
+        return found, None, None, None
 
 
 class _Hook:

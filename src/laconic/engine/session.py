@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from laconic.engine import batches, metrics
 from laconic.engine.exchange import Departed, Journey, drive
+from laconic.engine.factors import Factors
 from laconic.engine.hooks import BackwardHooks
 from laconic.engine.late import Late
 from laconic.engine.parameters import Parameters
@@ -88,6 +89,7 @@ class Session:
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self.sections: list[Section] = []
         self._taken = Taken(optimizer)
+        self._factors = Factors(model)
         self._skipping = Skipping(self.parameters.dense)
         self.arrange()
         self._hooks = BackwardHooks(
@@ -119,6 +121,8 @@ class Session:
             for stack, members in self._governed().items()
         ]
         self._taken.take(name for tier in self._tiers for name in tier.compressor.takes)
+        takers = [s for s in self.sections if s.tiers[0].compressor.takes_factors]
+        self._factors.listen(name for s in takers for name in s.seen_by(s.tiers[0]).names)
         if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(
                 f"`{self.strategy}` takes whole parameters, and {self.parameters.sparse_names[0]!r} has sparse "
@@ -152,6 +156,8 @@ class Session:
                 self.worker,
                 rate=self._rate,
                 settings=self._taken.now,
+                logged=self.logged,
+                factors=self._factors.take,
             )
             for sentence, level in stack
         ]
@@ -448,6 +454,7 @@ class Session:
             self.planning.gates.remove()
         self._skipping.release()
         self._taken.give_back()
+        self._factors.release()
         drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
     # ------------------------------------------------------------------------------------------ saving

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -46,6 +47,7 @@ class Tier:
     rate: Callable[[], float] = lambda: 1.0  # the learning rate now
     settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
     logged: Callable[[str], float | None] = lambda metric: None  # what the script last said of a metric
+    factors: Callable[[str], tuple[Tensor, Tensor] | None] = lambda name: None  # of a linear layer's gradient
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
@@ -214,7 +216,7 @@ class Tier:
             self.worker.coded(part, words, elements)
 
     def _meeting(self, spec: TensorSpec, step: int) -> Meeting:
-        more = (self.seed, self.rate(), self.settings(), self.logged)
+        more = (self.seed, self.rate(), self.settings(), self.logged, partial(self.factors, spec.name))
         return Meeting(self.group.rank, self.group.size, step, spec.name, *more)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:

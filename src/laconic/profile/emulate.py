@@ -7,7 +7,7 @@ network slowed alike (`dilation`) many workers on one machine show a schedule's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.profile.skeleton import plant
-from laconic.profile.values import Profile, TensorTime
+from laconic.profile.values import Profile, ProfileError
 
 
 @dataclass
@@ -26,10 +26,11 @@ class Pacer:
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     _deadline: float = 0.0
+    _paused: float = 0.0
 
     def begin(self) -> None:
         """A pass begins now: lateness of the last one is forgotten."""
-        self._deadline = self.clock()
+        self._deadline = self._paused = self.clock()
 
     def wait(self, seconds: float) -> None:
         """Until so long after the last wait should have ended."""
@@ -37,6 +38,13 @@ class Pacer:
         rest = self._deadline - self.clock()
         if rest > 0:
             self.sleep(rest)
+
+    def pause(self) -> None:
+        """Nothing computes from here until `resume`: what happens meanwhile is in nobody's time."""
+        self._paused = self.clock()
+
+    def resume(self) -> None:
+        self._deadline += self.clock() - self._paused
 
 
 class _Layer(torch.autograd.Function):
@@ -54,35 +62,65 @@ class _Layer(torch.autograd.Function):
         return gradient, gradient.to(ctx.dtype).expand(ctx.shape), None
 
 
+@dataclass
+class _Work:
+    """Of one parameter: what forward and backward take."""
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+
+
+class _Stage(nn.Module):
+    """A module of the profile's model: takes the forward time of its own parameters and prepares their backward's."""
+
+    def __init__(self, pacer: Pacer) -> None:
+        super().__init__()
+        self._pacer = pacer
+
+    def forward(self, number: Tensor, works: Sequence[_Work]) -> Tensor:
+        self._pacer.resume()
+        self._pacer.wait(sum(work.forward_seconds for work in works))
+        for work in works:
+            number = _Layer.apply(number, getattr(self, work.name), partial(self._pacer.wait, work.backward_seconds))
+        self._pacer.pause()
+        return number
+
+
 class Emulated(nn.Module):
     """Parameters (by their names) and times of a profile.
 
     `model(x)` is the number x; a backward from it brings gradients one by one, in the profile's order and time, each
-    filled with what backward began with. The optimizer's own time is waited for in the next forward pass.
+    filled with what backward began with. Forward runs through the modules in the opposite order, and divides over
+    tensors as backward does. The optimizer's own time is waited for in the next forward pass.
     """
 
     def __init__(self, profile: Profile, dilation: float, pacer: Pacer) -> None:
         super().__init__()
         model = profile.model
-        self._pacer, self._dilation = pacer, dilation
-        self._forward_seconds = model.forward.median + model.step.median
-        self._tensors = [(tensor, self._place(tensor)) for tensor in model.tensors]
+        self._pacer, self._step_seconds = pacer, model.step.median * dilation
+        whole = sum(tensor.backward_seconds for tensor in model.tensors)
+        self._visits: list[tuple[_Stage, list[_Work]]] = []
+        for tensor in reversed(model.tensors):
+            made = nn.Parameter(torch.ones(tensor.shape, dtype=getattr(torch, tensor.dtype)))
+            stage = plant(self, tensor.name, made, partial(_Stage, pacer))
+            if not isinstance(stage, _Stage):
+                raise ProfileError(f"{tensor.name!r} belongs to no module: write its name with a dot, as layer.weight")
+            share = tensor.backward_seconds / whole if whole else 1 / len(model.tensors)
+            if not self._visits or self._visits[-1][0] is not stage:
+                self._visits.append((stage, []))
+            name, forward = tensor.name.rpartition(".")[2], share * model.forward.median
+            self._visits[-1][1].append(_Work(name, forward * dilation, tensor.backward_seconds * dilation))
 
     def forward(self, x: float) -> Tensor:
         self._pacer.begin()
-        self._pacer.wait(self._forward_seconds * self._dilation)
+        self._pacer.wait(self._step_seconds)
+        self._pacer.pause()
         number = torch.tensor(float(x), requires_grad=True)
-        for tensor, parameter in reversed(self._tensors):
-            number = _Layer.apply(
-                number, parameter, partial(self._pacer.wait, tensor.backward_seconds * self._dilation)
-            )
+        for stage, works in self._visits:
+            number = stage(number, works)
         number.register_hook(lambda _: self._pacer.begin())
         return number
-
-    def _place(self, tensor: TensorTime) -> nn.Parameter:
-        made = nn.Parameter(torch.ones(tensor.shape, dtype=getattr(torch, tensor.dtype)))
-        plant(self, tensor.name, made)
-        return made
 
 
 def emulated(profile: Profile, dilation: float = 1.0, pacer: Pacer | None = None) -> Emulated:

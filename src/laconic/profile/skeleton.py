@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 
-def plant(root: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Register a parameter under its full dotted name, with plain modules on the way."""
+def plant(root: nn.Module, name: str, parameter: nn.Parameter, make: Callable[[], nn.Module] = nn.Module) -> nn.Module:
+    """Register a parameter under its full dotted name, with modules of `make` on the way; its own is returned."""
     *path, last = name.split(".")
     home = root
     for part in path:
         if part not in home._modules:
-            home.add_module(part, nn.Module())
+            home.add_module(part, make())
         home = home.get_submodule(part)
     home.register_parameter(last, parameter)
+    return home

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 from laconic.errors import LaconicError
 from laconic.registry import technique
@@ -65,7 +67,7 @@ class Transfer:
     later: tuple[Stage, ...] = ()
     """What happens to it when the stages of all transfers are over: the second half of a split all-reduce."""
 
-    @property
+    @cached_property
     def urgency(self) -> int:
         """The first of its tensors that the next forward pass needs."""
         return min(self.tensors)
@@ -93,6 +95,8 @@ class Iteration:
     period: float
     begins: tuple[float, ...]
     ends: tuple[float, ...]
+    idle: tuple[tuple[float, float], ...] = ()
+    """When nothing computed, from and to."""
 
 
 def simulated(layers: Layers, transfers: Sequence[Transfer], order: Order | None = None) -> Iteration:
@@ -105,7 +109,10 @@ def simulated(layers: Layers, transfers: Sequence[Transfer], order: Order | None
     tasks, spans = _graph(layers, transfers, order)
     times = serve(tasks, order.lanes)
     first, last = zip(*spans, strict=True) if spans else ((), ())
-    return Iteration(times.ends[-1], tuple(times.starts[n] for n in first), tuple(times.ends[n] for n in last))
+    computing = sorted((times.starts[n], times.ends[n]) for n, task in enumerate(tasks) if task.lane == COMPUTE)
+    idle = tuple((end, start) for (_, end), (start, _) in pairwise(computing) if start > end)
+    begins, ends = tuple(times.starts[n] for n in first), tuple(times.ends[n] for n in last)
+    return Iteration(times.ends[-1], begins, ends, idle)
 
 
 def _graph(layers: Layers, transfers: Sequence[Transfer], order: Order) -> tuple[list[Task], list[tuple[int, int]]]:

@@ -14,12 +14,12 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 COMPUTE = "compute"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """Something that takes a lane for some time, after other tasks (by number) have ended."""
 
     lane: str
@@ -59,26 +59,29 @@ def serve(tasks: Sequence[Task], lanes: Mapping[str, Lane] | None = None) -> Tim
     own = [desks[task.lane] for task in tasks]
     computing = desks.get(COMPUTE)
     clock = _Clock(len(tasks))
-    touched = set(desks.values())
+    touched = list(desks.values())  # whose queue or whose work has changed
     released = [number for number, count in enumerate(waiting) if count == 0]
     while True:
-        for number in sorted(released):
+        released.sort()
+        for number in released:
             own[number].come(number)
-            touched.add(own[number])
-        for desk in sorted(touched, key=_place) if len(touched) > 1 else touched:
+            touched.append(own[number])
+        if len(touched) > 1:
+            touched.sort(key=_place)
+        for desk in touched:
             if desk.served is None and (work := desk.next()) is not None:
                 desk.served = work
                 clock.begin(work)
             if desk is computing:
                 clock.computes(desk.served is not None)
-        touched.clear()
-        released = []
+        touched, released = [], []
         ended = clock.advance()
         if not ended:
             return clock.times
         for work in ended:
-            own[work.members[0]].served = None
-            touched.add(own[work.members[0]])
+            desk = own[work.members[0]]
+            desk.served = None
+            touched.append(desk)
             for number in work.members:
                 for follower in after[number]:
                     waiting[follower] -= 1
@@ -114,7 +117,7 @@ class _Clock:
     def begin(self, work: _Work) -> None:
         for number in work.members:
             self.times.starts[number] = self._now
-        if work.beside != work.seconds and min(work.beside, work.seconds) > 0:
+        if work.beside != work.seconds and work.beside > 0 < work.seconds:
             self._shared.add(work)
         self._continue(work)
 
@@ -157,6 +160,7 @@ class _Desk:
 
     def __init__(self, lane: Lane, place: int, tasks: Sequence[Task]) -> None:
         self.lane = lane
+        self.plain = lane.fuses is None and lane.credit_bytes <= 0
         self.place = place
         self.tasks = tasks
         self.waits: list[tuple[float, int, int]] = []
@@ -171,6 +175,8 @@ class _Desk:
 
     def next(self) -> _Work | None:
         """Take over what the credit allows, and give the first of it, or all of it."""
+        if self.plain:
+            return self._alone(heapq.heappop(self.waits)[2]) if self.waits else None
         while self.waits and (not self.taken or self.taken_bytes < self.lane.credit_bytes):
             number = heapq.heappop(self.waits)[2]
             self.taken.append(number)
@@ -179,12 +185,15 @@ class _Desk:
             return None
         if self.lane.fuses is None:
             number = self.taken.popleft()
-            task = self.tasks[number]
-            self.taken_bytes -= task.nbytes
-            return _Work((number,), task.seconds, task.seconds if task.beside is None else task.beside)
+            self.taken_bytes -= self.tasks[number].nbytes
+            return self._alone(number)
         members = tuple(self.taken)
         self.taken.clear()
         self.taken_bytes = 0.0
         took = [self.tasks[number] for number in members]
         beside = (task.seconds if task.beside is None else task.beside for task in took)
         return _Work(members, self.lane.fuses + sum(t.seconds for t in took), self.lane.fuses + sum(beside))
+
+    def _alone(self, number: int) -> _Work:
+        task = self.tasks[number]
+        return _Work((number,), task.seconds, task.seconds if task.beside is None else task.beside)

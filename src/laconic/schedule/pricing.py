@@ -13,12 +13,17 @@ from laconic.schedule.timing import Timing
 
 @dataclass(frozen=True)
 class Trace:
-    """One iteration, from the start of its forward pass: its length, and when each message was on its way."""
+    """One iteration from the start of backward: its length, when each message was on its way, when nothing computed."""
 
     period_seconds: float
     compute_seconds: float
     begins: tuple[float, ...]
     ends: tuple[float, ...]
+    idle: tuple[tuple[float, float], ...] = ()
+
+    def waits_between(self, begin: float, end: float) -> float:
+        """For how long nothing computed meanwhile."""
+        return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in self.idle)
 
     @property
     def exposed_seconds(self) -> float:
@@ -30,7 +35,7 @@ def trace(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> Trace:
     """An iteration as the plan has it."""
     layers, transfers, order = tasks_of(plan, arrival, timing)
     found = simulated(layers, transfers, order)
-    return Trace(found.period, layers.compute_seconds, found.begins, found.ends)
+    return Trace(found.period, layers.compute_seconds, found.begins, found.ends, found.idle)
 
 
 def predicted_seconds(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> float:

@@ -23,6 +23,7 @@ class Timing:
     backward: tuple[float, ...]
     price: Price
     duplex: bool = False  # a push and another's pull pass each other, each for half the price
+    halved: Price | None = None  # of a reduce-scatter and an all-gather in place of an all-reduce
     compressed: Price | None = None
 
     def __post_init__(self) -> None:
@@ -31,13 +32,14 @@ class Timing:
 
     def seconds(self, plan: CommPlan, message: Message) -> float:
         """What a message takes: what is dense as one, and each tensor that is compressed."""
+        price = self.price if self.halved is None or not plan.halves else self.halved
         if self.compressed is None:
-            return self.price.seconds(plan.nbytes(message))
+            return price.seconds(plan.nbytes(message))
         size = plan.tensors[plan.buckets[message.bucket][0]].dtype.itemsize
         parts = [(i, (stop - start) * size) for i, start, stop in plan.carried(message)]
         dense = sum(nbytes for i, nbytes in parts if i in plan.plain)
         coded = (self.compressed.seconds(nbytes) for i, nbytes in parts if i not in plan.plain)
-        return self.price.seconds(dense) + sum(coded)
+        return price.seconds(dense) + sum(coded)
 
     def layers(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> Layers:
         """In the order of the forward pass."""

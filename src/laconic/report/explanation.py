@@ -1,0 +1,82 @@
+"""A plan and its prices: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from laconic.architecture.ps import ParameterServer
+from laconic.errors import StrategyError
+from laconic.profile.values import Profile, ProfileError
+from laconic.schedule.explain import Explained, Explanation, explain
+from laconic.schedule.from_profile import prices_measured, prices_on, tensors_of, timing_of
+from laconic.strategy import Sentence, Strategy
+from laconic.units import bits_per_second, seconds
+
+
+def explained(sentence: str, path: str, workers: int | None, network: str | None, latency: str) -> Explanation:
+    """The plan that a sentence's schedule makes for a profiled model, on its own network or a described one."""
+    chosen = Strategy.parse(sentence)
+    if not isinstance(chosen, Sentence):
+        raise StrategyError(f"`{chosen}` has several schedules; explain one sentence at a time")
+    known = Profile.read(path)
+    count = workers or known.workers
+    architecture = chosen.architecture.make()
+    servers = architecture.shards if isinstance(architecture, ParameterServer) else None
+    if network is not None:
+        price, halved = prices_on(count, bits_per_second(network), seconds(latency), servers), None
+    elif known.links is None or servers is not None or count != known.workers:
+        raise ProfileError("this needs --network: the profile's links are of other workers, or of no server")
+    else:
+        price, halved = prices_measured(known.links, count)
+    tensors, arrival = tensors_of(known)
+    timing = timing_of(known, price, servers is not None, halved)
+    return explain(chosen.schedule.make().plan(tensors, arrival, timing), arrival, timing)
+
+
+def show(found: Explanation, most: int) -> None:
+    console = Console()
+    console.print(Text(f"{found.summary()}."), soft_wrap=True)
+    if not most:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "carries", "bytes", "leaves ms", "arrives ms", "hidden"):
+        table.add_column(heading, justify="left" if heading == "carries" else "right")
+    for number, message in enumerate(found.messages[:most], 1):
+        table.add_row(
+            str(number),
+            _carries(message),
+            f"{message.nbytes:,}",
+            f"{1e3 * message.leaves_seconds:.2f}",
+            f"{1e3 * message.arrives_seconds:.2f}",
+            f"{100 * message.hidden:.0f} %",
+        )
+    console.print(table)
+    if len(found.messages) > most:
+        console.print(f"… and {len(found.messages) - most} more: --messages {len(found.messages)}")
+    console.print("Times from the start of backward.")
+
+
+def as_json(found: Explanation) -> str:
+    seen = found.trace
+    return json.dumps(
+        {
+            "summary": found.summary(),
+            "period_seconds": seen.period_seconds,
+            "compute_seconds": seen.compute_seconds,
+            "exposed_seconds": seen.exposed_seconds,
+            "hidden": found.hidden,
+            "messages": [asdict(message) for message in found.messages],
+        },
+        indent=2,
+    )
+
+
+def _carries(message: Explained) -> str:
+    first, *rest = message.tensors
+    more = f" and {len(rest)} more" if rest else ""
+    return ("a piece of " if message.is_piece else "") + first + more
