@@ -85,11 +85,11 @@ def side_by_side(journeys: Sequence[Journey]) -> Generator[list[Handle], list[An
 
 def together(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
     """Run an architecture's carryings side by side."""
-    return side_by_side([_journey(carrying) for carrying in carryings])
+    return side_by_side([journey(carrying) for carrying in carryings])
 
 
-def _journey(carrying: Carrying) -> Journey:
-    """A carrying waits for one handle at a time."""
+def journey(carrying: Carrying) -> Journey:
+    """A carrying as a journey: it waits for one handle at a time."""
     answer: Any = None
     while True:
         try:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.compression.base import TensorSpec
-from laconic.engine.exchange import Departed, side_by_side, together
+from laconic.engine.exchange import Departed, journey, side_by_side
 from laconic.engine.tiers import Tier
 from laconic.engine.turns import Turns
 from laconic.errors import ContractError
@@ -92,12 +92,31 @@ class Piece:
     plan: CommPlan
     waiting: set[int] = field(default_factory=set)
     departed: Departed | None = None
+    _parts: dict[bool, list[Tensor]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def carried(self) -> list[int]:
         return [i for i, _, _ in self.ranges]
 
-    @property
+    def dense_parts(self, compressed: list[int], with_control: bool) -> list[Tensor]:
+        """What it sums of its buffer, as few slices as possible, with the control part where it is the last message."""
+        usual = not self.buffer.skipped and compressed is self.buffer.compressed_by[0]
+        if usual and with_control in self._parts:
+            return self._parts[with_control]
+        end, skipped = self.buffer.dense_end, self.buffer.skipped
+        ranges = [(a, b) for i, a, b in self.ranges if i not in compressed and i not in skipped]
+        joined: list[tuple[int, int]] = []
+        for a, b in [*ranges, (end, end + self.buffer.control_numel)] if with_control else ranges:
+            if joined and joined[-1][1] == a:
+                joined[-1] = (joined[-1][0], b)
+            else:
+                joined.append((a, b))
+        parts = [self.buffer.storage[a:b] for a, b in joined] or [self.buffer.storage[:0]]
+        if usual:
+            self._parts[with_control] = parts
+        return parts
+
+    @cached_property
     def priority(self) -> Priority | None:
         credit = self.plan.credit_bytes
         return None if credit is None else Priority(self.urgency, credit)
@@ -138,20 +157,20 @@ class Reducer:
         self._step = step
         weights = weights or {}
         skipped = frozenset(i for i, weight in weights.items() if weight == 0)
+        tiers = {id(piece.buffer.tiers): piece.buffer.tiers for piece in self.pieces}
+        averages = {key: [t.sync.averages_gradients(step) for t in found] for key, found in tiers.items()}
         self.active = [
             piece
             for piece in self.pieces
-            if any(t.sync.averages_gradients(step) for t in piece.buffer.tiers)
-            and not skipped.issuperset(piece.carried)
+            if any(averages[id(piece.buffer.tiers)]) and not (skipped and skipped.issuperset(piece.carried))
         ]
         for buffer in dict.fromkeys(piece.buffer for piece in self.active):
-            innermost = buffer.tiers[0]
-            share = 1 / innermost.group.size if innermost.sync.averages_gradients(step) else 1.0
+            share = 1 / buffer.tiers[0].group.size if averages[id(buffer.tiers)][0] else 1.0
             self._scales.update(dict.fromkeys(buffer.compressed, share_of_sum))
             self._scales.update(dict.fromkeys(buffer.dense, share_of_sum * share))
             buffer.skipped = skipped.intersection(buffer.members)
         for piece in self.active:
-            piece.waiting = set(piece.awaited - skipped)
+            piece.waiting = set(piece.awaited - skipped if skipped else piece.awaited)
         for i, weight in weights.items():
             if i in self._scales:
                 self._scales[i] *= weight
@@ -168,13 +187,13 @@ class Reducer:
         self.arrival.append(i)
         if i not in self._scales:  # its section does not average gradients in this step
             return
-        if any(i not in piece.waiting for piece in self.carrying[i]):
+        if i not in self.carrying[i][0].waiting:
             raise ContractError(
                 f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a shared "
                 "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
             )
         self._fill(i)
-        if any(not piece.waiting for piece in self._awaiting[i]):
+        if self._next < len(self.active) and not self.active[self._next].waiting:
             self._send_complete()
 
     def finish(self) -> list[Departed]:
@@ -204,6 +223,10 @@ class Reducer:
                 flags = self.active[-1].buffer.control.float().cpu()
             if self._touched[i] or (flags is not None and flags[i] != 0):
                 self._parameters[i].grad = buffer.places[i]
+
+    def has_own(self, i: int) -> bool:
+        """Whether this worker has computed a gradient for it."""
+        return self._touched[i]
 
     def needed_for(self, i: int) -> list[Piece]:
         """What must have arrived before this parameter's gradient is known."""
@@ -262,6 +285,12 @@ class Reducer:
 
     def _travel(self, piece: Piece, carries_control: bool) -> Generator[Any, Any, None]:
         """Through every tier that averages in this step, inner to outer."""
+        tiers, compressed_by = piece.buffer.tiers, piece.buffer.compressed_by
+        if len(tiers) == 1:
+            return self._cross(piece, tiers[0], compressed_by[0], carries_control)
+        return self._climb(piece, carries_control)
+
+    def _climb(self, piece: Piece, carries_control: bool) -> Generator[Any, Any, None]:
         for tier, compressed in zip(piece.buffer.tiers, piece.buffer.compressed_by, strict=True):
             if tier.sync.averages_gradients(self._step):
                 yield from self._cross(piece, tier, compressed, carries_control)
@@ -277,7 +306,7 @@ class Reducer:
         buffer = piece.buffer
         if buffer.skipped:
             compressed = [i for i in compressed if i not in buffer.skipped]
-        parts = self._dense_parts(piece, compressed, buffer.control_numel if carries_control else 0)
+        parts = piece.dense_parts(compressed, carries_control)
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         if tier is not buffer.tiers[0]:
             dense.mul_(1 / tier.group.size)
@@ -285,28 +314,13 @@ class Reducer:
         if dense.numel():
             control = buffer.control_numel / dense.numel() if carries_control else 0.0
             request = Reduce(dense, "sum", control, piece.plan.halves, piece.priority, piece.number)
-            lanes.append(together([tier.carry(request)]))
+            lanes.append(journey(tier.carry(request)))
         if compressed:
             lanes.append(self._converse(buffer, tier, compressed))
-        yield from side_by_side(lanes)
+        yield from lanes[0] if len(lanes) == 1 else side_by_side(lanes)
         if len(parts) > 1:
             for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
                 part.copy_(arrived.view(part.shape))
-
-    @staticmethod
-    def _dense_parts(piece: Piece, compressed: list[int], control: int) -> list[Tensor]:
-        """What this message sums of its buffer, as few slices as possible, with the control part where it is last."""
-        buffer = piece.buffer
-        ranges = [(a, b) for i, a, b in piece.ranges if i not in compressed and i not in buffer.skipped]
-        if control:
-            ranges.append((buffer.dense_end, buffer.dense_end + control))
-        joined: list[tuple[int, int]] = []
-        for a, b in ranges:
-            if joined and joined[-1][1] == a:
-                joined[-1] = (joined[-1][0], b)
-            else:
-                joined.append((a, b))
-        return [buffer.storage[a:b] for a, b in joined] or [buffer.storage[:0]]
 
     def _converse(self, buffer: Buffer, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
         places = [buffer.places[i] for i in compressed]

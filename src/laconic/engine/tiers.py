@@ -107,9 +107,10 @@ class Tier:
 
     def carry(self, request: Request) -> Carrying:
         """One request through the architecture."""
-        self._coded("encode", self._carriage, [request.tensor.numel()])
+        elements = (request.tensor.numel(),)
+        self._coded("encode", self._carriage, elements)
         result = yield from self.architecture.carry(request, self.server or self.group)
-        self._coded("decode", self._carriage, [request.tensor.numel()])
+        self._coded("decode", self._carriage, elements)
         return result
 
     def mixing(self, extra: int = 0) -> Mixing:

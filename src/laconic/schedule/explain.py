@@ -34,14 +34,15 @@ class Explanation:
     @property
     def hidden(self) -> float:
         """The share of communication that costs no time."""
-        return 1 - self.trace.exposed_seconds / self.alone_seconds if self.alone_seconds else 1.0
+        return max(0.0, 1 - self.trace.exposed_seconds / self.alone_seconds) if self.alone_seconds else 1.0
 
     def summary(self) -> str:
         """One sentence for people."""
         plan, seen = self.plan, self.trace
         merged = sum(len(bucket) for bucket in plan.buckets if len(bucket) > 1)
         cut = len({m.bucket for m, told in zip(plan.messages, self.messages, strict=True) if told.is_piece})
-        how = [f"{len(plan.tensors)} tensors in {len(plan.messages)} messages ({merged} merged, {cut} cut)"]
+        count = "1 message" if len(plan.messages) == 1 else f"{len(plan.messages)} messages"
+        how = [f"{len(plan.tensors)} tensors in {count} ({merged} merged, {cut} cut)"]
         if plan.halves:
             how.append("reduce-scatter beside backward and all-gather beside the next forward pass")
         elif plan.gated:
