@@ -28,35 +28,13 @@ from rich.table import Table
 
 from laconic.engine.net import shaped
 from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.profile.zoo import resnet50
 from workers import STORE_PORT, end, listen, start, tell
 
 WORKERS, BITS_PER_SECOND, LATENCY_SECONDS = 8, 1e10, 50e-6
 FORWARD_SHARE = 1 / 3  # of an iteration; backward takes two operations for each of forward's
 SCHEDULES = ("sequential", "wfbp", "wfbp(4MiB)")
 WARM_UP, STEPS = 2, 4
-
-
-def resnet50() -> list[tuple[str, tuple[int, ...], float]]:
-    """Name, shape and multiplications of each tensor, first layer first."""
-    found: list[tuple[str, tuple[int, ...], float]] = []
-
-    def convolution(name: str, inputs: int, outputs: int, kernel: int, side: int) -> None:
-        shape = (outputs, inputs, kernel, kernel)
-        found.append((f"{name}.weight", shape, inputs * outputs * kernel * kernel * side * side))
-        found.extend((f"{name}.norm.{part}", (outputs,), outputs * side * side) for part in ("weight", "bias"))
-
-    convolution("stem", 3, 64, 7, 112)
-    inputs = 64
-    for stage, (width, blocks, side) in enumerate([(64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)]):
-        for block in range(blocks):
-            name = f"stage{stage}.{block}"
-            convolution(f"{name}.reduce", inputs, width, 1, side)
-            convolution(f"{name}.spatial", width, width, 3, side)
-            convolution(f"{name}.expand", width, 4 * width, 1, side)
-            if block == 0:
-                convolution(f"{name}.shortcut", inputs, 4 * width, 1, side)
-            inputs = 4 * width
-    return [*found, ("head.weight", (1000, 2048), 2048 * 1000.0), ("head.bias", (1000,), 1000.0)]
 
 
 def profile() -> Profile:

@@ -105,6 +105,7 @@ def test_more_entropy_says_no_less(seed: int, one: float, other: float) -> None:
     assert 0 < entropy(high, made.bins) <= math.log2(made.bins)
 
 
+@pytest.mark.long
 @pytest.mark.technique("egc", check=3)
 def test_a_fiftieth_of_the_bytes_trains_as_well() -> None:
     """Two seeds; DGC's momentum is the optimizer's, which it takes over."""

@@ -63,6 +63,7 @@ def tail_error(made: Compressor, seed: int, steps: int = 600, workers: int = 4) 
     return sum(found[2 * steps // 3 :]) / (steps - 2 * steps // 3)
 
 
+@pytest.mark.long
 @pytest.mark.technique("ecq_sgd", check=2)
 def test_a_weak_memory_helps_where_a_full_one_diverges() -> None:
     """Four levels of the whole vector's norm: a variance above 1."""

@@ -209,6 +209,7 @@ def descended(strategy: str) -> tuple[Tensor, float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.technique("ef_signsgd", check=2)
 def test_signs_alone_never_leave_a_line_and_with_memory_they_do() -> None:
     stuck, _ = descended("sign_sgd")

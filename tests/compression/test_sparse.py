@@ -340,6 +340,7 @@ def suboptimality(text: str | None, seed: int, steps: int, n: int = 100, mu: flo
     return value(mean / total) - value(best), (float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1]) / 4 + mu) / mu
 
 
+@pytest.mark.long
 @pytest.mark.technique("mem_sgd", check=2)
 def test_one_coordinate_in_a_hundred_is_as_near_the_optimum() -> None:
     steps = 2000

@@ -87,3 +87,11 @@ def test_every_schedule_ends_where_sequential_does(
                     assert torch.equal(x, y)
                 else:
                     torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("first", [3, 99])
+def test_a_weight_that_two_layers_share_is_not_postponed(
+    first: int, plain: dict[tuple[int, torch.dtype], list[torch.Tensor]]
+) -> None:
+    for found in run(f"bsp / allreduce / ooo_backprop_dp({first})", 2, torch.float32).results:
+        assert all(torch.equal(x, y) for x, y in zip(found, plain[2, torch.float32], strict=True))

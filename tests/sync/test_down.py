@@ -72,6 +72,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.3)
 
 
+@pytest.mark.long
 def test_reads_of_a_tenth_train_as_well() -> None:
     """Four workers, asynchronous: answers are several times smaller and the loss is what whole answers lead to."""
     whole, _ = serving.train("asp / none / ps(shards=2)", 600, 4, sgd)

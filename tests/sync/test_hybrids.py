@@ -119,6 +119,7 @@ def test_always_fine_is_bsp_and_after_the_switch_staleness_is_bounded() -> None:
     assert spread_at_starts(late, [0, 1]) <= 2 + 1 and spread_at_starts(late, [2, 3]) <= 2 + 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("ashl", check=3)
 def test_ashl_reaches_the_target_before_ssp_and_asp() -> None:
     setting = {"slowness": (1, 2, 3, 4), "bits_per_second": 8e6, "servers": 1}

@@ -119,6 +119,7 @@ def test_a_gradient_that_has_not_changed_at_all_is_not_sent() -> None:
     assert laconic.simulate(body, 2).results == [5, 1]
 
 
+@pytest.mark.long
 @pytest.mark.technique("lag", check=2)
 def test_it_takes_a_quarter_of_the_uploads_and_less_than_twice_the_steps() -> None:
     lazy = descend("lag", 250)
@@ -157,6 +158,7 @@ def test_the_server_steps_on_the_sum_of_what_it_remembers(by: str, monkeypatch: 
         torch.testing.assert_close([x * workers for x in mean], total, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_server_that_decides_sends_less_too() -> None:
     known = ", ".join(str(float(value)) for value in smoothness())
     for strategy in ("lag(by=server)", f"lag(by=server, smoothness=[{known}])"):

@@ -103,6 +103,7 @@ def test_the_bridge_is_used_most() -> None:
     assert sorted(plan.probabilities)[-2] < max(plan.probabilities)
 
 
+@pytest.mark.long
 def test_half_the_links_time_at_the_same_loss() -> None:
     network = Network.flat(8, 1e6)
     whole, half = (

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import ablate, bounds, catalogue, compare, doctor, explain, mixing, net, profile, run
+from laconic.cli import ablate, bounds, catalogue, compare, doctor, explain, mixing, net, profile, run, validate
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ doctor.register(app)
 explain.register(app)
 bounds.register(app)
 mixing.register(app)
+validate.register(app)
 catalogue.register(app)
 
 

@@ -7,7 +7,7 @@ it is kept until somebody takes it, so that passes that are added up belong toge
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-Note = Callable[[Tensor, Tensor], None]
+from laconic.engine.hooks import OwnHook
 
 
 class Factors:
@@ -36,8 +36,8 @@ class Factors:
             self._listening.pop(name).remove()
             self._noted.pop(name, None)
         for name in wanted - self._listening.keys():
-            note = partial(self._note, name)
-            self._listening[name] = self._layers[name].register_forward_hook(OnLayer(note))
+            hook = OwnHook(partial(self._passed, name))
+            self._listening[name] = self._layers[name].register_forward_hook(hook)
 
     def take(self, name: str) -> tuple[Tensor, Tensor] | None:
         """Inputs and output gradients, a row for each sample, since they were last taken; None: nobody listens."""
@@ -51,22 +51,12 @@ class Factors:
     def release(self) -> None:
         self.listen(())
 
+    def _passed(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """A forward pass: its inputs are known, its output's gradient will come."""
+        seen = bool(inputs) and isinstance(output, Tensor) and output.requires_grad
+        if seen and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            output.register_hook(partial(self._note, name, inputs[0].detach()))
+
     def _note(self, name: str, inputs: Tensor, gradient: Tensor) -> None:
         rows = inputs.reshape(-1, inputs.shape[-1]), gradient.detach().reshape(-1, gradient.shape[-1])
         self._noted.setdefault(name, []).append((rows[0].float(), rows[1].float()))
-
-
-class OnLayer:
-    """Sees a layer's inputs, and its output's gradient when it comes. A copy of the model gets an idle one."""
-
-    def __init__(self, note: Note | None = None) -> None:
-        self._note = note
-
-    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen = self._note is not None and inputs and isinstance(output, Tensor) and output.requires_grad
-        if seen and not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            assert self._note is not None
-            output.register_hook(partial(self._note, inputs[0].detach()))
-
-    def __reduce__(self) -> tuple[type[OnLayer], tuple[()]]:
-        return OnLayer, ()

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from laconic.engine.hooks import OwnHook
+
 
 class Gates:
     """Calls `before(which)` when a module that uses these parameters (by number) is about to run, and
-    `before_saving()` when somebody asks for the model's state.
-
-    The hooks of a copy of the model (an average of weights, say) lead nowhere: they know which modules are the
-    session's own.
-    """
+    `before_saving()` when somebody asks for the model's state."""
 
     def __init__(
         self,
@@ -32,7 +29,7 @@ class Gates:
         before_saving: Callable[[], None],
     ) -> None:
         self._model, self._before = model, before
-        self._saving = model.register_state_dict_pre_hook(_Hook(before_saving))
+        self._saving = model.register_state_dict_pre_hook(_told(before_saving))
         self._parents: dict[int, nn.Module | None] = {}
         self._owned: list[tuple[nn.Module, int]] = []
         numbers = {id(p): i for i, p in enumerate(parameters)}
@@ -45,10 +42,10 @@ class Gates:
         self.known = False
         everything = tuple(range(len(parameters)))
         self._hooks: list[RemovableHandle] = [
-            module.register_forward_pre_hook(_Hook(partial(self._watch, module, everything)))
+            module.register_forward_pre_hook(_told(partial(self._watch, module, everything)))
             for module in model.modules()
         ]
-        self._end = model.register_forward_hook(_Hook(self._seen))
+        self._end = model.register_forward_hook(_told(self._seen))
 
     def remove(self) -> None:
         for hook in (*self._hooks, self._end, self._saving):
@@ -74,25 +71,11 @@ class Gates:
                 module = self._parents[id(module)]
             found.setdefault(module or self._model, []).append(i)
         self._hooks = [
-            module.register_forward_pre_hook(_Hook(partial(self._before, tuple(dict.fromkeys(which)))))
+            module.register_forward_pre_hook(_told(partial(self._before, tuple(dict.fromkeys(which)))))
             for module, which in found.items()
         ]
 
 
-class _Hook:
-    """A hook that needs nothing of what it is given. A copy or pickle of the model gets an idle one."""
-
-    def __init__(self, act: Callable[[], None] | None = None) -> None:
-        self._act = act
-
-    def __call__(self, *ignored: Any) -> None:
-        if self._act is not None:
-            self._tell()
-
-    @torch.compiler.disable
-    def _tell(self) -> None:
-        assert self._act is not None
-        self._act()
-
-    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return _Hook, ()
+def _told(act: Callable[[], None]) -> OwnHook:
+    """A hook that needs nothing of what it is given; compiled models step out of their graph for it."""
+    return OwnHook(torch.compiler.disable(lambda *ignored: act()))

@@ -80,6 +80,19 @@ class BackwardHooks:
         self._on_end()
 
 
+class OwnHook:
+    """A hook of this model alone: a copy or pickle of the model (an average of weights, say) gets an idle one."""
+
+    def __init__(self, act: Callable[..., Any] | None = None) -> None:
+        self._act = act
+
+    def __call__(self, *given: Any) -> Any:
+        return None if self._act is None else self._act(*given)
+
+    def __reduce__(self) -> tuple[type[OwnHook], tuple[()]]:
+        return OwnHook, ()
+
+
 class OnForward:
     """Notices a forward pass and marks its outputs. A copy or pickle of the model (an EMA, say) gets an idle one."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from laconic.engine.exchange import Departed, drive
+from laconic.engine.exchange import drive
 from laconic.engine.reducer import Piece, Reducer
 
 
@@ -36,10 +36,6 @@ class Late:
     def pending(self) -> bool:
         """Whether something has not arrived, or was not applied."""
         return self._reducer is not None
-
-    @property
-    def stepped(self) -> bool:
-        return self._step is not None
 
     def hold(self, reducer: Reducer) -> None:
         """Backward is over: all that this reducer has sent is awaited later."""
@@ -83,13 +79,18 @@ class Late:
         if self._step is not None:
             self.apply(list(self._left))
             return
+        own = [i for i in self._left if self._reducer.has_own(i)]
+        if own and all(self._parameters[i].grad is None for i in own):  # zeroed since, by the model's own zero_grad
+            self.drop()
+            return
         self._arrive(list(self._left))
         self._reducer.settle_some(self._left)
         self._forget()
 
-    def abandon(self) -> list[Departed]:
-        """What is still on its way, for whoever brings it home."""
-        return [piece.departed for piece in self._order[self._home :] if piece.departed is not None]
+    def drop(self) -> None:
+        """The user has zeroed the gradients without a step: what is on its way arrives for nobody."""
+        if self._reducer is not None and self._step is None:
+            self._forget()
 
     def _arrive(self, which: Sequence[int]) -> None:
         assert self._reducer is not None

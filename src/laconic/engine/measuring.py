@@ -93,8 +93,9 @@ def prices_of(
 
 def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, device: torch.device) -> Price:
     points: list[tuple[float, float]] = []
-    for share in _SHARES:
-        side = max(1, int((min(max(share * total_bytes, _LEAST_BYTES), _MOST_BYTES) / 4) ** 0.5))
+    for place, share in enumerate(_SHARES):
+        least = _LEAST_BYTES * 4**place  # a line needs several sizes, also where the model is tiny
+        side = max(1, int((min(max(share * total_bytes, least), _MOST_BYTES) / 4) ** 0.5))
         seen = []
         for _ in range(_TRIALS + 1):
             x = torch.ones(side, side, device=device)

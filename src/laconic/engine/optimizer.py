@@ -74,6 +74,7 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not self.session.summing:  # a rule that sums gradients over steps keeps them
+            self.session.late_steps.drop()
             self.base.zero_grad(set_to_none)
         self.session.gradients_dropped()
 

@@ -122,7 +122,7 @@ class Planning:
                 self._session.arrange()
 
     def step_ended(self) -> None:
-        """Plan with what was measured, as soon as it was; and again when steps take another time than they did."""
+        """Plan with what was measured, as soon as it was; measure again when steps take another time than they did."""
         if self._measuring is not None and self._measuring.iterations >= _WATCHED:
             forward, backward = self._measuring.medians()
             agreed = self._agreed([*forward, *backward])
@@ -142,7 +142,7 @@ class Planning:
             usual, self._usual_seconds = self._usual_seconds, seconds
             if usual is not None and abs(seconds - usual) > _DRIFT * usual:
                 self._usual_seconds = None
-                self._price_and_plan()
+                self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
 
     def _price_and_plan(self) -> None:
         session = self._session

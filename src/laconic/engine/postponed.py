@@ -7,6 +7,7 @@ by and whose weight gradients are asked for at the end: the same kernels, in ano
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,15 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from laconic.engine.hooks import OwnHook
+
 _SIMPLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # one input, one output, gradients that do not depend on others
 
 
 class Postponed:
-    """Modules whose weights wait, in the order in which their gradients are then computed."""
+    """Modules whose weights wait, in the order in which their gradients are then computed; weights that several modules
+    share do not."""
 
     def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], ready: Callable[[int], None]) -> None:
         self._model, self._ready = model, ready
         self._numbers = {id(p): i for i, p in enumerate(parameters)}
+        uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+        self._shared = {i for i, p in enumerate(parameters) if uses[id(p)] > 1}
         self._hooks: list[RemovableHandle] = []
         self._order: list[nn.Module] = []
         self._jobs: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
@@ -32,13 +38,13 @@ class Postponed:
     def choose(self, which: Sequence[int]) -> None:
         """From now on the weights of these parameters' modules wait; of those that can be told apart."""
         self.remove()
-        place = {i: k for k, i in enumerate(which)}
+        place = {i: k for k, i in enumerate(which) if i not in self._shared}
         for module in self._model.modules():
             own = [self._numbers.get(id(p), -1) for p in module.parameters(recurse=False)]
             if isinstance(module, _SIMPLE) and own and all(i in place for i in own):
                 self._order.append(module)
-                self._hooks.append(module.register_forward_pre_hook(_Hook(partial(self._enter, module))))
-                self._hooks.append(module.register_forward_hook(_Hook(partial(self._leave, module))))
+                self._hooks.append(module.register_forward_pre_hook(OwnHook(self._enter)))
+                self._hooks.append(module.register_forward_hook(OwnHook(self._leave)))
         self._order.sort(key=lambda m: min(place[self._numbers[id(p)]] for p in m.parameters(recurse=False)))
 
     def remove(self) -> None:
@@ -51,11 +57,13 @@ class Postponed:
         for module in self._order:
             jobs = self._jobs.pop(module, [])
             parameters = list(module.parameters(recurse=False))
-            for output, gradient in jobs:
-                found = torch.autograd.grad(output, parameters, gradient)
-                for parameter, more in zip(parameters, found, strict=True):
-                    parameter.grad = more if parameter.grad is None else parameter.grad + more
-            for parameter in reversed(parameters) if jobs else ():
+            if not jobs:
+                continue
+            found = [torch.autograd.grad(output, parameters, gradient) for output, gradient in jobs]
+            for parameter, parts in zip(parameters, zip(*found, strict=True), strict=True):
+                more = sum(parts[1:], start=parts[0])  # a pass's own sum first, as autograd does it
+                parameter.grad = more if parameter.grad is None else parameter.grad + more
+            for parameter in reversed(parameters):
                 self._ready(self._numbers[id(parameter)])
 
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
@@ -90,16 +98,3 @@ class _Bridge(torch.autograd.Function):
             return (None,) * 4
         (found,) = torch.autograd.grad(output, cut, gradient, retain_graph=True)
         return found, None, None, None
-
-
-class _Hook:
-    """A copy or pickle of the model gets an idle one."""
-
-    def __init__(self, act: Callable[..., Any] | None = None) -> None:
-        self._act = act
-
-    def __call__(self, module: nn.Module, *given: Any) -> Any:
-        return None if self._act is None else self._act(*given)
-
-    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return _Hook, ()

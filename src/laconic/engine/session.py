@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.engine import batches, metrics
-from laconic.engine.exchange import Departed, Journey, drive
+from laconic.engine.exchange import Departed, drive
 from laconic.engine.factors import Factors
 from laconic.engine.hooks import BackwardHooks
 from laconic.engine.late import Late
@@ -27,6 +27,7 @@ from laconic.engine.postponed import Postponed
 from laconic.engine.rates import scaled
 from laconic.engine.reducer import Part, Reducer
 from laconic.engine.replicate import broadcast_tensors
+from laconic.engine.saving import memory_of, remember, share_out
 from laconic.engine.sections import Section
 from laconic.engine.serving import Shards, address_of, refuse_levels
 from laconic.engine.shared import share
@@ -472,17 +473,7 @@ class Session:
             "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
             "planning": self.planning.state_dict(),
             "steered": (self._batch, self._rate_factor),
-            "sections": {
-                section.key: [
-                    {
-                        "memory": tier.memory,
-                        "sync": tier.sync_state,
-                        "flights": {name: flight.result for name, flight in tier.flights.items()},
-                    }
-                    for tier in section.tiers
-                ]
-                for section in self.sections
-            },
+            "sections": memory_of(self.sections),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -490,27 +481,13 @@ class Session:
         self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
         self.planning.load_state_dict(state["planning"])
         self.arrange()
-        for section in self.sections:
-            for tier, saved in zip(section.tiers, state["sections"][section.key], strict=True):
-                tier.memory, tier.sync_state = saved["memory"], saved["sync"]
-                tier.flights = {name: Departed(_brought(result)) for name, result in saved["flights"].items()}
+        remember(self.sections, state["sections"])
         self.steer(*state["steered"])
         self._weigh()
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""
-        mine = range(self.group.rank, len(states), self.group.size)
-        for section in self.sections:
-            if len(section.tiers) > 1 and any(tier.has_memory for tier in section.tiers):
-                raise ContractError(
-                    f"`{self.strategy}` remembers something per tier, which another number of workers cannot use: "
-                    f"resume with {len(states)} workers"
-                )
-            (tier, *_) = section.tiers
-            for name, memory in tier.memory.items():
-                for key in memory.keys() & set(tier.compressor.conserved):
-                    old = (states[r]["sections"][section.key][0]["memory"][name][key] for r in mine)
-                    memory[key] = sum(old, start=torch.zeros_like(memory[key]))
+        """Take over from another number of workers."""
+        share_out(self.sections, [state["sections"] for state in states], self.group.rank, self.group.size)
 
 
 _sessions: WeakKeyDictionary[Worker, Counter[tuple[int, ...]]] = WeakKeyDictionary()
@@ -521,9 +498,3 @@ def _count(worker: Worker, ranks: tuple[int, ...]) -> int:
     counts = _sessions.setdefault(worker, Counter())
     counts[ranks] += 1
     return counts[ranks] - 1
-
-
-def _brought(result: Any) -> Journey:
-    """A journey that has arrived already."""
-    return result
-    yield

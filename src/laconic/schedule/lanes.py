@@ -146,7 +146,8 @@ class _Clock:
 
     def _continue(self, work: _Work) -> None:
         work.since = self._now
-        work.end = self._now + max(work.left, 0.0) * (work.beside if self._computing else work.seconds)
+        left = work.left if work.left > 0 else 0.0
+        work.end = self._now + left * (work.beside if self._computing else work.seconds)
         self._pushed += 1
         heapq.heappush(self._ends, (work.end, work.members[0], self._pushed, work))
 

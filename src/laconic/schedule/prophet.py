@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
@@ -17,9 +18,9 @@ from laconic.schedule.timing import Timing
 
 @dataclass(frozen=True)
 class Block:
-    """Tensors that leave together, the most urgent first, when a burst is complete."""
+    """Ranges of tensors (number, first element, end) that leave together when a burst is complete, by urgency."""
 
-    tensors: tuple[int, ...]
+    parts: tuple[tuple[int, int, int], ...]
     burst: tuple[int, ...]
     room_bytes: float  # what the network carries before the next burst; infinite after the last one
 
@@ -31,34 +32,55 @@ class Prophet(Schedule):
     the next burst; what does not fit competes in the next block. After backward the rest follows by priority.
 
     So the link is never idle and nothing delays what is more urgent. Until iterations were timed it is `bytescheduler`.
-    Reading chosen: as in the abstract and the public code; a gap above twice the mean ends a burst.
+    Reading chosen: as in the abstract and the public code, on BytePS's pieces: a block ends within a gradient where its
+    time is over. A gap above twice the mean ends a burst.
     """
 
     credit: int = knob(4_000_000, low=0, doc="elements handed over at a time when backward is over")
+    partition: int = knob(1_000_000, low=1, doc="elements of a piece at most; a block is sent in as many as it needs")
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
         if timing is None:
-            return ByteScheduler(credit=self.credit).plan(tensors, arrival)
-        urgent = urgencies(arrival)
+            return ByteScheduler(self.partition, self.credit).plan(tensors, arrival)
+        urgent, widest = urgencies(arrival), max(spec.dtype.itemsize for spec in tensors)
         buckets: list[tuple[int, ...]] = []
         messages: list[Message] = []
-        for block in blocks(tensors, arrival, timing):
-            last = block.room_bytes == float("inf")
-            for bucket in of_one_dtype(tensors, [[i] for i in block.tensors] if last else [block.tensors]):
-                numel = sum(tensors[i].numel for i in bucket)
-                messages.append(Message(len(buckets), 0, numel, block.burst, min(urgent[i] for i in bucket)))
+        home: dict[int, tuple[int, int]] = {}  # in which bucket each tensor begins where
+        *before, rest = blocks(tensors, arrival, timing)
+        for block in (*before, rest):
+            begun = [i for i, start, _ in block.parts if start == 0]
+            for bucket in of_one_dtype(tensors, [[i] for i in begun] if block is rest else [begun] if begun else []):
+                offsets = accumulate((tensors[i].numel for i in bucket), initial=0)
+                home.update((i, (len(buckets), offset)) for i, offset in zip(bucket, offsets, strict=False))
                 buckets.append(bucket)
-        widest = max(spec.dtype.itemsize for spec in tensors)
+            for number, start, stop, urgency in _joined(block, home, urgent):
+                for at in range(start, max(stop, start + 1), self.partition):
+                    end = min(at + self.partition, stop)
+                    messages.append(Message(number, at, end, block.burst, urgency))
         return CommPlan(tuple(tensors), tuple(buckets), tuple(messages), self.credit * widest, gated=True)
 
 
-def bursts(arrival: Sequence[int], backward: Sequence[float]) -> list[list[int]]:
-    """Gradients by the pauses between them: a gap of more than twice the mean ends a burst."""
+def _joined(
+    block: Block, home: Mapping[int, tuple[int, int]], urgent: Mapping[int, int]
+) -> list[tuple[int, int, int, int]]:
+    """A block's parts as ranges of buckets, neighbours as one, each as urgent as its first."""
+    found: list[tuple[int, int, int, int]] = []
+    for i, start, stop in block.parts:
+        number, offset = home[i]
+        if found and found[-1][0] == number and found[-1][2] == offset + start:
+            found[-1] = (number, found[-1][1], offset + stop, found[-1][3])
+        else:
+            found.append((number, offset + start, offset + stop, urgent[i]))
+    return found
+
+
+def bursts(arrival: Sequence[int], backward: Sequence[float], above: float = 2.0) -> list[list[int]]:
+    """Gradients by the pauses between them: a gap above so many times the mean ends a burst."""
     gaps = [backward[i] for i in arrival[1:]]
-    limit = 2 * sum(gaps) / len(gaps) if gaps else 0.0
+    limit = above * sum(gaps) / len(gaps) if gaps else 0.0
     found = [[i] for i in arrival[:1]]
     for i, gap in zip(arrival[1:], gaps, strict=True):
         if gap > limit:
@@ -67,20 +89,29 @@ def bursts(arrival: Sequence[int], backward: Sequence[float]) -> list[list[int]]
     return found
 
 
-def blocks(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing) -> list[Block]:
-    """What leaves after each burst; the last block has all that is left."""
-    urgent = urgencies(arrival)
-    seen = bursts(arrival, timing.backward)
+def blocks(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, above: float = 2.0) -> list[Block]:
+    """What leaves after each burst, the most urgent first; the last block has all that is left."""
+    urgent, rate = urgencies(arrival), timing.price.seconds_per_byte / (2 if timing.duplex else 1)  # of what is pushed
+    seen = bursts(arrival, timing.backward, above)
     waiting: list[int] = []
+    gone: dict[int, int] = {}
     made: list[Block] = []
     for burst, following in zip(seen, [*seen[1:], []], strict=True):
         waiting = sorted([*waiting, *burst], key=lambda i: urgent[i])
-        interval = sum(timing.backward[i] for i in following) if following else float("inf")
-        room = interval / timing.price.seconds_per_byte if timing.price.seconds_per_byte else float("inf")
-        taken, held = 0, 0.0
-        while taken < len(waiting) and (taken == 0 or held + tensors[waiting[taken]].nbytes <= room):
-            held += tensors[waiting[taken]].nbytes
-            taken += 1
-        made.append(Block(tuple(waiting[:taken]), tuple(burst), room))
-        waiting = waiting[taken:]
+        interval = sum(timing.backward[i] for i in following)
+        room = left = interval / rate if rate and following else float("inf")
+        parts: list[tuple[int, int, int]] = []
+        while waiting:
+            i, size = waiting[0], tensors[waiting[0]].dtype.itemsize
+            start, stop = gone.get(i, 0), tensors[i].numel
+            if (stop - start) * size > left:
+                stop = start + int(left // size)
+            if stop > start or stop == tensors[i].numel:
+                parts.append((i, start, stop))
+                gone[i] = stop
+                left -= (stop - start) * size
+            if stop < tensors[i].numel:
+                break
+            waiting.pop(0)
+        made.append(Block(tuple(parts), tuple(burst), room))
     return made

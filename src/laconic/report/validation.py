@@ -1,0 +1,109 @@
+"""Predictions beside published step times: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from laconic.schedule.published import GPUS, Cell
+from laconic.schedule.seven import METHODS
+from laconic.schedule.validation import Pair, Validation
+
+
+def show(found: Sequence[Validation]) -> None:
+    """Print each network's table and what it comes to, then the choice over all of them."""
+    console = Console()
+    console.print(Text("published step times (arXiv 2005.13247)", style="bold"))
+    for validation in found:
+        console.print(_table(validation))
+        for line in _lines(validation):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+    console.print(Text(_overall(found)), soft_wrap=True)
+
+
+def as_json(found: Sequence[Validation]) -> str:
+    """The section and everything that is printed, with all wrong pairs."""
+    return json.dumps({"published step times": [_values(validation) for validation in found]}, indent=2)
+
+
+def _table(validation: Validation) -> Table:
+    table = Table(
+        title=f"{validation.network}: predicted samples/s (error)", title_justify="left", box=None, pad_edge=False
+    )
+    for heading in ("model", "method", *(f"{gpus} GPUs" for gpus in GPUS)):
+        table.add_column(heading, justify="left" if heading in ("model", "method") else "right", no_wrap=True)
+    errors = {(cell.model, cell.method, cell.gpus): (cell, error) for cell, error in validation.errors}
+    for model, method in dict.fromkeys((cell.model, cell.method) for cell, _ in validation.errors):
+        own = [errors.get((model, method, gpus)) for gpus in GPUS]
+        cells = [_cell(*found) if found else "" for found in own]
+        left_out = "" if all(found is None or found[0].explained for found in own) else " *"
+        table.add_row(model, method + left_out, *cells)
+    return table
+
+
+def _cell(cell: Cell, error: float) -> str:
+    return f"{cell.measured * (1 + error):,.1f} ({100 * error:+.1f} %)"
+
+
+def _lines(validation: Validation) -> list[str]:
+    price, pairs = validation.between, validation.pairs
+    wrong = [pair for pair in pairs if not pair.right]
+    constant = min(METHODS, key=validation.constant_regret)
+    lines = [
+        f"fitted, of a hop between machines: start-up {1e6 * price.startup_seconds:.1f} us, bandwidth "
+        f"{1e-9 / price.seconds_per_byte:.2f} GB/s; nothing else",
+        f"error of throughput: {100 * validation.mean_error:.1f} % in the mean without * (deficit unexplained), "
+        f"{100 * max(abs(e) for c, e in validation.errors if c.explained):.1f} % at most",
+        f"chosen by prediction: {100 * statistics.fmean(validation.regrets):.2f} % below the best in the mean, "
+        f"{100 * max(validation.regrets):.2f} % at most; always {constant}: "
+        f"{100 * validation.constant_regret(constant):.2f} %",
+        f"order: {len(pairs) - len(wrong)} of {len(pairs)} pairs right that differ by more than 3 standard deviations "
+        f"({100 * validation.share_right(explained=True):.1f} % without *); wrong:",
+    ]
+    return lines + [f"  {_said(pair)}" for pair in wrong]
+
+
+def _said(pair: Pair) -> str:
+    return f"{pair.model}, {pair.gpus} GPUs: {pair.faster} is {100 * pair.by:.1f} % above {pair.slower}"
+
+
+def _overall(found: Sequence[Validation]) -> str:
+    regrets = [regret for validation in found for regret in validation.regrets]
+    constants = {m: statistics.fmean(v.constant_regret(m) for v in found) for m in METHODS}
+    best = min(constants, key=constants.__getitem__)
+    return (
+        f"all networks: choosing by prediction costs {100 * statistics.fmean(regrets):.2f} %, the best constant choice "
+        f"({best}) {100 * constants[best]:.2f} %"
+    )
+
+
+def _values(validation: Validation) -> dict[str, Any]:
+    rows = [
+        {"model": c.model, "method": c.method, "gpus": c.gpus, "measured": c.measured, "deviation": c.deviation}
+        | {"predicted": c.measured * (1 + e), "error": e, "counted": c.explained}
+        for c, e in validation.errors
+    ]
+    choices = [
+        {"model": p.model, "gpus": p.gpus, "chosen": p.chosen, "best": p.best, "regret": p.regret(p.chosen)}
+        for p in validation.places
+    ]
+    return {
+        "network": validation.network,
+        "startup_seconds": validation.between.startup_seconds,
+        "bytes_per_second": 1 / validation.between.seconds_per_byte,
+        "mean_error": validation.mean_error,
+        "mean_regret": statistics.fmean(validation.regrets),
+        "largest_regret": max(validation.regrets),
+        "constant_regrets": {method: validation.constant_regret(method) for method in METHODS},
+        "pairs": len(validation.pairs),
+        "wrong_pairs": [_said(pair) for pair in validation.pairs if not pair.right],
+        "choices": choices,
+        "cells": rows,
+    }

@@ -1,0 +1,78 @@
+"""A scheduler that knows what compression takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic.errors import LaconicError
+from laconic.schedule.compressed import Coding, compressed, seconds
+from laconic.schedule.iteration import Layers, Order, period
+from laconic.schedule.prices import Price
+from tests.schedule.cnns import CNNS, profile
+from tests.schedule.test_iteration import alone, models
+
+FREE = Price(0.0, 0.0)
+
+
+@st.composite
+def settings_of(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Layers, Price]:
+    """A model, the price of a message, and some groups of neighbours in the order of backward."""
+    layers = draw(models())
+    cuts = draw(st.lists(st.booleans(), min_size=layers.count, max_size=layers.count))
+    groups: list[tuple[int, ...]] = []
+    for i in reversed(range(layers.count)):
+        groups[-1:] = [(*groups[-1], i)] if groups and not cuts[i] else [*groups[-1:], (i,)]
+    return groups, layers, Price(draw(st.floats(0, 0.3)), draw(st.floats(0, 0.3)))
+
+
+@given(settings_of(), st.booleans())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.technique("compression_scheduler", check=1)
+def test_what_costs_and_saves_nothing_is_not_compressed(
+    given: tuple[list[tuple[int, ...]], Layers, Price], gated: bool
+) -> None:
+    _, layers, price = given
+    one_by_one = [(i,) for i in reversed(range(layers.count))]
+    chosen = compressed(one_by_one, layers, price, Coding(FREE, FREE, 1.0), gated)
+    assert chosen.tensors == frozenset()
+    assert chosen.seconds == period(layers, alone(layers, price.seconds), Order(gated=gated))
+
+
+@given(settings_of(), st.floats(0, 0.2), st.floats(0, 0.1), st.floats(0, 1), st.booleans())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.technique("compression_scheduler", check=3)
+def test_it_is_never_above_sending_all_as_it_is_or_all_compressed(
+    given: tuple[list[tuple[int, ...]], Layers, Price], a: float, b: float, ratio: float, gated: bool
+) -> None:
+    groups, layers, price = given
+    coding = Coding(Price(a, b), Price(a / 2, b / 2), ratio)
+    chosen = compressed(groups, layers, price, coding, gated)
+    assert chosen.seconds == seconds(groups, layers, price, coding, chosen.tensors, gated)
+    for tensors in (frozenset[int](), frozenset(range(layers.count))):
+        assert chosen.seconds <= seconds(groups, layers, price, coding, tensors, gated)
+
+
+@pytest.mark.technique("compression_scheduler", check=2)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("name", CNNS)
+def test_slower_networks_have_more_compressed_the_large_ones_first(name: str, gated: bool) -> None:
+    """Messages of 10 Mb/s to 100 Gb/s; encoding and decoding at some GB/s with a start-up of their own."""
+    layers = profile(name)
+    coding = Coding(Price(1e-4, 1e-10), Price(5e-5, 5e-11), 0.01)
+    groups = [(i,) for i in reversed(range(layers.count))]
+    counts = []
+    for tenth in range(70, 111):
+        price = Price(1e-5, 8 / 10 ** (tenth / 10))
+        tensors = compressed(groups, layers, price, coding, gated).tensors
+        kept = [layers.nbytes[i] for i in range(layers.count) if i not in tensors]
+        assert not tensors or min(layers.nbytes[i] for i in tensors) >= max(kept, default=0)
+        counts.append(len(tensors))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 0 and counts[-1] == 0
+
+
+def test_groups_of_other_tensors_are_refused() -> None:
+    with pytest.raises(LaconicError, match="each of 2 tensors once"):
+        compressed([(0,)], Layers((0.0,) * 2, (0.0,) * 2, (1.0,) * 2), FREE, Coding(FREE, FREE, 0.5))
