@@ -63,7 +63,7 @@ def test_a_wrong_plan_cannot_exist() -> None:
             CommPlan((a, b), apart, tuple(Message(k % 2, *r) for k, r in enumerate(ranges)))
     pieces = (Message(0, 1, 2), Message(1, 0, 2, after=(0,)), Message(0, 0, 1))
     assert CommPlan((a, b), apart, pieces).message_bytes == (4, 16, 4)
-    for wrong in [{"credit_bytes": -1}, {"halves": True}, {"plain": frozenset([2])}, {"postponed": (7,)}]:
+    for wrong in [{"credit_bytes": -1}, {"plain": frozenset([2])}, {"postponed": (7,)}]:
         with pytest.raises(LaconicError):
             CommPlan((a, b), apart, pieces, **wrong)  # type: ignore[arg-type]
 

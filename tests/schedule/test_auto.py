@@ -61,6 +61,13 @@ def test_it_is_about_as_fast_as_the_best(model: str, network: str) -> None:
     assert own <= 1.05 * min(others.values())
 
 
+def test_far_apart_every_worker_serves_a_share() -> None:
+    """A ring pays a latency at every hop; a reduce-scatter and an all-gather among all at once pay few."""
+    far = (1e9, 5e-3)
+    own = times("auto(false)", "few large", far)
+    assert own < 0.95 * min(times(word, "few large", far) for word in ("sequential", "mg_wfbp", "wfbp"))
+
+
 def planned(compute: Compute, steps: int) -> list[tuple[int, int, bool, float]]:
     """Whenever there is another plan: after how many steps, its messages, whether they may be late, and the seconds of
     computing that it counts with."""

@@ -19,7 +19,8 @@ from laconic.schedule.wfbp import WFBP
 @technique("auto", paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class Auto(Schedule):
-    """The plan that measured times predict to be the fastest: what is merged, what is cut, and what may be late.
+    """The plan that measured times predict to be the fastest: what is merged, what is cut, what may be late, and
+    whether all-reduces go round the backend's ring or to workers that each serve a share.
 
     Merges by size until the first iterations were timed and the network tried; plans again when steps take another time
     than they did. Where the sentence compresses, tensors that travel faster as they are do. `auto(false)` has all

@@ -43,7 +43,9 @@ class Explanation:
         cut = len({m.bucket for m, told in zip(plan.messages, self.messages, strict=True) if told.is_piece})
         count = "1 message" if len(plan.messages) == 1 else f"{len(plan.messages)} messages"
         how = [f"{len(plan.tensors)} tensors in {count} ({merged} merged, {cut} cut)"]
-        if plan.halves:
+        if plan.halves and not plan.gated:
+            how.append("each worker the server of its share: reduce-scatter beside backward, then all-gather")
+        elif plan.halves:
             how.append("reduce-scatter beside backward and all-gather beside the next forward pass")
         elif plan.gated:
             how.append("beside backward and the next forward pass")

@@ -46,7 +46,7 @@ class CommPlan:
     messages: tuple[Message, ...]
     credit_bytes: int | None = None
     gated: bool = False  # each layer of the next forward pass waits for its own; otherwise backward's end for all
-    halves: bool = False  # an all-reduce is a reduce-scatter now and an all-gather after the step
+    halves: bool = False  # an all-reduce is a reduce-scatter now, and an all-gather after backward or the step
     postponed: tuple[int, ...] = ()  # tensors whose gradients are computed last, in this order
     plain: frozenset[int] = field(default_factory=frozenset)  # tensors that are not worth compressing
 
@@ -62,12 +62,11 @@ class CommPlan:
                 raise LaconicError(f"the tensors of a message share one dtype, not {sorted(map(str, dtypes))}")
         self._check_ranges()
         known = range(len(self.tensors))
-        strange = [i for m in self.messages for i in m.after if i not in known]
-        strange += [i for i in (*self.postponed, *self.plain) if i not in known]
+        awaited = {id(m.after): m.after for m in self.messages}  # many messages may wait for the same
+        spoken = {*self.postponed, *self.plain}.union(*awaited.values())
+        strange = sorted(i for i in spoken if i not in known)
         if strange:
             raise LaconicError(f"a plan of {len(known)} tensors speaks of tensor {strange[0]}")
-        if self.halves and not self.gated:
-            raise LaconicError("a plan whose second half comes after the step has a gate for each layer")
         if self.credit_bytes is not None and self.credit_bytes < 0:
             raise LaconicError(f"a credit is not negative: {self.credit_bytes} bytes")
 

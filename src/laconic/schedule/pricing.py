@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from laconic.schedule.iteration import Layers, Order, Stage, Transfer, simulated
 from laconic.schedule.lanes import Lane
@@ -60,11 +62,49 @@ def in_order_of_urgency(plan: CommPlan, arrival: Sequence[int], timing: Timing) 
     Workers that meet in collectives must agree on an order, and whoever sees more of the iteration than one moment can
     tell it ahead: from the timing that all of them share.
     """
-    transfers = _transfers(plan, arrival, timing, in_turn=False)
-    order = Order({"net": _queue(plan)}, gated=plan.gated, postponed=len(plan.postponed))
-    begins = simulated(timing.layers(plan.tensors, arrival), transfers, order).begins
-    ordered = sorted(range(len(plan.messages)), key=lambda k: (begins[k], k))
+    layers, first = timing.layers(plan.tensors, arrival), len(plan.postponed)
+    ready, now = [0.0] * layers.count, 0.0
+    for place in reversed(range(layers.count)):
+        now += layers.backward[place] - (layers.weight_seconds(place) if place < first else 0.0)
+        ready[place] = now
+    for place in range(first):
+        now += layers.weight_seconds(place)
+        ready[place] = now
+    position = urgencies(arrival)
+    coming = []
+    for number, message in enumerate(plan.messages):
+        own = [position[i] for i, _, _ in plan.carried(message)]
+        coming.append((max(ready[place] for place in own), min(own), number))
+    seconds = [timing.seconds(plan, message) for message in plan.messages]
+    ordered = served(sorted(coming), seconds, plan.message_bytes, _queue(plan).credit_bytes)
     return replace(plan, messages=tuple(plan.messages[k] for k in ordered))
+
+
+def served(
+    coming: Sequence[tuple[float, int, int]], seconds: Sequence[float], nbytes: Sequence[float], credit_bytes: float
+) -> list[int]:
+    """In which order a lane serves what comes as (time, urgency, number): the most urgent first, of which it takes over
+    so many bytes ahead. What `lanes.serve` does, for one lane that nobody waits for."""
+    found: list[int] = []
+    waits: list[tuple[int, int]] = []
+    taken: deque[int] = deque()
+    now, ahead, come = 0.0, 0.0, 0
+    while len(found) < len(coming):
+        while come < len(coming) and coming[come][0] <= now:
+            heappush(waits, (coming[come][1], come))
+            come += 1
+        while waits and (not taken or ahead < credit_bytes):
+            number = coming[heappop(waits)[1]][2]
+            taken.append(number)
+            ahead += nbytes[number]
+        if not taken:
+            now = coming[come][0]
+            continue
+        number = taken.popleft()
+        ahead -= nbytes[number]
+        found.append(number)
+        now += seconds[number]
+    return found
 
 
 def _queue(plan: CommPlan) -> Lane:

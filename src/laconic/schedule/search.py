@@ -93,8 +93,10 @@ def _starts(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timin
     order = list(reversed(arrival))
     best = exact_dense([tensors[i].nbytes for i in order], [timing.backward[i] for i in order], timing.price)
     merged: Groups = tuple(tuple(order[k] for k in group) for group in best)
-    yield Decision((tuple(arrival),))
-    yield Decision(merged)
+    for groups in ((tuple(arrival),), merged):
+        yield Decision(groups)
+        if timing.halved is not None:  # every worker is the server of its share
+            yield Decision(groups, halves=True)
     total = sum(spec.nbytes for spec in tensors)
     for size in [size for size in _SIZES if size < total]:
         groups = WFBP(size, first_bytes=size).buckets(tensors, arrival)
