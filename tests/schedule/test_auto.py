@@ -53,6 +53,7 @@ def times(word: str, model_name: str, network: tuple[float, float], steps: int =
     return float(simulate(body, 3, Network.flat(3, rate, latency), Compute(0.01, 0.02)).results[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("model", MODELS)
 def test_it_is_about_as_fast_as_the_best(model: str, network: str) -> None:

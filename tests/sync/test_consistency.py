@@ -98,9 +98,9 @@ def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, list[str]]] = []
     call = VirtualWorker.call
 
-    def overheard(worker: VirtualWorker, address: str, letter: Letter, writes: bool) -> Any:
+    def overheard(worker: VirtualWorker, address: str, letter: Letter, *how: Any, **more: Any) -> Any:
         told.append((letter.kind, sorted(letter.fields)))
-        return call(worker, address, letter, writes)
+        return call(worker, address, letter, *how, **more)
 
     def body() -> None:
         model: nn.Module = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 10))

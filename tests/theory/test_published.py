@@ -24,7 +24,11 @@ from laconic.worker import Kind
 from tests.figures import figure
 from tests.sync import rounds, serving
 
-HERE: dict[str, str] = {"bsp_a2a": "tests/virtual/test_published.py"}
+HERE: dict[str, str] = {
+    "bsp_a2a": "tests/virtual/test_published.py",
+    "auto_architecture": "tests/schedule/test_published.py",
+    "c2c_ratio": "tests/theory/test_c2c.py",
+}
 reproduces = partial(figure, HERE)
 
 

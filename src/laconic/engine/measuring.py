@@ -21,6 +21,7 @@ from laconic.worker import Reduce, Worker
 _SHARES = (0.0, 0.01, 0.1, 0.3)  # of the model's bytes, at which the network is tried
 _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24
 _TRIALS = 3
+_AT_ONCE = 4  # as in an iteration, where the start-up of one hides behind the bytes of another
 
 
 class Measuring:
@@ -73,7 +74,7 @@ def prices_of(
     tier: Tier, worker: Worker, total_bytes: int, device: torch.device
 ) -> tuple[Price, Price | None, Price | None]:
     """What a message takes among this tier's workers: dense, in halves, and compressed where the sentence compresses;
-    from a few of several sizes. All workers ask together."""
+    from a few of several sizes, some at a time. All workers ask together."""
 
     def dense(x: Tensor, halves: bool = False) -> Any:
         return together([tier.carry(Reduce(x, "sum", 1.0, halves))])
@@ -98,9 +99,9 @@ def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, devi
         side = max(1, int((min(max(share * total_bytes, least), _MOST_BYTES) / 4) ** 0.5))
         seen = []
         for _ in range(_TRIALS + 1):
-            x = torch.ones(side, side, device=device)
+            tensors = [torch.ones(side, side, device=device) for _ in range(_AT_ONCE)]
             begin = worker.clock_seconds()
-            drive([Departed(talk(x))])
-            seen.append(worker.clock_seconds() - begin)
+            drive([Departed(talk(x)) for x in tensors])
+            seen.append((worker.clock_seconds() - begin) / _AT_ONCE)
         points.append((4 * side * side, statistics.median(seen[1:])))  # the first one finds connections cold
     return Price(*fit_line(points))
