@@ -14,6 +14,7 @@ from laconic.schedule.wfbp import WFBP
 from laconic.worker import Kind
 from tests.schedule.chains import Chain
 from tests.schedule.plans import Case, case, cases
+from tests.schedule.test_iteration import in_halves
 
 
 @pytest.mark.technique("dear", check=1)
@@ -37,15 +38,7 @@ def test_it_trains_the_same_model_with_a_rings_bytes(word: str, workers: int) ->
 @pytest.mark.technique("dear", check=2)
 def test_the_period_is_the_closed_recursion(given: Case) -> None:
     layers, half = given.layers, [given.timing.price.halves.seconds(n) for n in given.layers.nbytes]
-    ready = scattered = 0.0
-    for i in reversed(range(layers.count)):
-        ready += layers.backward[i]
-        scattered = max(scattered, ready) + half[i]
-    gathered = forward = scattered
-    for i in range(layers.count):
-        gathered += half[i]
-        forward = max(forward, gathered) + layers.forward[i]
-    assert given.seconds(DeAR(0)) == pytest.approx(forward, rel=1e-9, abs=1e-12)
+    assert given.seconds(DeAR(0)) == pytest.approx(in_halves(layers, half), rel=1e-9, abs=1e-12)
 
 
 @given(cases())

@@ -23,7 +23,7 @@ from laconic.schedule.lanes import Lane
 from laconic.schedule.mercury import mercury
 from laconic.schedule.packets import Packet, forward, packets
 from laconic.schedule.prices import Price, one_way
-from laconic.schedule.star import Star, carried, class_of, ready, returning, sliced
+from laconic.schedule.star import Star, carried, class_of, returning, sliced
 from laconic.schedule.tensorexpress import switched, tensorexpress
 from tests.schedule.cnns import CNNS, profile
 
@@ -142,8 +142,8 @@ def latency(layers: Layers, star: Star, queues: int) -> float:
     """Seconds from the first layer's gradient to its parameters."""
     pieces = sliced(layers.nbytes, star.servers)
     ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, queues)) for piece in pieces]
-    back = switched(ranked, ready(layers), star, queues)
-    return max(at for piece, at in zip(pieces, back, strict=True) if piece.tensor == 0) - ready(layers)[0]
+    back = switched(ranked, layers.ready(), star, queues)
+    return max(at for piece, at in zip(pieces, back, strict=True) if piece.tensor == 0) - layers.ready()[0]
 
 
 @pytest.mark.technique("tensorexpress", check=2)
@@ -152,7 +152,7 @@ def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
     star, models = Star(2, 1, 1e10), [drawn(seed) for seed in range(10)]
     for layers in models:
         order = list(reversed(range(layers.count)))
-        back = fifo(star, [(ready(layers)[i], layers.nbytes[i]) for i in order])
+        back = fifo(star, [(layers.ready()[i], layers.nbytes[i]) for i in order])
         expected = returning(layers, back[::-1])
         assert tensorexpress(layers, star, queues=1) == pytest.approx(expected, rel=1e-12)
     means = [np.mean([latency(layers, star, queues) for layers in models]) for queues in (1, 2, 4, 8, 16)]
@@ -168,7 +168,7 @@ def test_queues_shorten_an_iteration_that_waits_for_the_network() -> None:
 def bound(layers: Layers, price: Price) -> float:
     """No order of service, however fine, is faster: the tensors up to the i-th all come after the gradient of the i-th,
     and the forward pass from that layer on comes after one of them."""
-    since, sent, best = ready(layers), 0.0, layers.compute_seconds
+    since, sent, best = layers.ready(), 0.0, layers.compute_seconds
     for i, nbytes in enumerate(layers.nbytes):
         sent += nbytes * price.seconds_per_byte
         best = max(best, since[i] + sent + sum(layers.forward[i:]))

@@ -43,7 +43,8 @@ class Planning:
         self.prices: dict[int, list[Price | None]] = {}  # by section: dense, in halves, compressed
         self.gates: Gates | None = None
         self._measuring: Measuring | None = None
-        self._passed: set[int] = set()  # parameters whose part of this forward pass is over
+        self._passed: set[int] = set()  # parameters whose part of this forward pass has begun
+        self._entered: list[int] = []  # of them, those whose part the clock was not told of yet
         self._looked: tuple[float, int] | None = None  # the clock and the step when a look was last taken
         self._usual_seconds: float | None = None
 
@@ -88,8 +89,6 @@ class Planning:
             worker.computed("forward", *parameters.share(i))
         self._entered = [i for i in entered if i not in self._passed]
         self._passed.update(self._entered)
-
-    _entered: Sequence[int] = ()
 
     def forward_ended(self) -> None:
         """All layers have computed, also those whose gates nobody passed."""
@@ -161,12 +160,11 @@ class Planning:
     def _explain(self) -> None:
         """Where a schedule decides for itself, one line says what it decided."""
         for section in self._session.sections:
-            timing, name = self.timing(section), section.tiers[0].schedule.name
-            if timing is not None and name == "auto":
-                local = {i: k for k, i in enumerate(section.members)}
-                arrival = [local[i] for i in self.arrival if i in local]
-                said = explain(section.plan(self.arrival, timing), arrival, timing).summary()
-                print(f"laconic: auto, step {self._session.steps}: {said}", file=sys.stderr)
+            timing, schedule = self.timing(section), section.tiers[0].schedule
+            if timing is not None and schedule.decides:
+                plan = next(p.plan for p in self._session.reducer.pieces if p.buffer.tiers is section.tiers)
+                said = explain(plan, section.own(self.arrival), timing).summary()
+                print(f"laconic: {schedule.name}, step {self._session.steps}: {said}", file=sys.stderr)
 
     def _agreed(self, values: Sequence[float]) -> list[float]:
         """Rank 0's, on every worker."""

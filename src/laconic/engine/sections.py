@@ -69,9 +69,13 @@ class Section:
 
     def plan(self, arrival: Sequence[int], timing: Timing | None) -> CommPlan:
         """The innermost schedule's plan, in the numbering of this section's members."""
-        local = {i: k for k, i in enumerate(self.members)}
         specs = [self.session.parameters.specs[i] for i in self.members]
-        return self.tiers[0].schedule.plan(specs, [local[i] for i in arrival if i in local], timing)
+        return self.tiers[0].schedule.plan(specs, self.own(arrival), timing)
+
+    def own(self, arrival: Sequence[int]) -> list[int]:
+        """Of all gradients in the order of their arrival, this section's, in the numbering of its members."""
+        local = {i: k for k, i in enumerate(self.members)}
+        return [local[i] for i in arrival if i in local]
 
 
 @dataclass(frozen=True)

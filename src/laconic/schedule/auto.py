@@ -30,6 +30,7 @@ class Auto(Schedule):
     beside_forward: bool = knob(True, doc="messages may arrive during the next forward pass")
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
+    decides: ClassVar[bool] = True
 
     @property
     def finishes_late(self) -> bool:

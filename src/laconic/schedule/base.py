@@ -20,6 +20,8 @@ class Schedule(Technique):
     """True when messages may still be under way after backward."""
     measures: ClassVar[bool] = False
     """Whether it plans anew when the first iterations were timed, and what the network takes."""
+    decides: ClassVar[bool] = False
+    """Whether it chooses among others' plans, so that people want to know what it chose."""
 
     @property
     def finishes_late(self) -> bool:

@@ -14,7 +14,6 @@ from laconic.schedule.base import Schedule
 from laconic.schedule.iteration import Layers, Stage, Transfer, period
 from laconic.schedule.plan import CommPlan, of_one_dtype, whole
 from laconic.schedule.prices import Price
-from laconic.schedule.star import ready
 from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
 
@@ -43,7 +42,7 @@ class Horovod(Schedule):
 
     def fused(self, layers: Layers) -> list[tuple[int, ...]]:
         """Which layers' tensors share a message, in the order of readiness; one that is larger goes alone."""
-        since, nbytes = ready(layers), layers.nbytes
+        since, nbytes = layers.ready(), layers.nbytes
         ends = self._boundaries(since)
         groups: list[list[int]] = []
         held = 0.0
@@ -58,7 +57,7 @@ class Horovod(Schedule):
 
     def iteration_seconds(self, layers: Layers, allreduce: Price) -> float:
         """With the waiting for each cycle's end, which a plan made ahead does not have."""
-        since = ready(layers)
+        since = layers.ready()
         waits, transfers = self._boundaries(since), []
         for number, group in enumerate(self.fused(layers)):
             nbytes = sum(layers.nbytes[i] for i in group)

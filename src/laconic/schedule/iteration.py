@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from laconic.errors import LaconicError
 from laconic.registry import technique
@@ -44,6 +44,14 @@ class Layers:
 
     def weight_seconds(self, i: int) -> float:
         return self.weights[i] if self.weights else self.backward[i] / 2
+
+    def ready(self, postponed: int = 0) -> list[float]:
+        """When each tensor's gradient is there, from the start of backward; so many first ones are computed last."""
+        late = [self.weight_seconds(i) for i in range(postponed)]
+        chain = [b - (late[i] if i < postponed else 0.0) for i, b in enumerate(self.backward)]
+        found = list(accumulate(reversed(chain)))[::-1]
+        found[:postponed] = list(accumulate(late, initial=found[0]))[1:]
+        return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from laconic.registry import technique
 from laconic.schedule.iteration import Layers
 from laconic.schedule.packets import PACKET_BYTES
 from laconic.schedule.prices import Price, one_way
-from laconic.schedule.star import Star, ready, returning
+from laconic.schedule.star import Star, returning
 
 
 @technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
@@ -22,7 +22,7 @@ def mercury(layers: Layers, star: Star, startup_seconds: float = 0.0, packet_byt
     leaves. On the virtual network only. Reading chosen: the start-up may be overtaken at any time; nothing is lost.
     """
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
-    return returning(layers, streamed(ready(layers), layers.nbytes, price, packet_bytes))
+    return returning(layers, streamed(layers.ready(), layers.nbytes, price, packet_bytes))
 
 
 def streamed(since: Sequence[float], nbytes: Sequence[float], price: Price, packet_bytes: float) -> list[float]:

@@ -62,14 +62,7 @@ def in_order_of_urgency(plan: CommPlan, arrival: Sequence[int], timing: Timing) 
     Workers that meet in collectives must agree on an order, and whoever sees more of the iteration than one moment can
     tell it ahead: from the timing that all of them share.
     """
-    layers, first = timing.layers(plan.tensors, arrival), len(plan.postponed)
-    ready, now = [0.0] * layers.count, 0.0
-    for place in reversed(range(layers.count)):
-        now += layers.backward[place] - (layers.weight_seconds(place) if place < first else 0.0)
-        ready[place] = now
-    for place in range(first):
-        now += layers.weight_seconds(place)
-        ready[place] = now
+    ready = timing.layers(plan.tensors, arrival).ready(len(plan.postponed))
     position = urgencies(arrival)
     coming = []
     for number, message in enumerate(plan.messages):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from laconic.compression.base import TensorSpec
 from laconic.registry import technique
-from laconic.schedule.merging import exact_dense
+from laconic.schedule.mg_wfbp import merged
 from laconic.schedule.plan import CommPlan, Groups, in_pieces, of_one_dtype
 from laconic.schedule.pricing import in_order_of_urgency, predicted_seconds
 from laconic.schedule.timing import Timing
@@ -90,10 +90,8 @@ def _price(
 def _starts(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, late: bool) -> Iterator[Decision]:
     """Everything as one, every tensor alone, merged exactly, merged by size; and where they may be late, each of these
     with gates, in halves or by urgency in pieces."""
-    order = list(reversed(arrival))
-    best = exact_dense([tensors[i].nbytes for i in order], [timing.backward[i] for i in order], timing.price)
-    merged: Groups = tuple(tuple(order[k] for k in group) for group in best)
-    for groups in ((tuple(arrival),), merged):
+    best: Groups = tuple(map(tuple, merged(tensors, arrival, timing)))
+    for groups in ((tuple(arrival),), best):
         yield Decision(groups)
         if timing.halved is not None:  # every worker is the server of its share
             yield Decision(groups, halves=True)
@@ -109,7 +107,7 @@ def _starts(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timin
         alone: Groups = tuple((i,) for i in arrival)
         for piece in (1_000_000, 100_000):
             yield Decision(alone, piece, 4 * piece, gated=True)
-        yield Decision(merged, gated=True)
+        yield Decision(best, gated=True)
 
 
 def _moved(decision: Decision, arrival: Sequence[int], chance: random.Random) -> Decision:

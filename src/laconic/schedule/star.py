@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from laconic.errors import LaconicError
 from laconic.schedule.iteration import Layers
@@ -66,11 +65,6 @@ def class_of(tensor: int, tensors: int, classes: int) -> int:
     return tensor * classes // tensors
 
 
-def ready(layers: Layers) -> list[float]:
-    """When each tensor's gradient is there, from the start of backward."""
-    return list(accumulate(reversed(layers.backward)))[::-1]
-
-
 def returning(layers: Layers, back: Sequence[float]) -> float:
     """Seconds from a backward pass to the next, where each layer's forward pass waits for its own tensor only."""
     now = sum(layers.backward)
@@ -81,7 +75,7 @@ def returning(layers: Layers, back: Sequence[float]) -> float:
 
 def carried(layers: Layers, star: Star, pieces: Sequence[Piece], carry: Carry) -> float:
     """The period where these pieces are carried so."""
-    back = ready(layers)
+    back = layers.ready()
     for piece, arrived in zip(pieces, carry(pieces, back, star), strict=True):
         back[piece.tensor] = max(back[piece.tensor], arrived)
     return returning(layers, back)
