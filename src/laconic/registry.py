@@ -112,6 +112,7 @@ class Entry:
 _entries: dict[str, Entry] = {}
 
 
+@cache
 def normal(name: str) -> str:
     """Names match whatever their case, underscores, dashes and spaces."""
     return re.sub(r"[_\-\s]", "", name).lower()
@@ -192,6 +193,7 @@ def _register(entry: Entry) -> None:
         if other and not reloaded:
             raise LaconicError(f'"{name}" of {entry.place} is already the name of {other.place}; rename one of them')
     _entries.update({normal(name): entry for name in entry.names})
+    _sorted.cache_clear()
 
 
 def find(name: str, axes: Iterable[str] | None = None) -> Entry:
@@ -212,6 +214,12 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
     """Every technique once, by axis and name."""
     load()
+    return _sorted(axis)
+
+
+@cache
+def _sorted(axis: str | None) -> tuple[Entry, ...]:
+    """Until something is registered, or forgotten."""
     order = AXES + OTHER_AXES
     unique = {entry.name: entry for entry in _entries.values() if axis in (None, entry.axis)}
     return tuple(sorted(unique.values(), key=lambda entry: (order.index(entry.axis), entry.name)))
@@ -240,8 +248,10 @@ def temporary(*, empty: bool = False) -> Iterator[None]:
     saved = dict(_entries)
     if empty:
         _entries.clear()
+        _sorted.cache_clear()
     try:
         yield
     finally:
         _entries.clear()
         _entries.update(saved)
+        _sorted.cache_clear()

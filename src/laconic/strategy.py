@@ -200,9 +200,21 @@ def _is_one_of(word: Word, names: Iterable[str]) -> bool:
 
 def _bare_words(axis: str) -> list[Word]:
     """Words that can stand on an axis as they are, the default first."""
+    entries = registry.entries(axis)
+    known = _bare.get(axis)
+    if known is None or known[0] is not entries:
+        known = _bare[axis] = (entries, _made_bare(axis, entries))
+    return known[1]
+
+
+_bare: dict[str, tuple[tuple[registry.Entry, ...], list[Word]]] = {}
+"""Of each axis, as long as its entries are these."""
+
+
+def _made_bare(axis: str, entries: tuple[registry.Entry, ...]) -> list[Word]:
     names = [
         entry.name
-        for entry in registry.entries(axis)
+        for entry in entries
         if entry.kind == "word" and not cast(type[Technique], entry.target).wraps
         if all(knob.default is not MISSING for knob in registry.knobs(cast(type, entry.target)))
     ]

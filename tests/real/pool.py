@@ -7,17 +7,22 @@ pool is started afresh, so that one broken test does not break the next.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing as mp
 import os
+import signal
 import socket
+import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 SIZE = 4
 PATIENCE_SECONDS = 45
+START_SECONDS = 240  # several times torch and all techniques, on cores that have other work
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Pool:
     def __init__(self) -> None:
         self._processes: list[mp.process.BaseProcess] = []
         self._pipes: list[Any] = []
+        self._stacks: list[Path] = []
 
     def run(self, function: Callable[..., Any], *args: Any, workers: int = 2) -> list[Any]:
         if not self._processes:
@@ -47,7 +53,7 @@ class Pool:
                 pipe.send((function, args, workers))
             for rank, pipe in enumerate(self._pipes[:workers]):
                 if not pipe.poll(PATIENCE_SECONDS):
-                    errors.append(f"rank {rank} did not answer in {PATIENCE_SECONDS} s")
+                    errors.append(f"rank {rank} did not answer in {PATIENCE_SECONDS} s\n{self._where_they_are()}")
                     break
                 good, value = pipe.recv()
                 results.append(value)
@@ -67,20 +73,39 @@ class Pool:
             port = probe.getsockname()[1]
         for rank in range(SIZE):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(rank, port, there), daemon=True)
+            handle, name = tempfile.mkstemp(prefix="laconic-stacks-")
+            os.close(handle)
+            self._stacks.append(Path(name))
+            process = context.Process(target=_work, args=(rank, port, there, name), daemon=True)
             process.start()
             self._pipes.append(here)
             self._processes.append(process)
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(START_SECONDS):
+                where = self._where_they_are()
+                self.stop()
+                raise WorkerFailed(f"rank {rank} did not start in {START_SECONDS} s\n{where}")
+            pipe.recv()
+
+    def _where_they_are(self) -> str:
+        """The stacks of all workers, which write them when they are told to."""
+        for process in self._processes:
+            os.kill(process.pid or 0, signal.SIGUSR1)
+        self._pipes[0].poll(1.0)  # time to write
+        return "\n".join(f"rank {rank}:\n{path.read_text()}" for rank, path in enumerate(self._stacks))
 
     def stop(self) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.join()
-        self._processes, self._pipes = [], []
+        for path in self._stacks:
+            path.unlink(missing_ok=True)
+        self._processes, self._pipes, self._stacks = [], [], []
 
 
-def _work(rank: int, port: int, pipe: Any) -> None:
+def _work(rank: int, port: int, pipe: Any, stacks: str) -> None:
+    faulthandler.register(signal.SIGUSR1, Path(stacks).open("w"))  # noqa: SIM115  # as long as the process lives
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(SIZE),
@@ -93,12 +118,15 @@ def _work(rank: int, port: int, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    from laconic import registry
     from laconic.engine.connect import connect
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     connect()  # everyone beats, also those whom no test needs yet
+    registry.load()
     groups = {SIZE: dist.group.WORLD, **{n: dist.new_group(list(range(n))) for n in range(1, SIZE)}}
+    pipe.send("ready")
     while True:
         try:
             function, args, workers = pipe.recv()

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from laconic._version import __version__
-from laconic.cli import ablate, bounds, catalogue, compare, doctor, explain, mixing, net, profile, run, validate
+from laconic.cli import (
+    ablate,
+    bounds,
+    catalogue,
+    compare,
+    doctor,
+    explain,
+    mixing,
+    net,
+    plan,
+    profile,
+    report,
+    run,
+    validate,
+)
 from laconic.errors import LaconicError
 
 app = typer.Typer(
@@ -44,6 +58,8 @@ explain.register(app)
 bounds.register(app)
 mixing.register(app)
 validate.register(app)
+report.register(app)
+plan.register(app)
 catalogue.register(app)
 
 

@@ -37,6 +37,8 @@ class RunConfig:
     stop_after: int | None = None  # with recorded steps: end the script after so many
     profile_to: str | None = None  # rehearse: measure a profile, write it here, end the script
     profile_steps: int = 48  # steps that a rehearsal times
+    profile_as: int | None = None  # as one of so many workers; None: of those that there are
+    profile_words: Sequence[str] | None = None  # chains of compression to time; None: every registered word
     net_bits_per_second: float | None = None  # what the network was asked to be, for the profile
     net_delay_seconds: float = 0.0
     servers: int = 0  # processes that only serve

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn, optim
 
 from laconic.engine.agreement import agree, describe
+from laconic.engine.choosing import START, Choosing, begins_as, budget_of
 from laconic.engine.config import RunConfig
 from laconic.engine.connect import connect
 from laconic.engine.exchange import Departed, drive
@@ -57,7 +58,8 @@ def distribute(
     training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as
     one worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
-    - `strategy`: text or value; default `bsp`. `library:method`, as in `torch:ddp`, hands the model to that library.
+    - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
+      the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
@@ -71,7 +73,9 @@ def distribute(
     _refuse(model, optimizer)
     refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
     config = RunConfig.current()
-    chosen = read(config.strategy or strategy or "bsp")
+    asked = config.strategy or strategy or "bsp"
+    budget = budget_of(asked)
+    chosen = read(asked if budget is None else START)
     if isinstance(chosen, Rival):
         chosen.check(dry_run=config.dry_run)
     elif config.dry_run:
@@ -93,8 +97,8 @@ def distribute(
     if config.alone and isinstance(worker, RealWorker):
         model.no_sync = NoSync()  # type: ignore[assignment]
         return model, observed(optimizer, worker, config)
-    if worker.rank == 0 and config.strategy and strategy and read(strategy) != chosen:
-        print(f"laconic: the launcher's strategy `{chosen}` replaces the script's `{strategy}`", file=sys.stderr)
+    if worker.rank == 0 and config.strategy and strategy and read(begins_as(strategy)) != chosen:
+        print(f"laconic: the launcher's strategy `{asked}` replaces the script's `{strategy}`", file=sys.stderr)
     if isinstance(chosen, Rival):
         model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
         return model, observed(optimizer, worker, config)
@@ -108,6 +112,7 @@ def distribute(
         raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options, optimizer, description)
+    session.choosing = None if budget is None else Choosing(session, budget)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
     return model, observed(DistributedOptimizer(optimizer, session), worker, config)
 

@@ -40,7 +40,7 @@ class Planning:
         self.observed = False
         self.forward: list[float] = []
         self.backward: list[float] = []
-        self.prices: dict[int, list[Price | None]] = {}  # by section: dense, in halves, compressed
+        self.prices: dict[str, list[Price | None]] = {}  # by sentence: dense, in halves, compressed
         self.gates: Gates | None = None
         self._measuring: Measuring | None = None
         self._passed: set[int] = set()  # parameters whose part of this forward pass has begun
@@ -50,16 +50,18 @@ class Planning:
 
     def arranged(self) -> None:
         """New sections: listen to what their schedules ask for."""
-        schedules = [section.tiers[0].schedule for section in self._session.sections]
+        sections = self._session.sections
+        schedules = [section.tiers[0].schedule for section in sections]
         if self.gates is None and any(s.finishes_late or s.measures for s in schedules):
             model, trainable = self._session.model, self._session.parameters.trainable
             self.gates = Gates(model, trainable, self._before, self._session.late_steps.settle)
-        if any(s.measures for s in schedules) and not self.backward:
+        unknown = any(s.tiers[0].schedule.measures and _sentence(s) not in self.prices for s in sections)
+        if unknown and self._measuring is None:
             self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
 
     def timing(self, section: Section) -> Timing | None:
         """What a section's schedule may count with."""
-        prices = self.prices.get(self._session.sections.index(section)) if self.backward else None
+        prices = self.prices.get(_sentence(section)) if self.backward else None
         if prices is None:
             return None
         forward, backward = ([of_all[i] for i in section.members] for of_all in (self.forward, self.backward))
@@ -115,7 +117,7 @@ class Planning:
             self.observed = True
             seen = dict.fromkeys(arrival)
             order = [*seen, *(i for i in self.arrival if i not in seen)]
-            agreed = self._agreed([float(i) for i in order])
+            agreed = self.agreed([float(i) for i in order])
             if (found := [int(i) for i in agreed]) != self.arrival:
                 self.arrival = found
                 self._session.arrange()
@@ -124,7 +126,7 @@ class Planning:
         """Plan with what was measured, as soon as it was; measure again when steps take another time than they did."""
         if self._measuring is not None and self._measuring.iterations >= _WATCHED:
             forward, backward = self._measuring.medians()
-            agreed = self._agreed([*forward, *backward])
+            agreed = self.agreed([*forward, *backward])
             self.forward, self.backward = agreed[: len(forward)], agreed[len(forward) :]
             self._measuring = None
             self._price_and_plan()
@@ -136,7 +138,7 @@ class Planning:
         if self._looked is None:
             self._looked = (now, steps)
         elif steps - self._looked[1] >= _LOOK_EVERY:
-            (seconds,) = self._agreed([(now - self._looked[0]) / (steps - self._looked[1])])
+            (seconds,) = self.agreed([(now - self._looked[0]) / (steps - self._looked[1])])
             self._looked = (now, steps)
             usual, self._usual_seconds = self._usual_seconds, seconds
             if usual is not None and abs(seconds - usual) > _DRIFT * usual:
@@ -146,16 +148,18 @@ class Planning:
     def _price_and_plan(self) -> None:
         session = self._session
         session.late_steps.settle()
-        for number, section in enumerate(session.sections):
+        for section in session.sections:
             tier = section.tiers[0]
             if tier.schedule.measures:
                 total = sum(session.parameters.specs[i].nbytes for i in section.members)
                 found = prices_of(tier, session.worker, total, session.parameters.device)
-                self.prices[number] = [None if p is None else Price(*self._agreed(_pair(p))) for p in found]
+                self.prices[_sentence(section)] = [None if p is None else Price(*self.agreed(_pair(p))) for p in found]
         session.arrange()
         self._looked = None
         if session.group.rank == 0 and session.worker.rank == 0:
             self._explain()
+        if session.choosing is not None:
+            session.choosing.choose()
 
     def _explain(self) -> None:
         """Where a schedule decides for itself, one line says what it decided."""
@@ -166,7 +170,7 @@ class Planning:
                 said = explain(plan, section.own(self.arrival), timing).summary()
                 print(f"laconic: {schedule.name}, step {self._session.steps}: {said}", file=sys.stderr)
 
-    def _agreed(self, values: Sequence[float]) -> list[float]:
+    def agreed(self, values: Sequence[float]) -> list[float]:
         """Rank 0's, on every worker."""
         session = self._session
         said = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
@@ -186,7 +190,11 @@ class Planning:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.arrival, self.observed = list(state["arrival"]), state["observed"]
         self.forward, self.backward, prices = state["timing"]
-        self.prices = {int(k): [None if p is None else Price(*p) for p in found] for k, found in prices.items()}
+        self.prices = {k: [None if p is None else Price(*p) for p in found] for k, found in prices.items()}
+
+
+def _sentence(section: Section) -> str:
+    return str(section.tiers[0].sentence)
 
 
 def _pair(price: Price) -> list[float]:

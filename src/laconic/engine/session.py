@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.engine import batches, metrics
+from laconic.engine.choosing import Choosing
 from laconic.engine.exchange import Departed, drive
 from laconic.engine.factors import Factors
 from laconic.engine.hooks import BackwardHooks
@@ -81,6 +82,7 @@ class Session:
         self._nonfinite: Tensor | None = None
         self._leftovers: list[Departed] = []
         self._ahead: list[Departed] = []
+        self.choosing: Choosing | None = None  # where the strategy is `auto`
         self._logged_before = metrics.serial()
         self.parameters = Parameters.of(model, options.gather_sparse)
         self.planning = Planning(self)
@@ -374,6 +376,8 @@ class Session:
         self._summed = self._summed + 1 if self._only_adds() else 0
         self.steps += 1
         self.gradients_dropped()
+        if self.choosing is not None:
+            self.choosing.step_ended()
         self.planning.step_ended()
         self._turn_phases()
         self._weigh()
@@ -405,6 +409,15 @@ class Session:
         if not passed:
             return
         self._passed.update(passed)
+        self._turn()
+
+    def become(self, strategy: Strategy) -> None:
+        """Go on with another strategy, as at the end of a phase."""
+        self.strategy = strategy
+        self._turn()
+
+    def _turn(self) -> None:
+        """What governs nothing any more takes its leave, and what governs now is arranged."""
         self.late_steps.settle()
         self._summed = 0  # a sum that is not complete goes with its phase
         staying = self._governed().keys()
@@ -478,6 +491,8 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
+        if self.choosing is not None:
+            self.strategy = Strategy.parse(state["strategy"])
         self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
         self.planning.load_state_dict(state["planning"])
         self.arrange()

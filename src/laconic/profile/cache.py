@@ -25,6 +25,8 @@ class Subject:
     bits_per_second: tuple[float | None, ...] = ()
     delay_seconds: float = 0.0
     steps: int = 0
+    play: int | None = None  # as one of so many workers
+    words: tuple[str, ...] | None = None  # chains of compression that are timed
 
     @property
     def path(self) -> Path:

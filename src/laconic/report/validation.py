@@ -1,4 +1,4 @@
-"""Predictions beside published step times: tables for people, JSON for programs."""
+"""`laconic validate`: predictions beside what was measured; tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,67 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED, RUNS
+from laconic.planner.validation.sections import Recomputed
+from laconic.report import recomputed as section
 from laconic.schedule.published import GPUS, Cell
 from laconic.schedule.seven import METHODS
 from laconic.schedule.validation import Pair, Validation
 
 
+def show_all(found: Recomputed) -> None:
+    """Print each section, then what was skipped and why."""
+    console = Console()
+    if found.published is not None:
+        show(found.published)
+    parts = [
+        (NCCL, found.nccl, section.nccl_table, section.nccl_lines),
+        (POLLUX, found.pollux, section.pollux_table, section.pollux_lines),
+        (RUNS, found.runs, section.runs_table, section.runs_lines),
+    ]
+    for name, part, table, lines in parts:
+        if part is not None:
+            console.print(Text(f"\n{name}", style="bold"))
+            console.print(table(part))  # type: ignore[operator]
+            _say(console, lines(part) + section.basis_lines(name))  # type: ignore[operator]
+    for name, reason in found.skipped:
+        console.print(Text(f"\nskipped, {name}: {reason}"), soft_wrap=True)
+
+
+def all_as_json(found: Recomputed) -> str:
+    """Every section that was recomputed, what its figures rest on, and what was skipped."""
+    values: dict[str, Any] = {}
+    if found.published is not None:
+        values[PUBLISHED] = [_values(validation) for validation in found.published]
+    if found.nccl is not None:
+        values[NCCL] = section.nccl_values(found.nccl)
+    if found.pollux is not None:
+        values[POLLUX] = section.pollux_values(found.pollux)
+    if found.runs is not None:
+        values[RUNS] = section.runs_values(found.runs)
+    basis = {name: section.basis_values(name) for name in values}
+    return json.dumps({**values, "basis": basis, "skipped": dict(found.skipped)}, indent=2)
+
+
 def show(found: Sequence[Validation]) -> None:
     """Print each network's table and what it comes to, then the choice over all of them."""
     console = Console()
-    console.print(Text("published step times (arXiv 2005.13247)", style="bold"))
+    console.print(Text(f"{PUBLISHED} (arXiv 2005.13247)", style="bold"))
     for validation in found:
         console.print(_table(validation))
-        for line in _lines(validation):
-            console.print(Text(line), soft_wrap=True)
+        _say(console, _lines(validation))
         console.print()
-    console.print(Text(_overall(found)), soft_wrap=True)
+    _say(console, [_overall(found), *section.basis_lines(PUBLISHED)])
 
 
 def as_json(found: Sequence[Validation]) -> str:
-    """The section and everything that is printed, with all wrong pairs."""
-    return json.dumps({"published step times": [_values(validation) for validation in found]}, indent=2)
+    """Published step times alone: everything that is printed, with all wrong pairs."""
+    return all_as_json(Recomputed(published=tuple(found)))
+
+
+def _say(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
 
 
 def _table(validation: Validation) -> Table:
@@ -60,7 +101,8 @@ def _lines(validation: Validation) -> list[str]:
         f"fitted, of a hop between machines: start-up {1e6 * price.startup_seconds:.1f} us, bandwidth "
         f"{1e-9 / price.seconds_per_byte:.2f} GB/s; nothing else",
         f"error of throughput: {100 * validation.mean_error:.1f} % in the mean without * (deficit unexplained), "
-        f"{100 * max(abs(e) for c, e in validation.errors if c.explained):.1f} % at most",
+        f"{100 * max(abs(e) for c, e in validation.errors if c.explained):.1f} % at most, "
+        f"{sum(c.explained for c, _ in validation.errors)} cells",
         f"chosen by prediction: {100 * statistics.fmean(validation.regrets):.2f} % below the best in the mean, "
         f"{100 * max(validation.regrets):.2f} % at most; always {constant}: "
         f"{100 * validation.constant_regret(constant):.2f} %",
@@ -99,6 +141,8 @@ def _values(validation: Validation) -> dict[str, Any]:
         "startup_seconds": validation.between.startup_seconds,
         "bytes_per_second": 1 / validation.between.seconds_per_byte,
         "mean_error": validation.mean_error,
+        "largest_error": max(abs(error) for cell, error in validation.errors if cell.explained),
+        "counted_cells": sum(cell.explained for cell, _ in validation.errors),
         "mean_regret": statistics.fmean(validation.regrets),
         "largest_regret": max(validation.regrets),
         "constant_regrets": {method: validation.constant_regret(method) for method in METHODS},

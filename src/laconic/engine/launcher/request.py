@@ -55,6 +55,8 @@ class Request:
     profile: str | None = None  # of virtual workers: what they compute like
     profile_to: str | None = None  # of real ones: rehearse, and leave a profile here
     profile_steps: int = 48
+    profile_as: int | None = None  # these two: see RunConfig
+    profile_words: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         self._check_command()
@@ -71,10 +73,11 @@ class Request:
             if not math.isfinite(value):
                 raise LaunchError(f"--target {name}={value} can never be reached: give a finite number.")
         if self.strategy is not None:
+            from laconic.engine.choosing import begins_as
             from laconic.engine.rivals.base import Rival
             from laconic.engine.rivals.text import read
 
-            chosen = read(self.strategy)  # refuses with a sentence of its own
+            chosen = read(begins_as(self.strategy))  # refuses with a sentence of its own
             if isinstance(chosen, Rival):
                 chosen.check(virtual=self.engine == "virtual", dry_run=self.dry_run)
                 if self.servers:
@@ -198,6 +201,8 @@ class Request:
             alone=self.alone,
             profile_to=self.profile_to,
             profile_steps=self.profile_steps,
+            profile_as=self.profile_as,
+            profile_words=None if self.profile_words is None else list(self.profile_words),
             net_bits_per_second=None if state is None else min(filter(None, state.bits_per_second), default=None),
             net_delay_seconds=0.0 if state is None else state.delay_seconds,
             servers=self.servers,

@@ -20,7 +20,7 @@ from laconic.engine.exchange import together
 from laconic.engine.rehearsal.echo import EchoGroup
 from laconic.engine.tiers import Tier
 from laconic.profile.values import CodecTimes
-from laconic.strategy import Sentence, Word
+from laconic.strategy import Sentence, Strategy, Word
 from laconic.worker import Group, Handle, Reduce
 
 _SMALL = tuple(TensorSpec(f"small{k}", (16, 16), torch.float32) for k in range(16))
@@ -32,11 +32,18 @@ Parts = tuple[float, float]
 class Codecs:
     """Trials of every compressor (alone and remembering) and every architecture, with their choices, by rounds."""
 
-    def __init__(self, world: Group, echo: EchoGroup, specs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        world: Group,
+        echo: EchoGroup,
+        specs: Sequence[TensorSpec],
+        chains: Sequence[str] | None = None,
+        device: str = "cpu",
+    ) -> None:
         self._trials: list[_Trials] = []
-        for chain in _compressions():
+        for chain in _compressions() if chains is None else [_chain(text) for text in chains]:
             tier = Tier(Sentence.of(chain), echo)
-            self._trials.append(_Trials(world, tier.compression, _SMALL, specs, partial(_encoding, tier, echo)))
+            self._trials.append(_Trials(world, tier.compression, _SMALL, specs, partial(_encoding, tier, echo, device)))
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
         for word in _with_choices("architecture"):
             made = word.make()
@@ -97,6 +104,13 @@ def _compressions() -> list[tuple[Word, ...]]:
     return [(word,) for word in alone] + [(w, memory) for w in alone if w.make().refuses_memory is None]
 
 
+def _chain(text: str) -> tuple[Word, ...]:
+    """The words of a chain as people write it."""
+    sentence = Strategy.parse(text)
+    assert isinstance(sentence, Sentence)
+    return sentence.compression
+
+
 def _with_choices(axis: str) -> list[Word]:
     words: list[Word] = []
     for entry in registry.entries(axis):
@@ -107,16 +121,16 @@ def _with_choices(axis: str) -> list[Word]:
     return list({str(word): word for word in words}.values())
 
 
-def _encoding(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
+def _encoding(tier: Tier, echo: EchoGroup, device: str, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
     """A message's conversation, and its means put in place."""
     taken = [spec for spec in specs if tier.compressor.accepts(spec)]
-    places = [torch.zeros(spec.shape, dtype=spec.dtype) for spec in taken]
+    places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in taken]
 
     def talk() -> Generator[list[Handle], list[Any], None]:
         for place, mean in zip(places, (yield from tier.converse(taken, places, 0)), strict=True):
             place.copy_(mean)
 
-    return lambda: _timed(talk(), echo)
+    return lambda: _timed(talk(), echo, device)
 
 
 def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
@@ -125,17 +139,24 @@ def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Calla
     return lambda: _timed(together([tier.carry(Reduce(place, "sum"))]), echo)
 
 
-def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup) -> Parts:
-    begin, echo.made_seconds = time.perf_counter(), 0.0
+def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: str = "cpu") -> Parts:
+    begin, echo.made_seconds = _now(device), 0.0
     left: float | None = None
     answers: Any = None
     try:
         while True:
             answers = [handle.wait() for handle in journey.send(answers)]
             if left is None:
-                left, sent = time.perf_counter(), echo.made_seconds
+                left, sent = _now(device), echo.made_seconds
     except StopIteration:
-        end = time.perf_counter()
+        end = _now(device)
     if left is None:
         return end - begin, 0.0
     return left - begin - sent, end - left - (echo.made_seconds - sent)
+
+
+def _now(device: str) -> float:
+    """The time at which what was asked for has been done, also where a GPU does it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,15 @@ def measure(
     threads: int = 1,
     out: str | None = None,
     fresh: bool = False,
+    play: int | None = None,
+    words: Sequence[str] | None = None,
 ) -> Path:
-    """Where the profile is: `out`, or its place in the cache."""
-    request = Request(command, workers=workers, net=net, threads=threads)
+    """Where the profile is: `out`, or its place in the cache.
+
+    `play`: the workers are so many of a larger run, whose links cannot be measured here. `words` are chains of
+    compression to time, in place of every registered word.
+    """
+    request = Request(command, workers=workers, net=net, threads=threads, profile_as=play, profile_words=words)
     state = None if net is None else load(net)
     subject = Subject(
         Path(command[0]),
@@ -34,6 +41,8 @@ def measure(
         () if state is None else state.bits_per_second[:workers],
         0.0 if state is None else state.delay_seconds,
         steps,
+        play,
+        None if words is None else tuple(words),
     )
     kept = subject.path
     if fresh or not kept.is_file():

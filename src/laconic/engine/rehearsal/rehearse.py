@@ -48,10 +48,10 @@ class Rehearsal:
 
     def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec]) -> None:
         self._real, self._config, self._specs = real, config, specs
-        self.rank, self.size, self.machine_size = real.rank, real.size, real.machine_size
+        self.rank, self.size, self.machine_size = real.rank, config.profile_as or real.size, real.machine_size
         self.ledger, self.waited_seconds = Ledger(), 0.0
         self._world = self.group(range(self.size))
-        self._codecs = Codecs(real.world, self._world, specs)
+        self._codecs = Codecs(real.world, self._world, specs, config.profile_words)
         self._links = Links(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
         self._rounds, self._probing_seconds = 0, 0.0
         self._steps: list[Step] = []
@@ -123,11 +123,12 @@ class Rehearsal:
 
     def _finish(self) -> None:
         """Everybody comes here after the same step."""
-        everyone: list[list[Step]] | None = [[] for _ in range(self.size)] if self.rank == 0 else None
+        everyone: list[list[Step]] | None = [[] for _ in range(self._real.size)] if self.rank == 0 else None
         dist.gather_object(self._steps[WARM_UP_STEPS:], everyone)
         if everyone is not None and self._config.profile_to is not None:
             model = model_times(latest(everyone), self._specs)
-            links = self._links.result(self._config.net_bits_per_second, self._config.net_delay_seconds)
+            asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
+            links = self._links.result(*asked) if self._real.size == self.size > 1 else None
             found = Profile(model, self.size, machine(self._config.threads), links, self._codecs.result())
             with replacing(Path(self._config.profile_to)) as beside:
                 beside.write_text(found.to_json(), encoding="utf-8")

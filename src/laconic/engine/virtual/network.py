@@ -25,7 +25,8 @@ from laconic.units import bits_per_second, seconds
 NO_TIME_AT_ALL = 1e30
 """Bits per second at which nothing takes any time."""
 
-_CARRIED_BY = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
+CARRIED_BY = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
+"""Operations that take what another one was measured to take."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Network:
     lanes: int = 2
     measured: LinkTimes | None = None
     links: Mapping[int, float] = field(default_factory=dict)  # workers whose own link has another rate, in bits/s
+    trees: bool = False  # all-reduces go up and down double binary trees where that has fewer rounds than a ring
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -149,7 +151,7 @@ class Network:
         links, load_bytes, latency = self.load(ranks[flow.sources], ranks[flow.destinations], flow.nbytes)
         times = self._times(what, example) if len(links) else None
         if times is None:
-            return Job(links, load_bytes, flow.rounds * latency, finished, lane)
+            return Job(links, load_bytes, self.rounds(what, flow) * latency, finished, lane)
         point = times.at(flow.most_sent_bytes)
         shared_bytes = point.shared_seconds * self._shared_rate
         if shared_bytes:
@@ -157,13 +159,19 @@ class Network:
         fastest = 1 / point.alone_seconds if point.alone_seconds else math.inf
         return Job(links, load_bytes, 0.0, finished, lane, fastest=fastest, pace=point.pace)
 
+    def rounds(self, what: str, flow: Flow) -> int:
+        """How often an operation pays the latency; as NCCL does, trees send a ring's bytes (Sanders et al., 2009)."""
+        if not self.trees or not what.startswith("all_reduce"):
+            return flow.rounds
+        return min(flow.rounds, 2 * (len(flow.sources) - 1).bit_length())
+
     def _times(self, what: str, example: Any) -> OperationTimes | None:
         if self.measured is None:
             return None
         name = what.split()[0]
         tensor = example[0] if isinstance(example, tuple) else example
         dtype = "float32" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        return self.measured.find(_CARRIED_BY.get(name, name), dtype)
+        return self.measured.find(CARRIED_BY.get(name, name), dtype)
 
     def load(
         self, sources: ArrayLike, destinations: ArrayLike, nbytes: ArrayLike

@@ -1,0 +1,64 @@
+"""How far off predictions have been: the errors of our own real runs, by kind of strategy."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from laconic.planner.setting import Setting
+from laconic.strategy import Sentence, Strategy
+
+_UNKNOWN = (0.8, 1.25)  # where nothing was measured
+_LEAST = 8  # runs of a kind, to speak of it alone
+
+
+def spread_of(strategy: Strategy, setting: Setting) -> tuple[float, float]:
+    """What the step may be, over what is predicted: nine in ten of our measured runs lay within, and computing's own
+    spread comes on top."""
+    low, high = _errors(kind_of(strategy))
+    model = setting.profile.model
+    parts = [model.forward, model.backward, model.step]
+    whole = sum(part.median for part in parts)
+    if whole:
+        least, most = (sum(getattr(p, end) or p.median for p in parts) / whole for end in ("low", "high"))
+        low, high = min(low, least), max(high, most)
+    return low, high
+
+
+def kind_of(chosen: Strategy) -> str:
+    """What is predicted about equally well."""
+    if not isinstance(chosen, Sentence):
+        return "tiers"
+    if chosen.sync.name != "bsp":
+        return "seldom"
+    if chosen.schedule.make().finishes_late:
+        return "late"
+    return "dense" if chosen.compression[0].name in ("none", "cast_fp16", "cast_bf16") else "compressed"
+
+
+@cache
+def _errors(kind: str) -> tuple[float, float]:
+    every = _ratios()
+    own = [ratio for of, ratio in every if of == kind]
+    ratios = own if len(own) >= _LEAST else [ratio for _, ratio in every]
+    if len(ratios) < _LEAST:
+        return _UNKNOWN
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    return min(1.0, float(low)), max(1.0, float(high))
+
+
+@cache
+def _ratios() -> list[tuple[str, float]]:
+    """Kinds and measured over predicted, of the table that `bench/plan.py` writes; empty where there is none."""
+    path = files("laconic.planner") / "measured" / "steps.csv"
+    if not path.is_file():
+        return []
+    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    return [(_kind(row["strategy"]), float(row["measured_seconds"]) / float(row["predicted_seconds"])) for row in rows]
+
+
+def _kind(strategy: str) -> str:
+    return "dense" if strategy.startswith("torch:ddp") else kind_of(Strategy.parse(strategy))

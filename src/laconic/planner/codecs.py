@@ -1,0 +1,37 @@
+"""What compression takes on GPUs that are not there: measured on one, and scaled by the rate of their memory."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib.resources import files
+
+from laconic.profile.gpus import Gpu, gpu
+from laconic.profile.values import CodecTimes
+
+MEASURED_ON = "H200"
+
+
+def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
+    """Loops over elements wait for memory, so they scale with its rate; launching them takes the host's time, which is
+    taken to be the same everywhere."""
+    scale = gpu(MEASURED_ON).memory_bytes_per_second / chip.memory_bytes_per_second
+    return tuple(
+        CodecTimes(
+            row.words,
+            row.encode_seconds_per_tensor,
+            scale * row.encode_seconds_per_element,
+            row.decode_seconds_per_tensor,
+            scale * row.decode_seconds_per_element,
+        )
+        for row in _measured()
+    )
+
+
+@cache
+def _measured() -> tuple[CodecTimes, ...]:
+    """By `bench/codecs.py`."""
+    text = (files("laconic.planner") / "measured" / "codecs.csv").read_text(encoding="utf-8")
+    names = [f"{part}_seconds_per_{of}" for part in ("encode", "decode") for of in ("tensor", "element")]
+    rows = csv.DictReader(text.splitlines())
+    return tuple(CodecTimes(row["words"], *(float(row[name]) for name in names)) for row in rows)

@@ -1,0 +1,80 @@
+"""A strategy in a contest of short trainings: its runs, how far they are, and how they compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from laconic.planner.stepping import SteppedRun
+from laconic.planner.verified import Logged, Point, Trained, curve_of, point_of
+
+
+@dataclass(eq=False)
+class Entrant:
+    """A strategy that takes part, with a run for each seed."""
+
+    strategy: str
+    runs: list[SteppedRun] = field(default_factory=list)
+    rounds: int = 0
+    compared_step: int = 0
+    lost: tuple[int, int] | None = None  # in which round, at which step it first was in the worse half
+    error: str | None = None
+
+    @property
+    def steps(self) -> int:
+        return min((run.steps for run in self.runs), default=0)
+
+    @property
+    def failure(self) -> str | None:
+        return self.error or next((run.error for run in self.runs if run.error), None)
+
+    @property
+    def diverged(self) -> str | None:
+        return next((said for run in self.runs if (said := run.diverged)), None)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.runs) and all(run.over and not run.error for run in self.runs)
+
+    @property
+    def out_of_it(self) -> bool:
+        return self.failure is not None or self.diverged is not None
+
+    def at(self, step: int) -> Point | None:
+        """The last third of what was logged until then, or the last value: as many of each seed."""
+        parts = [_late([at for at in run.logged if at.step <= step and math.isfinite(at.value)]) for run in self.runs]
+        count = min(map(len, parts), default=0)
+        return point_of([part[-count:] for part in parts]) if count else None
+
+    def key(self) -> tuple[float, ...]:
+        """Sorts from the best on: who never lost, who lost latest, the least loss; a baseline that lost stays for
+        comparison, not by merit."""
+        rounds, step = self.lost or (self.rounds, self.compared_step)
+        here = self.at(step)
+        ahead = (self.failure is not None, self.diverged is not None, self.lost is not None)
+        return (*ahead, -rounds, here.loss if here else math.inf)
+
+    def trained(self, rank: int) -> Trained:
+        here = self.at(self.compared_step) if self.failure is None else None
+        return Trained(
+            strategy=self.strategy,
+            rank=rank,
+            steps=self.steps,
+            loss=None if here is None else here.loss,
+            low=None if here is None else here.low,
+            high=None if here is None else here.high,
+            compared_step=self.compared_step,
+            rounds=self.rounds,
+            finished=self.finished,
+            curve=curve_of([run.logged for run in self.runs]),
+            diverged=self.diverged,
+            error=self.failure,
+        )
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.close()
+
+
+def _late(values: list[Logged]) -> list[Logged]:
+    return values[-max(1, len(values) // 3) :] if values else []

@@ -1,0 +1,88 @@
+"""Networks as people name them: a rate, a file that describes one, a log of nccl-tests, or the machines at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from laconic.engine.virtual.network import Level, Network
+from laconic.engine.virtual.script import Setting as Described
+from laconic.planner.values import PlanError
+from laconic.profile.gpus import Gpu
+from laconic.profile.inputs import nccl_tests
+from laconic.units import bits_per_second, seconds, write_rate
+
+PROBE = "probe"
+LINE_SHARE = 0.88
+"""What collectives get of a line's rate: 0.86 to 0.88 of it with gloo on links shaped by `laconic net`, 0.90 with NCCL
+on 10 Gb/s Ethernet (fitted to published step times, see docs/validate.md)."""
+
+_SLOW_LATENCY, _FAST_LATENCY, _FAST = 50e-6, 10e-6, 25e9
+_INSIDE_LATENCY = 5e-6
+_LOGS = (".txt", ".log", ".csv", ".json", ".out")
+
+
+@dataclass(frozen=True)
+class Links:
+    """A network among workers, who of them is slower, and what all that rests on."""
+
+    network: Network
+    slowness: tuple[float, ...] = (1.0,)
+    notes: tuple[str, ...] = ()
+
+
+def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> Links:
+    """The network that a text names, for so many workers; GPUs are in machines, as they are usually sold."""
+    if text.endswith(".toml"):
+        given = Described.read(text, workers)
+        return Links(given.network, given.compute.slowness, (f"the network of {text}",))
+    if Path(text).suffix in _LOGS:
+        return _of_log(text, workers)
+    try:
+        rate = bits_per_second(text)
+    except ValueError as error:
+        raise PlanError(
+            f'"{text}" is no network: give a rate such as 1gbit, a .toml file, the output of nccl-tests, or probe'
+        ) from error
+    if rate <= 0:
+        raise PlanError(f'"{text}" moves nothing: give a positive rate, such as 1gbit')
+    one_way = seconds(latency) if latency is not None else _SLOW_LATENCY if rate < _FAST else _FAST_LATENCY
+    outer = Level(1, LINE_SHARE * rate, one_way)
+    note = (
+        f"links of {write_rate(rate)}, of which collectives get {100 * LINE_SHARE:.0f} %, {1e6 * one_way:g} µs one way"
+    )
+    if gpu is None:
+        return Links(Network(workers, (outer,)), notes=(note,))
+    inside = min(gpu.per_machine, workers)
+    own = Level(1, 8 * gpu.link_bytes_per_second * LINE_SHARE, _INSIDE_LATENCY)
+    levels = (own,) if workers <= inside else (own, replace(outer, workers=inside))
+    joined = f"{inside} {gpu.name} joined by {gpu.link}"
+    where = f"all in one machine of {joined}: the network is not used" if len(levels) == 1 else f"machines of {joined}"
+    return Links(
+        Network(workers, levels, lanes=1, trees=True), notes=(note, where, "all-reduces by ring or tree, as NCCL")
+    )
+
+
+def _of_log(text: str, workers: int) -> Links:
+    """Measured times where the log is of as many ranks; otherwise its best rate and its least time."""
+    if not Path(text).is_file():
+        raise PlanError(
+            f"there is no file {text}: give the output of nccl-tests, a .toml file, or a rate such as 1gbit"
+        )
+    log = nccl_tests.read(text)
+    links = log.links()
+    best = max(max(row.bus_bytes_per_second) for row in log.rows)
+    if best <= 0:
+        raise PlanError(f"{text} has no rates: run nccl-tests up to large sizes (-b 8 -e 1G -f 2)")
+    if log.ranks == workers:
+        level = Level(1, 8 * best)
+        return Links(
+            Network(workers, (level,), lanes=1, measured=links, trees=True),
+            notes=(f"{log.operation} among {workers} ranks as {text} has it; other operations by its rate",),
+        )
+    least = min(min(row.seconds) for row in log.rows)
+    level = Level(1, 8 * best, least / (2 * max(1, log.ranks - 1)))
+    return Links(
+        Network(workers, (level,), lanes=1, trees=True),
+        notes=(f"{text} is of {log.ranks} ranks, not {workers}: its best rate and its least time are used",),
+    )

@@ -1,0 +1,216 @@
+"""What a strategy did to the final loss where it, or the nearest to it, was measured; and what theory says.
+
+The table is `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md says how far it carries.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from laconic import registry
+from laconic.errors import LaconicError
+from laconic.language.word import Word
+from laconic.planner.guarantee import guarantee_of
+from laconic.planner.values import Risk
+from laconic.strategy import DEFAULTS, Map, Phases, Sentence, Strategy, Tiers
+
+__all__ = ["Measured", "guarantee_of", "measured", "risk_of"]
+
+TABLE = Path(__file__).parent / "measured" / "accuracy.csv"
+OWN_OPTIMIZER = {"digits": "sgd", "chars": "adam"}
+GENTLER_WHEN_MORE = ("ratio", "rank", "bits", "levels", "k", "keep", "budget", "s")
+GENTLER_WHEN_LESS = ("period", "staleness", "n_push", "n_fetch", "sparsity")
+STEPS_OF = "grad_accumulation"  # elsewhere `steps` is how long something lasts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row: the loss of a sentence over tuned `bsp`'s at equal samples, with its interval over seeds."""
+
+    sentence: str
+    task: str
+    workers: int
+    loss_ratio: float
+    low: float
+    high: float
+    fewer_bytes: float
+    rates: int  # learning rates tried; 0: set by hand
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        return Strategy.parse(self.sentence)
+
+    @property
+    def risk(self) -> Risk:
+        return Risk(self.loss_ratio, self.low, self.high, self.workers, self.task, self.sentence)
+
+
+@cache
+def measured(path: Path = TABLE) -> tuple[Measured, ...]:
+    """The rows that say what a strategy does to a run of the user's own: those beside the task's usual optimizer."""
+    kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return tuple(
+                Measured(**{name: kinds[kind](row[name]) for name, kind in Measured.__annotations__.items()})
+                for row in csv.DictReader(file)
+                if row["baseline_optimizer"] == OWN_OPTIMIZER[row["task"]]
+            )
+    except (OSError, KeyError, ValueError) as error:
+        raise LaconicError(
+            f"{path} is no table of measured losses ({error!r}): make it with `python bench/accuracy.py --out {path}`"
+        ) from error
+
+
+def risk_of(strategy: Strategy | str, workers: int, rows: Sequence[Measured] | None = None) -> Risk | None:
+    """The nearest measured row, the worse of the tasks; None where nothing like it was measured.
+
+    Nearest: the same words; of their main knobs, the nearest value that is not gentler than the one asked, or the
+    nearest gentler one where there is none; then the nearest number of workers. A rule and a compressor that were only
+    measured apart, and tiers, count as the product of their ratios, none below 1; a map and phases as their worst part.
+    """
+    return _risk(Strategy.parse(strategy), workers, measured() if rows is None else tuple(rows))
+
+
+@lru_cache(maxsize=4096)
+def _risk(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> Risk | None:
+    if guarantee_of(strategy)[0]:
+        return Risk(1.0, 1.0, 1.0, workers, "any", "bsp")
+    if isinstance(strategy, Sentence) and strategy.schedule.name != DEFAULTS["schedule"]:
+        return _risk(strategy.but(Word(DEFAULTS["schedule"])), workers, rows)  # when messages leave changes nothing
+    found, gentler = _nearest(strategy, workers, rows)
+    if found is not None and not gentler:
+        return found
+    made = _put_together(strategy, workers, rows)
+    return _worst([risk for risk in (found, made) if risk is not None])
+
+
+def _put_together(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> Risk | None:
+    """From parts that were measured apart."""
+    if isinstance(strategy, Sentence):
+        rule, chain = strategy.but((Word("none"),)), _synchronous(strategy)
+        if chain is None or strategy in (rule, chain) or guarantee_of(chain)[0] or guarantee_of(rule)[0]:
+            return None
+        return _product([_risk(rule, workers, rows), _risk(chain, workers, rows)])
+    inner = [_risk(part, workers, rows) for part in strategy.parts_within if not guarantee_of(part)[0]]
+    if isinstance(strategy, Tiers):
+        return _product(inner)
+    known = [risk for risk in inner if risk is not None]
+    return _worst(known) if len(known) == len(inner) else None
+
+
+def _worst(risks: Sequence[Risk]) -> Risk | None:
+    return max(risks, key=lambda risk: (risk.loss_ratio, risk.high), default=None)
+
+
+def _synchronous(sentence: Sentence) -> Sentence | None:
+    """The same compression in every step, where it can meet so."""
+    try:
+        return Sentence.of(sentence.compression)
+    except LaconicError:
+        return None
+
+
+def _product(parts: Sequence[Risk | None]) -> Risk | None:
+    """As if each harmed what the other left: none can make up for another, so ratios below 1 count as 1."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if len(known) == 1:
+        return known[0]
+    return Risk(
+        loss_ratio=math.prod(max(1.0, part.loss_ratio) for part in known),
+        low=max(part.low for part in known),
+        high=math.prod(max(1.0, part.high) for part in known),
+        workers=min(part.workers for part in known),
+        task=" and ".join(dict.fromkeys(part.task for part in known)),
+        sentence=" × ".join(part.sentence for part in known),
+    )
+
+
+def _nearest(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> tuple[Risk | None, bool]:
+    """Of each task the nearest row, of these the worst; and whether all there is is gentler than what was asked."""
+    for joined in (True, False):  # whether tensors are compressed together matters less than how
+        fitting = _by_signature(rows, joined).get(_plain(_signature(strategy), joined), ())
+        nearest: dict[str, tuple[tuple[float, ...], Measured]] = {}
+        for row in fitting:
+            there = _distance(strategy, row, workers)
+            if row.task not in nearest or there < nearest[row.task][0]:
+                nearest[row.task] = there, row
+        if nearest:
+            gentler = all(there[0] > 0 for there, _ in nearest.values())
+            return _worst([row.risk for _, row in nearest.values()]), gentler
+    return None, False
+
+
+@lru_cache(maxsize=4)
+def _by_signature(rows: tuple[Measured, ...], joined: bool) -> dict[tuple[Any, ...], list[Measured]]:
+    found: dict[tuple[Any, ...], list[Measured]] = {}
+    for row in rows:
+        found.setdefault(_plain(_signature(row.strategy), joined), []).append(row)
+    return found
+
+
+def _distance(strategy: Strategy, row: Measured, workers: int) -> tuple[float, ...]:
+    """Gentler or not, how far the knobs are, other settings, workers, rates by hand: the least is the nearest."""
+    gentler, far, others = 0.0, 0.0, 0.0
+    ours, theirs = ([w for w in _words(s) if w.name != "flat"] for s in (strategy, row.strategy))
+    for asked, there in zip(ours, theirs, strict=True):
+        mine, other = asked.make(), there.make()
+        for knob in registry.knobs(type(mine)):
+            a, b = getattr(mine, knob.name), getattr(other, knob.name)
+            if a == b:
+                continue
+            sign = _sign(asked.name, knob.name)
+            if sign and _positive(a) and _positive(b):
+                apart = sign * math.log(b / a)
+                gentler += max(0.0, apart)
+                far += abs(apart)
+            else:
+                others += 1
+    steps = abs(math.log(row.workers / workers))
+    return float(gentler > 0), far, others, steps, -float(row.workers), float(row.rates == 0)
+
+
+def _sign(word: str, knob: str) -> int:
+    """1 where more is gentler, -1 where less is, 0 where the knob is another matter."""
+    if knob in GENTLER_WHEN_LESS or (word, knob) == (STEPS_OF, "steps"):
+        return -1
+    return int(knob in GENTLER_WHEN_MORE)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _words(strategy: Strategy) -> Iterator[Word]:
+    """Those that change the mathematics, part after part."""
+    if isinstance(strategy, Sentence):
+        yield strategy.sync
+        yield from strategy.compression
+        if strategy.sync.technique.talks == "mix" and strategy.topology is not None:
+            yield strategy.topology
+    for part in strategy.parts_within:
+        yield from _words(part)
+
+
+def _signature(strategy: Strategy) -> tuple[Any, ...]:
+    """The shape and the names of the words; what their knobs say and when phases end is left out."""
+    if isinstance(strategy, Sentence):
+        return ("sentence", *(word.name for word in _words(strategy)))
+    labels = [str(selector) for selector, _ in strategy.rules] if isinstance(strategy, Map) else []
+    kind = "phases" if isinstance(strategy, Phases) else "tiers" if isinstance(strategy, Tiers) else "map"
+    return (kind, *labels, *map(_signature, strategy.parts_within))
+
+
+def _plain(signature: tuple[Any, ...], joined: bool) -> tuple[Any, ...]:
+    """The signature, without `flat` unless `joined`."""
+    if joined:
+        return signature
+    return tuple(_plain(part, joined) if isinstance(part, tuple) else part for part in signature if part != "flat")

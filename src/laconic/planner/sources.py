@@ -1,0 +1,111 @@
+"""What people bring: a script, a model's name, a profile, a trace. Each becomes a profile."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laconic.planner.candidates import chains
+from laconic.planner.networks import PROBE
+from laconic.planner.values import PlanError
+from laconic.profile.gpus import Gpu, gpu, profile_of
+from laconic.profile.values import Profile
+from laconic.profile.zoo import canonical
+
+STEPS = 16  # that a rehearsal times
+_TIMED_WORDS = [chain for chain in chains() if chain != "none"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's times, the kind of GPU where one is named, and what the figures rest on."""
+
+    name: str
+    profile: Profile
+    gpu: Gpu | None = None
+    notes: tuple[str, ...] = ()
+    path: Path | None = None  # of the profile, where it is a file
+
+
+def subject_of(
+    text: str,
+    arguments: Sequence[str],
+    workers: int,
+    network: str,
+    gpu_name: str | None = None,
+    batch: int | None = None,
+    net: str | None = None,
+    fresh: bool = False,
+) -> Subject:
+    """By its kind: `train.py`, `profile.json`, `trace.json.gz`, `resnet50`."""
+    path = Path(text)
+    if path.suffix == ".py":
+        return _of_script(text, arguments, workers, network, net, fresh)
+    if arguments:
+        raise PlanError(f"only a script has arguments, {text} has none: leave out {' '.join(arguments)}")
+    if path.suffix in (".json", ".gz"):
+        return _of_file(path, gpu_name)
+    if path.exists():
+        raise PlanError(f"{text} is no script (.py), profile or trace (.json, .json.gz): give one of these")
+    return _of_zoo(text, gpu_name, batch)
+
+
+def _of_script(
+    text: str, arguments: Sequence[str], workers: int, network: str, net: str | None, fresh: bool
+) -> Subject:
+    """Rehearsed: on all workers with their links where these are at hand, otherwise on one that plays its part."""
+    from laconic.engine.rehearsal.launch import measure
+
+    if not Path(text).is_file():
+        raise PlanError(
+            f"there is no script {text}: give the path of your training script, or a model such as resnet50"
+        )
+    here = network == PROBE
+    kept = measure(
+        (text, *arguments),
+        workers if here else 1,
+        net=net,
+        steps=STEPS,
+        fresh=fresh,
+        play=None if here or workers == 1 else workers,
+        words=_TIMED_WORDS,
+    )
+    note = (
+        f"{workers} workers rehearsed here, links measured" if here else "one worker rehearsed here; the others alike"
+    )
+    return Subject(text, Profile.read(kept), notes=(note,), path=kept)
+
+
+def _of_file(path: Path, gpu_name: str | None) -> Subject:
+    if not path.is_file():
+        raise PlanError(f"there is no file {path}: give a profile (`laconic profile --out`), a trace, or a script")
+    chip = None if gpu_name is None else gpu(gpu_name)
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            head = file.read(4096)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} cannot be read ({error}): give a profile or a trace as JSON") from error
+    if '"laconic_profile"' in head:
+        return Subject(str(path), Profile.read(path), chip, (f"the profile {path}",), path)
+    from laconic.profile.inputs import kineto
+
+    return Subject(str(path), kineto.read(path), chip, (f"the PyTorch trace {path}",))
+
+
+def _of_zoo(text: str, gpu_name: str | None, batch: int | None) -> Subject:
+    name = canonical(text)  # refuses what nobody knows, with what is near
+    if gpu_name is None:
+        raise PlanError(f"{name} needs a machine to run on: add --gpu v100, a100, h100 …, or give your own script")
+    chip = gpu(gpu_name)
+    made = profile_of(name, chip, batch)
+    if not made.machine["fits"]:
+        need, has = made.machine["memory_bytes"] / 2**30, chip.memory_bytes / 2**30
+        raise PlanError(
+            f"{name} fits no strategy here: data parallelism needs {need:.0f} GiB on each {chip.name}, which has "
+            f"{has:.0f} GiB; take a larger GPU, a smaller model, or shard it (FSDP, pipelines)"
+        )
+    facts = made.machine
+    note = f"{name} on {chip.name} by a roofline: batch {facts['batch']}, {facts['precision']}, {facts['optimizer']}"
+    return Subject(name, made, chip, (note,))

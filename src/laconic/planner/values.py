@@ -1,0 +1,115 @@
+"""What the planner says, as plain values: a table of options, a verdict, and one line to copy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from laconic.errors import LaconicError
+
+VERSION = 1
+
+Objective = Literal["time", "bytes", "cost", "energy"]
+
+
+class PlanError(LaconicError, ValueError):
+    """Something that cannot be planned, or a file that is no plan."""
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What a technique did to the final loss where it was measured: its loss over `bsp`'s, with an interval."""
+
+    loss_ratio: float
+    low: float
+    high: float
+    workers: int
+    task: str  # on which it was measured
+    sentence: str  # which was measured; another setting of the technique than the option's where none was nearer
+
+
+@dataclass(frozen=True)
+class Option:
+    """One strategy on one setting. Times are of one step in the steady state, bytes are one worker's for a step."""
+
+    strategy: str
+    step_seconds: float
+    low_seconds: float  # where the prediction's error, as measured, would put the step
+    high_seconds: float
+    speed_up: float  # over the baseline
+    sent_bytes: float
+    computing_seconds: float
+    coding_seconds: float  # encoding and decoding
+    exposed_seconds: float  # in which nobody computes or codes
+    memory_bytes: float  # beside parameters, gradients and the optimizer
+    lossless: bool  # the same mathematics as synchronous SGD in the precision of the gradients
+    guarantee: str
+    risk: Risk | None = None
+    dollars: float | None = None  # of a step on all workers
+    joules: float | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A tensor in the iteration of the recommended strategy; seconds from the start of backward."""
+
+    name: str
+    nbytes: int
+    backward_seconds: float
+    ready_seconds: float
+    leaves_seconds: float
+    arrives_seconds: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Options from the best on; `baseline` is tuned DDP with 16-bit gradients, which everything is held against."""
+
+    subject: str  # the script or model
+    parameters: int
+    tensors: int
+    workers: int
+    network: str
+    objective: Objective
+    loss_budget: float  # how much more loss is accepted; 0: the same mathematics
+    baseline: Option
+    options: tuple[Option, ...]
+    verdict: str
+    line: str  # to copy
+    layers: tuple[Layer, ...] = ()
+    priced: int = 0  # strategies
+    notes: tuple[str, ...] = ()  # what the figures rest on
+
+    @property
+    def best(self) -> Option:
+        return self.options[0]
+
+    def to_json(self) -> str:
+        return json.dumps({"laconic_plan": VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "this text") -> Advice:
+        try:
+            table = json.loads(text)
+            version = table.pop("laconic_plan")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlanError(f"{where} is no plan ({error}): `laconic plan --json` writes them") from error
+        if version != VERSION:
+            raise PlanError(f"{where} is a plan of version {version}, this laconic reads {VERSION}: plan again")
+        try:
+            return cls(
+                **{
+                    **table,
+                    "baseline": _option(table["baseline"]),
+                    "options": tuple(map(_option, table["options"])),
+                    "layers": tuple(Layer(**row) for row in table["layers"]),
+                    "notes": tuple(table["notes"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise PlanError(f"{where} does not describe a plan ({error}): plan again") from error
+
+
+def _option(row: dict[str, Any]) -> Option:
+    return Option(**{**row, "risk": None if row["risk"] is None else Risk(**row["risk"])})

@@ -1,0 +1,170 @@
+"""Training steps that were measured, to hold the estimates against: our own on one GPU, published ones on others.
+
+What others published is read from a folder (`LACONIC_DATA`); four figures of NVIDIA's are cited here.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from laconic.errors import LaconicError
+from laconic.profile.gpus.roofline import SHARES, Shares, forward_seconds, step_seconds
+from laconic.profile.gpus.table import GPUS, Gpu, Precision
+from laconic.profile.zoo import Tensor, bert, gpt2, llama, model
+
+# One H200, torch 2.11, models of torchvision and transformers 5.17 in eager mode, `autocast` for bf16, scaled dot
+# product attention, synthetic data: samples, optimizer, milliseconds of a whole step in fp32, tf32 and bf16 (the median
+# of five after three), and the most memory ever allocated in GB in fp32 and bf16.
+H200 = (
+    ("ResNet-50", 64, "sgd", 76.8, 32.3, 29.0, 5.86, 3.22),
+    ("ResNet-50", 256, "sgd", 280.5, 116.0, 104.9, 22.96, 11.81),
+    ("VGG-16", 64, "sgd", 112.8, 47.3, 30.6, 8.26, 4.68),
+    ("VGG-16", 128, "sgd", 216.8, 91.0, 56.1, 14.14, 7.46),
+    ("BERT-Base", 64, "adam", 70.6, 24.4, 25.9, 5.5, 4.55),
+    ("BERT-Base", 256, "adam", 243.9, 71.4, 46.9, 17.65, 13.19),
+    ("BERT-Large", 8, "adam", 43.7, 36.1, 51.4, 6.8, 6.8),
+    ("BERT-Large", 64, "adam", 190.5, 64.6, 55.3, 12.35, 10.33),
+    ("BERT-Large, 512 tokens", 8, "adam", 212.8, 78.2, 64.6, 12.35, 10.33),
+    ("BERT-Large, 512 tokens", 16, "adam", 408.1, 141.2, 72.5, 20.59, 15.87),
+    ("GPT-2", 8, "adam", 178.4, 85.0, 61.2, 15.78, 13.61),
+    ("GPT-2", 16, "adam", 338.6, 155.0, 111.8, 30.01, 25.39),
+    ("GPT-2-Medium", 8, "adam", 470.7, 195.9, 131.0, 33.92, 28.17),
+    ("GPT-2-Large", 8, "adam", 1026.2, 375.6, 235.2, 60.55, 50.0),
+    ("GPT-2-XL", 4, "adam", 1043.9, 364.0, 232.4, 60.24, 52.97),
+    ("Llama-2-7B, 8 layers, 2048 tokens", 2, "adam", 967.3, 270.0, None, 37.69, None),
+    ("Llama-2-7B, 8 layers, 2048 tokens", 4, "adam", 1875.8, 499.1, None, 48.48, None),
+)
+
+# Samples per second of ResNet-50 v1.5 on one GPU in NVIDIA's DeepLearningExamples (container 21.03): GPU, precision,
+# batch, images per second.
+NVIDIA: tuple[tuple[str, Precision, int, float], ...] = (
+    ("A100 80GB", "tf32", 256, 938.0),
+    ("A100 80GB", "fp16", 256, 2470.0),
+    ("V100", "fp32", 128, 367.0),
+    ("V100", "fp16", 256, 1200.0),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured step; gradients of `passes` batches are added up before the optimizer's step."""
+
+    source: str
+    model: str
+    tensors: tuple[Tensor, ...]
+    gpu: Gpu
+    batch: int
+    precision: Precision
+    optimizer: str
+    seconds: float
+    passes: int = 1
+
+    def predicted_seconds(self, shares: Shares = SHARES) -> float:
+        forward = float(forward_seconds(self.tensors, self.gpu, self.batch, self.precision, shares).sum())
+        return 3 * self.passes * forward + step_seconds(self.tensors, self.gpu, self.optimizer)
+
+    def error(self, shares: Shares = SHARES) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted_seconds(shares) / self.seconds - 1
+
+
+@cache
+def definition(name: str) -> tuple[Tensor, ...]:
+    """A model's tensors; with other tokens or layers than usual where the name says so."""
+    if name == "BERT-Large, 512 tokens":
+        return tuple(bert(1024, 24, 512))
+    if name == "Llama-2-7B, 8 layers, 2048 tokens":
+        return tuple(llama(4096, 11008, 8, 32, 32, 2048))
+    return model(name)
+
+
+def own() -> Iterator[Case]:
+    """What we measured."""
+    precisions: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+    for name, batch, optimizer, *milliseconds, _, _ in H200:
+        for precision, taken in zip(precisions, milliseconds, strict=True):
+            if taken is not None:
+                tensors = definition(name)
+                yield Case("H200, ours", name, tensors, GPUS["H200"], batch, precision, optimizer, taken * 1e-3)
+
+
+def cited() -> Iterator[Case]:
+    """What NVIDIA publishes."""
+    for name, precision, batch, rate in NVIDIA:
+        tensors = definition("ResNet-50")
+        source = f"{name.split()[0]}, NVIDIA"
+        yield Case(source, "ResNet-50", tensors, GPUS[name], batch, precision, "sgd", batch / rate)
+
+
+def published(folder: Path) -> Iterator[Case]:
+    """What lies in a folder of published measurements."""
+    yield from _survey(folder / "ddl-benchmarks" / "inputs.csv")
+    yield from _pollux(folder / "pollux" / "traces")
+    yield from _vtrain(folder / "vtrain" / "single_sample.csv")
+
+
+def held_out(folder: Path) -> Iterator[Case]:
+    """ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI 2020), which the shares were not fitted to."""
+    path = folder / "gavel" / "simulation_throughputs.json"
+    if not path.is_file():
+        raise LaconicError(f"{path} is not there; set LACONIC_DATA to the folder with the published measurements")
+    table = json.loads(path.read_text())
+    for name in ("P100", "V100"):
+        for batch in (16, 32, 64, 128):
+            rate = table[name.lower()][f"('ResNet-50 (batch size {batch})', 1)"]["null"]
+            tensors = definition("ResNet-50")
+            yield Case(f"{name}, Gavel", "ResNet-50", tensors, GPUS[name], batch, "fp32", "sgd", 1 / rate)
+
+
+def _survey(path: Path) -> Iterator[Case]:
+    """Three models on an RTX 2080 Ti (Shi et al., arXiv 2005.13247)."""
+    facts = {(row["name"], row["field"]): float(row["value"]) for row in _rows(path)}
+    for name, optimizer in (("ResNet-50", "sgd"), ("BERT-Base", "adam"), ("BERT-Large", "adam")):
+        batch, seconds = int(facts[name, "local_batch"]), facts[name, "single_gpu_iteration"] * 1e-3
+        tensors = definition(name)
+        yield Case("RTX 2080 Ti, survey", name, tensors, GPUS["RTX 2080 Ti"], batch, "fp32", optimizer, seconds)
+
+
+def _pollux(folder: Path) -> Iterator[Case]:
+    """One T4 of the Pollux artifact (Qiao et al., OSDI 2021): ResNet-50, and BERT-Base on questions of 384 tokens.
+
+    That length is the usual one for its task; the artifact does not say it.
+    """
+    questions = tuple(tensor for tensor in bert(768, 12, 384) if not tensor.name.startswith("cls."))
+    for job, name, tensors, optimizer in (
+        ("imagenet", "ResNet-50", definition("ResNet-50"), "sgd"),
+        ("bert", "BERT-Base, 384 tokens", questions, "adam"),
+    ):
+        for row in _rows(folder / job / "placements.csv"):
+            if row["placement"] == "1":
+                batch, seconds = int(row["local_bsz"]), float(row["step_time"])
+                yield Case("T4, Pollux", name, tensors, GPUS["T4"], batch, "fp32", optimizer, seconds)
+
+
+def _vtrain(path: Path) -> Iterator[Case]:
+    """GPTs on A100s of one machine (Bang et al., MICRO 2024): those that are neither cut nor piped."""
+    for row in _rows(path, comments=False):
+        if row["tensor parallelism"] == "1" == row["pipeline parallelism"]:
+            hidden, layers, batch = (int(row[key]) for key in ("hidden size", "# layers", "micro batch"))
+            passes = int(row["global batch"]) // int(row["data parallelism"]) // batch
+            tensors, seconds = _megatron(hidden, layers), float(row["iteration time (ms)"]) * 1e-3
+            name = f"GPT of {layers} layers of {hidden}"
+            yield Case("A100, vTrain", name, tensors, GPUS["A100 40GB"], batch, "fp16", "adam", seconds, passes)
+
+
+@cache
+def _megatron(hidden: int, layers: int) -> tuple[Tensor, ...]:
+    """GPT-2 with Megatron's vocabulary, which is filled up."""
+    return tuple(gpt2(hidden, layers, 1024, 51200))
+
+
+def _rows(path: Path, comments: bool = True) -> list[dict[str, str]]:
+    if not path.is_file():
+        raise LaconicError(f"{path} is not there; set LACONIC_DATA to the folder with the published measurements")
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not (comments and line.startswith("#"))))

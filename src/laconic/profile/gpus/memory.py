@@ -1,0 +1,87 @@
+"""What plain data parallelism holds on each GPU, so that a plan can say that something does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laconic.errors import LaconicError
+from laconic.profile.gpus.table import Gpu, Precision
+from laconic.profile.zoo import Tensor, canonical, model
+
+Optimizer = str  # "adam" or "sgd", which has momentum
+STATES = {"adam": 2, "sgd": 1}
+RESERVED_SHARE = 0.08  # of the GPU's memory: context, libraries' work spaces, gaps between allocations
+LARGEST_BATCH = 64
+MARGIN = 1.6  # a proposed batch leaves so much more for activations: programs that keep more than needed reached it
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU; `activations` is an estimate from the layers' definitions, the rest is exact."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def tensors_of(subject: str | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A model's name, or its tensors themselves."""
+    return model(canonical(subject)) if isinstance(subject, str) else tuple(subject)
+
+
+def usual_optimizer(tensors: Sequence[Tensor]) -> Optimizer:
+    """SGD with momentum for images, Adam for text: as the models' authors trained them."""
+    return "sgd" if any(tensor.kind == "convolution" for tensor in tensors) else "adam"
+
+
+def checked(optimizer: Optimizer) -> Optimizer:
+    """Or a sentence."""
+    if optimizer not in STATES:
+        raise LaconicError(f"no optimizer {optimizer!r} here; write one of {', '.join(STATES)}")
+    return optimizer
+
+
+def memory_of(
+    subject: str | Sequence[Tensor], batch: int, precision: Precision = "fp32", optimizer: Optimizer | None = None
+) -> Memory:
+    """Parameters, gradients and states in 32 bits, as automatic mixed precision keeps them.
+
+    16-bit training halves activations, but keeps a 16-bit copy of the parameters beside them.
+    """
+    tensors = tensors_of(subject)
+    elements = sum(tensor.elements for tensor in tensors)
+    states = STATES[checked(optimizer or usual_optimizer(tensors))]
+    half = precision in ("fp16", "bf16")
+    kept = batch * sum(tensor.kept for tensor in tensors) * (2 if half else 4) + (2 * elements if half else 0)
+    return Memory(4.0 * elements, 4.0 * elements, 4.0 * states * elements, kept)
+
+
+def memory_bytes(
+    subject: str | Sequence[Tensor], batch: int, precision: Precision = "fp32", optimizer: Optimizer | None = None
+) -> float:
+    """All that one worker of plain data parallelism holds."""
+    return memory_of(subject, batch, precision, optimizer).total
+
+
+def usable_bytes(gpu: Gpu) -> float:
+    """What is left for a model."""
+    return (1 - RESERVED_SHARE) * gpu.memory_bytes
+
+
+def default_batch(
+    subject: str | Sequence[Tensor], gpu: Gpu, precision: Precision, optimizer: Optimizer | None = None
+) -> int:
+    """The largest power of two up to 64 that fits; 1 where nothing does."""
+    batch = LARGEST_BATCH
+    while batch > 1:
+        need = memory_of(subject, batch, precision, optimizer)
+        if need.total + (MARGIN - 1) * need.activations <= usable_bytes(gpu):
+            break
+        batch //= 2
+    return batch

@@ -1,0 +1,134 @@
+"""Layer times on a GPU that nobody has at hand: by its peaks, its memory's rate, and how much of them training gets.
+
+Each layer takes the longer of its operations over the reachable peak and its bytes over the reachable rate (Williams,
+Waterman, Patterson, CACM 2009), elementwise functions come on top, and a step takes no less than the host needs to
+launch it. The reachable shares are one number for each precision and kind of layer, whatever the model and the GPU;
+`bench/gpu_table.py` fits them and holds them against measurements, and the profile's ranges repeat the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.errors import LaconicError
+from laconic.profile.gpus.memory import (
+    Optimizer,
+    checked,
+    default_batch,
+    memory_bytes,
+    tensors_of,
+    usable_bytes,
+    usual_optimizer,
+)
+from laconic.profile.gpus.table import Gpu, Precision, gpu
+from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.profile.zoo import Tensor, canonical
+
+OPTIMIZER_PASSES = {"adam": 22, "sgd": 9}  # over the parameters in 32 bits, as torch's own `foreach` loops were timed
+OPTIMIZER_SHARE = 0.85  # of the memory's rate
+LOW, HIGH = 0.65, 1.8  # a tenth of what was measured lay below the first share of its prediction, a tenth above
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What training reaches of a peak, by precision and kind of layer, and of the memory's rate."""
+
+    fp32_convolution: float = 0.85
+    fp32_matrix: float = 0.70
+    tf32_convolution: float = 0.35
+    tf32_matrix: float = 0.35
+    half_convolution: float = 0.35
+    half_matrix: float = 0.30
+    memory: float = 0.55
+    half_memory: float = 0.85  # counted at two bytes a value, though some stay in 32 bits
+    host_seconds_per_tensor: float = 1.4e-4  # to launch its forward and backward pass from Python
+
+    def of(self, precision: Precision) -> tuple[float, float, float]:
+        """For convolutions, matrices and memory."""
+        name = "half" if precision in ("fp16", "bf16") else precision
+        memory = self.half_memory if name == "half" else self.memory
+        return getattr(self, f"{name}_convolution"), getattr(self, f"{name}_matrix"), memory
+
+
+SHARES = Shares()
+
+
+def profile_of(
+    model: str | Sequence[Tensor],
+    gpu: str | Gpu,
+    batch: int | None = None,
+    precision: Precision | None = None,
+    optimizer: Optimizer | None = None,
+) -> Profile:
+    """One worker's training step, estimated; gradients arrive from the last layer to the first.
+
+    Without a batch the largest that fits is taken, without a precision the one most people train in on this GPU.
+    Whether it fits stands in the profile's `machine`.
+    """
+    chip, tensors = _chip(gpu), tensors_of(model)
+    precision = precision or chip.usual_precision
+    optimizer = optimizer or usual_optimizer(tensors)
+    batch = default_batch(tensors, chip, precision, optimizer) if batch is None else batch
+    if batch < 1:
+        raise LaconicError(f"a batch has at least one sample, not {batch}")
+    forward = forward_seconds(tensors, chip, batch, precision)
+    total = float(forward.sum())
+    times = [
+        TensorTime(tensor.name, tensor.shape, "float32", 2 * float(seconds))
+        for tensor, seconds in zip(reversed(tensors), reversed(forward), strict=True)
+    ]
+    need = memory_bytes(tensors, batch, precision, optimizer)
+    known = {
+        "estimated": True,
+        "model": canonical(model) if isinstance(model, str) else "",
+        "gpu": chip.name,
+        "batch": batch,
+        "precision": precision,
+        "optimizer": optimizer,
+        "memory_bytes": need,
+        "fits": need <= usable_bytes(chip),
+    }
+    step = step_seconds(tensors, chip, optimizer)
+    return Profile(ModelTimes(tuple(times), _about(total), _about(2 * total), _about(step)), machine=known)
+
+
+def forward_seconds(
+    tensors: Sequence[Tensor], chip: Gpu, batch: int, precision: Precision, shares: Shares = SHARES
+) -> NDArray[np.float64]:
+    """Of each tensor's part; where the host launches more slowly than the GPU computes, the host's time is shared."""
+    peak = chip.peak(precision)
+    operations, moved, after, elements, convolution = _columns(tuple(tensors))
+    of_convolution, of_matrix, of_memory = shares.of(precision)
+    width = 2 if precision in ("fp16", "bf16") else 4
+    rate = chip.memory_bytes_per_second * of_memory
+    computing = 2 * batch * operations / (peak * np.where(convolution, of_convolution, of_matrix))
+    moving = (batch * moved + elements) * width / rate
+    seconds: NDArray[np.float64] = np.maximum(computing, moving) + batch * after * width / rate
+    host = shares.host_seconds_per_tensor * len(elements) / 3
+    return np.asarray(seconds * max(1.0, host / float(seconds.sum())))
+
+
+def step_seconds(tensors: Sequence[Tensor], chip: Gpu, optimizer: Optimizer) -> float:
+    """The optimizer reads and writes parameters, gradients and states, which are in 32 bits."""
+    nbytes = 4 * sum(tensor.elements for tensor in tensors)
+    return OPTIMIZER_PASSES[checked(optimizer)] * nbytes / (chip.memory_bytes_per_second * OPTIMIZER_SHARE)
+
+
+@lru_cache(maxsize=64)
+def _columns(tensors: tuple[Tensor, ...]) -> NDArray[np.float64]:
+    rows = [(t.operations, t.moved, t.after, t.elements, t.kind == "convolution") for t in tensors]
+    return np.array(rows, dtype=float).T
+
+
+def _chip(name: str | Gpu) -> Gpu:
+    return gpu(name) if isinstance(name, str) else name
+
+
+def _about(seconds: float) -> Seconds:
+    """An estimate and the range in which four of five measurements lay around theirs."""
+    return Seconds(seconds, LOW * seconds, HIGH * seconds, samples=0)

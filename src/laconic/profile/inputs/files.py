@@ -1,0 +1,41 @@
+"""Texts from files: plain or gzipped, with a sentence where there is none."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+from laconic.errors import LaconicError
+
+MOST_BYTES = 4 * 2**30  # of text: nobody reads more by mistake
+
+
+class InputError(LaconicError, ValueError):
+    """A file that is not what its reader expects; the message says what to record or to give instead."""
+
+
+def text_of(path: str | Path, what: str) -> str:
+    """The file's text; whether it is gzipped is seen from its first bytes, not from its name."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}: give the path of {what}")
+    try:
+        with path.open("rb") as plain:
+            zipped = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}): is it {what}, and complete?") from error
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path} holds more than {MOST_BYTES >> 30} GiB of text: record fewer steps")
+    text = raw.decode("utf-8", errors="replace").lstrip("\ufeff")
+    if not text.strip():
+        raise InputError(f"{path} is empty: give the path of {what}")
+    return text
+
+
+def without_colours(text: str) -> str:
+    """The text without a terminal's escape codes."""
+    return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)

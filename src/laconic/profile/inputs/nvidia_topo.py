@@ -1,0 +1,189 @@
+"""`nvidia-smi topo -m`: which GPUs and network cards a machine has, and what lies between each two of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise, product
+from pathlib import Path
+
+from laconic.profile.gpus.table import LINKS, Gpu, gpu
+from laconic.profile.inputs.files import InputError, text_of, without_colours
+
+CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")  # from near to far
+_ONE = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|X")
+_CELL = re.compile(rf"(?:{_ONE.pattern})+")
+_WHAT = "the output of `nvidia-smi topo -m`"
+_SHARE_OF_PCIE = {"PIX": 0.85, "PXB": 0.85, "PHB": 0.7, "NODE": 0.6, "SYS": 0.45}
+"""What two GPUs get of their slot's rate when the way leads through switches, a root complex or between processors."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Groups of `gpus` neighbours behind links of one rate: what a level of a virtual network is made from."""
+
+    gpus: int
+    bits_per_second: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """One machine. `links[a, b]` is a class: NV and a number, PIX, PXB, PHB, NODE or SYS; both ways are there."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    links: Mapping[tuple[str, str], str]
+    numa: Mapping[str, str]  # of a GPU, where the table says so
+    nic_names: Mapping[str, str]  # such as NIC0: mlx5_0
+
+    def link(self, a: str, b: str) -> str:
+        if (a, b) not in self.links:
+            raise InputError(f"nothing is known between {a} and {b}; there are {', '.join(self.gpus + self.nics)}")
+        return self.links[a, b]
+
+    def bytes_per_second(self, a: str, b: str, kind: str | Gpu = "A100") -> float:
+        """One way between two of them, given the kind of GPU: a rate to start from where nothing was measured."""
+        return rate(self.link(a, b), kind)
+
+    def nearest_nic(self, name: str) -> str | None:
+        """The network card with the shortest way to this GPU."""
+        ranked = [(_distance(self.links[name, nic]), nic) for nic in self.nics if (name, nic) in self.links]
+        return min(ranked)[1] if ranked else None
+
+    def groups(self, farthest: str) -> tuple[tuple[str, ...], ...]:
+        """GPUs joined by ways no longer than this class."""
+        left, found = list(self.gpus), []
+        while left:
+            group, more = [], [left.pop(0)]
+            while more:
+                here = more.pop()
+                group.append(here)
+                near = [other for other in left if _distance(self.links[here, other]) <= _distance(farthest)]
+                more += near
+                left = [other for other in left if other not in near]
+            found.append(tuple(sorted(group, key=self.gpus.index)))
+        return tuple(found)
+
+    def levels(self, kind: str | Gpu = "A100") -> tuple[Unit, ...]:
+        """Inner to outer, beginning with each GPU's own link; only groups of equal size make a level.
+
+        A group's link carries what leaves it, so its rate is that of the way which leads out.
+        """
+        chip = gpu(kind) if isinstance(kind, str) else kind
+        between = {(a, b): way for (a, b), way in self.links.items() if a in self.gpus and b in self.gpus}
+        if not between:
+            return (Unit(1, 8 * _slot(chip), _latency("PHB")),)
+        ways = sorted(set(between.values()), key=_distance)
+        units = [Unit(1, 8 * min(self._own_rate(name, chip) for name in self.gpus), _latency(ways[0]))]
+        for nearer, farther in pairwise(ways):
+            if _distance(nearer) == _distance(farther):
+                continue
+            sizes = {len(group) for group in self.groups(nearer)}
+            size = max(sizes)
+            if len(sizes) == 1 and units[-1].gpus < size < len(self.gpus) and size % units[-1].gpus == 0:
+                units.append(Unit(size, 8 * rate(farther, chip), _latency(farther)))
+        return tuple(units)
+
+    def _own_rate(self, name: str, chip: Gpu) -> float:
+        """All NVLinks of a GPU: to each neighbour some, or the same ones to all of them through a switch."""
+        ways = [self.links[name, other] for other in self.gpus if other != name]
+        bonded = sum(int(way[2:]) for way in ways if way.startswith("NV"))
+        if not bonded:
+            return max(rate(way, chip) for way in ways)
+        whole = chip.link_bytes_per_second if chip.link.startswith("NVLink") else math.inf
+        return min(bonded * _nvlink(chip), whole)
+
+
+def rate(way: str, kind: str | Gpu = "A100") -> float:
+    """Bytes per second one way of a class of link on a kind of GPU."""
+    chip = gpu(kind) if isinstance(kind, str) else kind
+    if bonded := re.fullmatch(r"NV(\d+)", way):
+        return int(bonded[1]) * _nvlink(chip)
+    if way not in _SHARE_OF_PCIE:
+        raise InputError(f"{way!r} is no class of `nvidia-smi topo -m`: they are NV#, {', '.join(CLASSES)}")
+    return _SHARE_OF_PCIE[way] * _slot(chip)
+
+
+def read(path: str | Path) -> Topology:
+    """A table by its path."""
+    return parse(text_of(path, _WHAT), str(path))
+
+
+def parse(text: str, where: str = "this text") -> Topology:
+    """A table with its colours, affinities and legend, as any version of the driver's tool prints it."""
+    lines = without_colours(text).splitlines()
+    head = next(
+        (i for i, line in enumerate(lines) if re.match(r"\s*GPU0\b", line) and not re.search(r"\bX\b", line)), -1
+    )
+    if head < 0:
+        raise InputError(f"{where} holds no table of links between GPUs: give {_WHAT}")
+    names = re.split(r"CPU|NUMA", lines[head])[0].split()
+    links: dict[tuple[str, str], str] = {}
+    seen: list[str] = []
+    numa: dict[str, str] = {}
+    legend: dict[str, str] = {}
+    for line in lines[head + 1 :]:
+        if named := re.match(r"\s*(NIC\d+):\s*(\S+)", line):
+            legend[named[1]] = named[2]
+        cells = line.split()
+        if cells and cells[0] in names and cells[0] not in seen:
+            seen.append(cells[0])
+            row, rest = _row(cells[1:], len(names), cells[0], where)
+            links |= {(cells[0], other): way for other, way in zip(names, row, strict=False)}
+            if cells[0].startswith("GPU") and len(rest) > 1:
+                numa[cells[0]] = rest[1]
+    if missing := [name for name in names if name not in seen]:
+        raise InputError(f"{where} has no line for {', '.join(missing)}: {_WHAT} is needed in full")
+    links = {(b, a): way for (a, b), way in links.items()} | links  # a cell that was cut stands in the other line
+    for a, b in product(names, names):
+        way, back = links.get((a, b)), links.get((b, a))
+        if way is None:
+            raise InputError(f"{where} does not say what lies between {a} and {b}: {_WHAT} is needed in full")
+        if (way == "X") != (a == b) or way != back:
+            raise InputError(f"{a} and {b} do not agree in {where} ({way} and {back}): are cells missing?")
+    links = {pair: way for pair, way in links.items() if way != "X"}
+    gpus = tuple(name for name in names if name.startswith("GPU"))
+    return Topology(gpus, tuple(name for name in names if name not in gpus), links, numa, legend)
+
+
+def _row(cells: list[str], count: int, name: str, where: str) -> tuple[list[str], list[str]]:
+    """The classes in a line, and what stands behind them.
+
+    In wide tables the tool itself runs cells together (`PIXNODE`) and writes affinities over the last (`PH0-115`).
+    """
+    found: list[str] = []
+    for index, cell in enumerate(cells):
+        classes = _CELL.fullmatch(cell)
+        if len(found) >= count or (not classes and re.match(r"[A-Z]*\d+[-,\d]*$|N/A", cell)):
+            return found[:count], cells[index:]
+        if not classes:
+            raise InputError(
+                f"{cell!r} in the line of {name} in {where} is no class of link: X, NV#, {', '.join(CLASSES)}"
+            )
+        found += ["SYS" if way == "SOC" else way for way in _ONE.findall(cell)]  # as old drivers call it
+    return found[:count], []
+
+
+def _distance(way: str) -> int:
+    """Less is nearer: NVLinks, then the ways over PCIe."""
+    return 0 if way.startswith("NV") else 1 + CLASSES.index(way)
+
+
+def _nvlink(chip: Gpu) -> float:
+    """One link, one way: 25 GB/s from the second generation to the fourth, twice that in the fifth."""
+    return 50e9 if chip.link == "NVLink 5" else 25e9
+
+
+def _latency(way: str) -> float:
+    """One way, as collectives inside of a machine see it: a few microseconds."""
+    return 2e-6 if way.startswith("NV") else 5e-6
+
+
+def _slot(chip: Gpu) -> float:
+    """The PCIe slot of this generation of GPUs."""
+    beside = {"NVLink 2": "PCIe 3.0 x16", "NVLink 3": "PCIe 4.0 x16"}
+    name = beside.get(chip.link, "PCIe 5.0 x16") if chip.link.startswith("NVLink") else chip.link
+    return LINKS[name]

@@ -1,0 +1,174 @@
+"""Advice for people: a ranked table, a verdict, one line to copy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from laconic.planner.plan import plan, verify_advice
+from laconic.planner.values import Advice, Objective, Option, PlanError, Risk
+from laconic.planner.verified import Verified
+from laconic.planner.verify import read_budget
+
+_COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
+_FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
+_PIPED = 160  # columns, where nobody's terminal says how many there are
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
+def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: bool, **asked: Any) -> None:
+    """Plan, and print."""
+    budget = None if verify is None else read_budget(verify)
+    if asked["objective"] not in get_args(Objective):
+        raise PlanError(f"--objective {asked['objective']} is none: write {', '.join(get_args(Objective))}")
+    asked["loss_budget"] = read_share(asked["loss_budget"])
+    asked["slowness"] = _factors(asked["slowness"])
+    advice = plan(subject, *arguments, **asked)
+    verified = None
+    if budget is not None:
+        verified = _verified(advice, subject, arguments, asked["network"], budget)
+    if as_json:
+        sys.stdout.write(advice.to_json())
+        return
+    show(advice)
+    if verified is not None:
+        show_verified(verified)
+
+
+def read_share(text: str) -> float:
+    """ "0.5%" or 0.005."""
+    try:
+        return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise PlanError(f'"{text}" is no share: write a loss budget as 0.5% or 0.005') from None
+
+
+def show(advice: Advice, console: Console | None = None) -> None:
+    console = console or Console(width=None if sys.stdout.isatty() else _PIPED)
+    console.print(
+        Text(
+            f"{advice.subject}: {advice.parameters:,} parameters in {advice.tensors} tensors, {advice.workers} "
+            f"workers, network {advice.network}; {advice.priced} strategies priced."
+        ),
+        soft_wrap=True,
+    )
+    wide = console.width >= _WIDE
+    headings = [name for name in _COLUMNS if wide or name not in _FOR_WIDE]
+    more = {"cost": "dollars", "energy": "joules"}.get(advice.objective)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in [*headings, *([more] if more else [])]:
+        left = heading in ("strategy", "mathematics")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    base = advice.baseline
+    shown = [*advice.options, *([] if base in advice.options else [base])]
+    for option in shown:
+        cells = _cells(option)
+        own = [] if more is None else [f"{getattr(option, more):.3g}"]
+        row = map(Text, [*(cells[name] for name in headings), *own])
+        table.add_row(*row, style="dim" if option is base else "")
+    console.print(table)
+    console.print(Text(advice.verdict), soft_wrap=True)
+    for note in advice.notes:
+        console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+    console.print(Text(f"\n{advice.line}"), soft_wrap=True)
+
+
+def show_verified(found: Verified, console: Console | None = None) -> None:
+    """Short trainings: the loss at equal steps, and what a worker spent until then."""
+    console = console or Console(width=None if sys.stdout.isatty() else _PIPED)
+    console.print(
+        Text(
+            f"\nTrained on {found.workers} virtual workers in {found.spent_seconds:.0f} s; "
+            f"{found.metric} at equal steps:"
+        ),
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("strategy", found.metric, "interval", "at step", "virtual time", "sent", ""):
+        table.add_column(heading, justify="left" if heading in ("strategy", "") else "right", overflow="fold")
+    for one in found.trained:
+        last = one.curve[-1] if one.curve else None
+        table.add_row(
+            *map(
+                Text,
+                [
+                    one.strategy.replace("error_feedback", "ef"),
+                    "" if one.loss is None else f"{one.loss:.4g}",
+                    "" if one.low is None or one.high is None else f"{one.low:.4g}–{one.high:.4g}",
+                    str(one.compared_step),
+                    "" if last is None else _seconds(last.seconds),
+                    "" if last is None else human(last.sent_bytes),
+                    one.error
+                    or one.diverged
+                    or ("" if one.strategy != found.baseline else "the baseline's mathematics"),
+                ],
+            )
+        )
+    console.print(table)
+
+
+def _cells(option: Option) -> dict[str, str]:
+    return dict(
+        zip(
+            _COLUMNS,
+            [
+                option.strategy.replace("error_feedback", "ef").replace(" / allreduce", ""),
+                _seconds(option.step_seconds),
+                _between(option.low_seconds, option.high_seconds),
+                f"{option.speed_up:.2f}",
+                human(option.sent_bytes),
+                _seconds(option.exposed_seconds),
+                human(option.memory_bytes),
+                "the same" if option.lossless else option.guarantee.partition(":")[0],
+                "" if option.lossless else _risk(option.risk),
+            ],
+            strict=True,
+        )
+    )
+
+
+def _risk(risk: Risk | None) -> str:
+    if risk is None:
+        return "not measured"
+    return f"{100 * (risk.loss_ratio - 1):+.1f} % (≤ {100 * (risk.high - 1):.1f})"
+
+
+def _seconds(value: float) -> str:
+    unit, size = next((pair for pair in _UNITS if value >= pair[1]), _UNITS[-1])
+    return f"{value / size:.3g} {unit}"
+
+
+def _between(low: float, high: float) -> str:
+    unit, size = next((pair for pair in _UNITS if high >= pair[1]), _UNITS[-1])
+    return f"{low / size:.3g}–{high / size:.3g} {unit}"
+
+
+def human(nbytes: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"
+
+
+def _factors(text: str | None) -> tuple[float, ...]:
+    from laconic.engine.launcher.request import read_slowness
+
+    return tuple(read_slowness(text)) if text is not None else ()
+
+
+def _verified(advice: Advice, subject: str, arguments: Sequence[str], network: str, budget: float) -> Verified:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("verifying", total=1.0)
+
+        def told(share: float, what: str) -> None:
+            bar.update(task, completed=share, description=what)
+
+        return verify_advice(advice, subject, arguments, network, budget, told)

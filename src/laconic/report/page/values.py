@@ -1,0 +1,77 @@
+"""What a page is made of, as plain values: runs, comparisons and plans that were read from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from laconic.engine.compare.measure import Line
+from laconic.engine.compare.outcome import Logged, Outcome
+from laconic.engine.timeline import Timeline
+from laconic.errors import LaconicError
+from laconic.planner.values import Advice
+
+
+class ReportError(LaconicError, ValueError):
+    """Something no page can be made of; the message says what is wrong with it and what to give instead."""
+
+
+Clock = Literal["seconds", "entries"]
+"""What a run's metrics are drawn over: seconds, or their order where the run kept no clock that means anything."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder of `laconic run`. `logged` is what the first worker that logged anything said."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    logged: tuple[Logged, ...] = ()
+    clock: Clock = "seconds"
+    timeline: Timeline | None = None
+    logs: Mapping[str, str] = field(default_factory=dict)  # how each ends
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        strategy = self.record.get("strategy")
+        return f"{strategy} ({self.folder.name})" if strategy else self.folder.name
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A folder of `laconic compare`; the first line is the baseline's. `runs` are its outcomes by seed."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    lines: tuple[Line, ...]
+    table_csv: str
+    made: tuple[str, ...] = ()  # how, in sentences
+    legend: tuple[str, ...] = ()  # how to read the table
+    runs: tuple[tuple[Outcome, ...], ...] = ()  # of each line
+    missing: int = 0  # sessions of which there are no curves, since a row failed
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        found = self.record["settings"]
+        assert isinstance(found, dict)
+        return found
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A file of `laconic plan --json`."""
+
+    path: Path
+    advice: Advice
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything one page shows."""
+
+    plans: tuple[Planned, ...] = ()
+    comparisons: tuple[Compared, ...] = ()
+    runs: tuple[Run, ...] = ()

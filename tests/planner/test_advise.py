@@ -1,0 +1,108 @@
+"""Advice: what is admitted, when nothing pays, and what it says then."""
+
+from __future__ import annotations
+
+import pytest
+
+from laconic.engine.virtual.network import Network
+from laconic.errors import StrategyError
+from laconic.planner.advise import PAYS, Wishes, advise
+from laconic.planner.candidates import candidates, chains
+from laconic.planner.setting import Setting
+from laconic.planner.values import Advice, PlanError
+from laconic.strategy import Strategy
+from tests.planner.test_price import PROFILE
+
+SLOW, FAST = 1e7, 1e12
+
+
+def advised(rate: float, wishes: Wishes | None = None, workers: int = 4, **more: object) -> Advice:
+    setting = Setting(PROFILE, Network.flat(workers, rate, 1e-4 if rate == SLOW else 0.0), workers)
+    return advise(setting, "a model", "a network", wishes, **more)  # type: ignore[arg-type]
+
+
+def test_on_a_fast_network_there_is_nothing_to_do() -> None:
+    found = advised(FAST)
+    assert found.best.strategy.startswith("torch:ddp16")
+    assert "the network is not your problem" in found.verdict
+    assert "torch:ddp16" in found.line
+
+
+def test_one_worker_is_told_so() -> None:
+    assert "One worker" in advised(SLOW, workers=1).verdict
+
+
+def test_without_a_budget_the_mathematics_stays() -> None:
+    found = advised(SLOW)
+    assert found.best.lossless or "16" in found.best.guarantee or "16" in found.best.strategy
+    exact = advised(SLOW, Wishes(exact=True))
+    assert exact.best.lossless or exact.best is exact.baseline or exact.best.strategy == exact.baseline.strategy
+
+
+def test_a_budget_admits_what_was_measured_to_stay_within_it() -> None:
+    for budget in (0.01, 0.1, 0.5):
+        found = advised(SLOW, Wishes(loss_budget=budget))
+        best = found.best
+        assert best.lossless or "cast" in best.strategy or (best.risk is not None and best.risk.high - 1 <= budget)
+    assert advised(SLOW, Wishes(loss_budget=0.5)).best.speed_up >= advised(SLOW).best.speed_up
+
+
+def test_whatever_is_recommended_beats_the_baseline_by_three_percent() -> None:
+    for rate in (1e6, 1e8, 1e9, 1e10, 1e11):
+        found = advised(rate, Wishes(loss_budget=0.2))
+        is_base = found.best.strategy == found.baseline.strategy
+        assert is_base or found.best.speed_up >= PAYS - 1e-9
+        assert is_base == ("predicted to be" not in found.verdict)
+
+
+def test_objectives() -> None:
+    wishes = {"dollars_per_hour": 3.0, "dollars_per_gigabyte": 0.1, "watts": 300.0}
+    least = {
+        objective: advised(SLOW, Wishes(objective, 0.5, **wishes)).best  # type: ignore[arg-type]
+        for objective in ("time", "bytes", "cost", "energy")
+    }
+    assert least["bytes"].sent_bytes <= min(option.sent_bytes for option in least.values())
+    assert least["time"].step_seconds <= min(option.step_seconds for option in least.values())
+    assert (least["cost"].dollars or 0) <= min(option.dollars or 0 for option in least.values())
+    assert (least["energy"].joules or 0) <= min(option.joules or 0 for option in least.values())
+    with pytest.raises(PlanError, match="--price"):
+        Wishes("cost")
+    with pytest.raises(PlanError, match="--watts"):
+        Wishes("energy")
+    with pytest.raises(PlanError, match="loss budget"):
+        Wishes(loss_budget=-0.1)
+
+
+def test_advice_survives_its_file() -> None:
+    found = advised(SLOW)
+    assert Advice.from_json(found.to_json()) == found
+    for text in ("", "[]", '{"laconic_plan": 99}', '{"laconic_plan": 1}'):
+        with pytest.raises(PlanError, match="plan"):
+            Advice.from_json(text)
+
+
+def test_only_what_was_asked_for_is_priced() -> None:
+    found = advised(SLOW, consider=["bsp / topk(0.01)+ef", "bsp", "torch:ddp"])
+    assert found.priced == 2
+    with pytest.raises(StrategyError):
+        advised(SLOW, consider=["bsp / nonsense"])
+    with pytest.raises(PlanError, match="no strategy fits"):
+        advised(SLOW, consider=["torch:ddp"])
+
+
+def test_layers_leave_after_they_are_ready_and_arrive_after_they_left() -> None:
+    found = advised(SLOW, consider=["bsp / none / allreduce / wfbp(0)"], wishes=Wishes(exact=True))
+    assert len(found.layers) == len(PROFILE.model.tensors)
+    for layer in found.layers:
+        assert layer.ready_seconds <= layer.leaves_seconds + 1e-12 <= layer.arrives_seconds + 1e-12
+
+
+def test_every_candidate_is_a_strategy_that_can_be_priced() -> None:
+    for setting in (
+        Setting(PROFILE, Network.flat(4, 1e9), 4),
+        Setting(PROFILE, Network.flat(6, 1e9), 4, servers=2),
+    ):
+        found = list(candidates(setting))
+        assert len(found) > 300
+        assert all(Strategy.parse(str(strategy)) == strategy for strategy in found[:20])
+    assert "none" in chains()

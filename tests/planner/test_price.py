@@ -1,0 +1,166 @@
+"""Prices in closed form are the virtual engine's times: the same messages, without running them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import laconic
+from laconic.engine.connect import connect
+from laconic.engine.virtual.compute import Compute
+from laconic.engine.virtual.network import Level, Network
+from laconic.planner.iteration import Traffic, iterate
+from laconic.planner.price import Pricer
+from laconic.planner.setting import Setting
+from laconic.planner.values import PlanError
+from laconic.planner.wire import Carriage
+from laconic.profile.emulate import emulated
+from laconic.profile.values import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
+
+COMPUTING = 0.05
+
+
+def profile_of(elements: list[int], shares: list[float], codecs: tuple[CodecTimes, ...] = ()) -> Profile:
+    whole = sum(shares)
+    tensors = tuple(
+        TensorTime(f"layer{i}.weight", (max(1, n // 64), 64), "float32", COMPUTING * share / whole)
+        for i, (n, share) in enumerate(zip(elements, shares, strict=True))
+    )
+    model = ModelTimes(tensors, Seconds(COMPUTING / 2), Seconds(COMPUTING), Seconds(COMPUTING / 20))
+    return Profile(model, codecs=codecs)
+
+
+PROFILE = profile_of([64, 30_000, 4_000, 12_000, 900, 40_000], [1, 5, 2, 3, 1, 4])
+
+
+def virtual_seconds(profile: Profile, strategy: str, network: Network, workers: int, period: int = 1) -> float:
+    """A step of the virtual engine, in the mean over a period, once plans are made."""
+
+    def train() -> list[float]:
+        model = emulated(profile, 0.0)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = laconic.distribute(model, optimizer, strategy)
+        ends = []
+        for _ in range(8 + period):
+            model(1.0).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ends.append(connect().clock_seconds())
+        return ends
+
+    ends = laconic.simulate(train, workers, network, Compute.from_profile(profile)).results[0]
+    return (ends[-1] - ends[-1 - period]) / period
+
+
+@pytest.mark.parametrize("rate", [1e7, 1e9])
+@pytest.mark.parametrize(
+    ("strategy", "period", "tolerance"),
+    [
+        ("bsp", 1, 0.001),
+        ("bsp / wfbp(0)", 1, 0.03),
+        ("bsp / wfbp(64KiB)", 1, 0.01),
+        ("bsp / sequential", 1, 0.001),
+        ("bsp / mg_wfbp", 1, 0.01),
+        ("bsp / dear(64KiB)", 1, 0.05),
+        ("bsp / cast_bf16", 1, 0.001),
+        ("bsp / topk(0.01)+ef", 1, 0.01),
+        ("bsp / terngrad", 1, 0.01),
+        ("bsp / power_sgd(2)+ef", 1, 0.05),
+        ("local(4)", 4, 0.001),
+        ("local(4) / scaled_sign+ef", 4, 0.01),
+        ("accumulate(4)", 4, 0.001),
+    ],
+)
+def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, tolerance: float, rate: float) -> None:
+    network = Network.flat(4, rate, 1e-4)
+    found = Pricer(Setting(PROFILE, network, 4)).price(strategy)
+    assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, period), rel=tolerance)
+
+
+def test_encoding_and_decoding_are_in_the_price() -> None:
+    codec = CodecTimes("topk+error_feedback", 1e-3, 2e-7, 5e-4, 1e-7)
+    profile, network = replace(PROFILE, codecs=(codec,)), Network.flat(4, 1e9, 1e-4)
+    found = Pricer(Setting(profile, network, 4)).price("bsp / topk(0.01)+ef")
+    elements = sum(tensor.numel for tensor in profile.model.tensors)
+    count = len(profile.model.tensors)
+    assert found.coding_seconds == pytest.approx(1.5e-3 * count + 3e-7 * elements)
+    assert found.seconds == pytest.approx(virtual_seconds(profile, "bsp / topk(0.01)+ef", network, 4), rel=0.02)
+
+
+def test_bytes_are_what_the_ledger_counts() -> None:
+    for strategy in ("bsp", "bsp / cast_bf16", "bsp / topk(0.01)+ef", "bsp / scaled_sign+ef"):
+        found = Pricer(Setting(PROFILE, Network.flat(4, 1e9), 4)).price(strategy)
+
+        def train(strategy: str = strategy) -> float:
+            model = emulated(PROFILE, 0.0)
+            optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, optimizer = laconic.distribute(model, optimizer, strategy)
+            before = connect().ledger.sent_bytes()
+            model(1.0).backward()
+            optimizer.step()
+            return float(connect().ledger.sent_bytes() - before)
+
+        sent = laconic.simulate(train, 4).results
+        assert found.sent_bytes == pytest.approx(sum(sent) / 4, rel=0.01), strategy
+
+
+def test_a_slow_worker_holds_up_everybody() -> None:
+    network = Network.flat(4, 1e9, 1e-4)
+    alike, unequal = (Pricer(Setting(PROFILE, network, 4, s)).price("bsp") for s in ((1.0,), (1.0, 1.0, 1.0, 3.0)))
+    assert unequal.seconds > 2.5 * alike.seconds
+
+
+def test_tiers_cross_the_slow_level_as_often_as_they_say() -> None:
+    """Two sites of four: within each in every step, between them every eighth."""
+    network = Network(8, (Level(1, 1e10, 1e-5), Level(4, 1e8, 25e-3)))
+    pricer = Pricer(Setting(PROFILE, network, 8))
+    flat, seldom = (pricer.price(s) for s in ("bsp", "[bsp]@node > [local(8)]@site"))
+    every = pricer.price("[bsp]@node > [bsp]@site")
+    assert seldom.seconds < every.seconds
+    assert seldom.seconds < flat.seconds
+    assert seldom.sent_bytes < every.sent_bytes
+
+
+def test_what_has_no_closed_form_is_refused() -> None:
+    pricer = Pricer(Setting(PROFILE, Network.flat(4, 1e9), 4))
+    for strategy in ("dpsgd / none / gossip / ring", "bsp until step 5, then local(8)", "[bsp]@node > [bsp]@site"):
+        with pytest.raises(PlanError, match="--engine virtual"):
+            pricer.price(strategy)
+
+
+def test_one_worker_says_nothing() -> None:
+    found = Pricer(Setting(PROFILE, Network.flat(1, 1e6), 1)).price("bsp")
+    assert found.seconds == pytest.approx(PROFILE.model.seconds)
+    assert found.sent_bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ready=st.lists(st.floats(0, 1), min_size=1, max_size=8).map(sorted),
+    seconds=st.lists(st.floats(0, 1), min_size=8, max_size=8),
+    pace=st.floats(0.1, 1.0),
+)
+def test_a_step_is_never_shorter_than_its_parts(ready: list[float], seconds: list[float], pace: float) -> None:
+    alone = np.array(seconds[: len(ready)])
+    nothing = np.zeros(len(ready))
+    traffic = Traffic(np.array(ready), nothing, nothing, [Carriage(alone, alone, pace)])
+    found = iterate(1.0, np.array([0.5]), 0.1, traffic)
+    assert found.seconds >= 1.6 - 1e-9
+    assert found.seconds >= alone.sum() + ready[0] - 1e-9
+    assert (found.arrives >= found.leaves + alone - 1e-9).all()
+    later = iterate(1.0, np.array([0.5]), 0.1, replace(traffic, rounds=[Carriage(2 * alone, 2 * alone, pace)]))
+    assert later.seconds >= found.seconds - 1e-9
+
+
+def test_a_slower_pace_beside_computing_hides_less() -> None:
+    one = np.array([0.4])
+    times = [
+        iterate(1.0, np.array([0.0]), 0.0, Traffic(np.zeros(1), 0 * one, 0 * one, [Carriage(one, one, pace)])).seconds
+        for pace in (1.0, 0.4, 0.1)
+    ]
+    assert times == pytest.approx([1.0, 1.0, 1.3])
