@@ -43,7 +43,7 @@ def main() -> None:
     for number, chain in enumerate(chain for chain in chains() if chain != "none"):
         print(f"{number + 1:3d} {chain}", file=sys.stderr, flush=True)
         try:
-            codecs = Codecs(echo, echo, specs, [chain], asked.device)
+            codecs = Codecs(echo, echo, specs, [chain], torch.device(asked.device))
             for _ in range(asked.rounds):
                 codecs.round()
             rows.append(asdict(codecs.result()[0]))

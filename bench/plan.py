@@ -38,7 +38,7 @@ from workers import STORE_PORT, end, listen, start, tell
 WORKERS = 4
 RATES = {0.15: 1e9, 0.65: 1e9, 2.5: 5e8, 14.0: 1e8}  # bits per second by ratio
 MODELS = ("small", "large")  # a transformer of 50 tensors, three large layers
-BLOCKS, WARM_UP = 5, 9  # `auto` makes its plan after six steps
+BLOCKS, WARM_UP = 4, 9  # `auto` makes its plan after six steps
 STRATEGIES = {  # text: steps of one period
     "torch:ddp": 1,
     "torch:ddp16": 1,
@@ -221,6 +221,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
             "rate": rate,
             "samples": samples * LENGTH,
             "computing_seconds": profile.model.seconds,
+            "profile": json.loads(path.read_text()),
             "predicted": predicted,
             "measured": {name: sorted(block[name] for block in measured) for name in STRATEGIES},
         }

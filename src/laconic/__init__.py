@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         StrategyError,
         WorkerLost,
     )
+    from laconic.planner.plan import plan
     from laconic.strategy import Strategy
 
 _HOMES = {
@@ -50,6 +51,7 @@ _HOMES = {
     "distribute": "engine.distribute",
     "finish": "engine.finish",
     "log": "engine.metrics",
+    "plan": "planner.plan",
     "rank": "engine.connect",
     "resume": "engine.checkpoint",
     "shard": "engine.shard",
@@ -76,6 +78,7 @@ __all__ = [
     "finish",
     "log",
     "optim",
+    "plan",
     "rank",
     "resume",
     "shard",

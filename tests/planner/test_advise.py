@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from laconic.engine.virtual.network import Network
+from laconic.engine.virtual.network import Level, Network
 from laconic.errors import StrategyError
 from laconic.planner.advise import PAYS, Wishes, advise
 from laconic.planner.candidates import candidates, chains
+from laconic.planner.price import Pricer
 from laconic.planner.setting import Setting
 from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
@@ -100,9 +101,12 @@ def test_layers_leave_after_they_are_ready_and_arrive_after_they_left() -> None:
 def test_every_candidate_is_a_strategy_that_can_be_priced() -> None:
     for setting in (
         Setting(PROFILE, Network.flat(4, 1e9), 4),
-        Setting(PROFILE, Network.flat(6, 1e9), 4, servers=2),
+        Setting(PROFILE, Network.flat(6, 1e9), 4, (1.0, 3.0), servers=2),
+        Setting(PROFILE, Network(4, (Level(1, 1e9), Level(2, 1e8))), 4),
     ):
         found = list(candidates(setting))
         assert len(found) > 300
+        pricer = Pricer(setting)
+        assert all(pricer.price(strategy).seconds >= PROFILE.model.seconds * 0.999 for strategy in found)
         assert all(Strategy.parse(str(strategy)) == strategy for strategy in found[:20])
     assert "none" in chains()

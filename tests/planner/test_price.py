@@ -115,6 +115,19 @@ def test_a_slow_worker_holds_up_everybody() -> None:
     assert unequal.seconds > 2.5 * alike.seconds
 
 
+def test_whoever_does_not_wait_is_held_up_by_nobody() -> None:
+    """One of four is nine times slower: synchronous workers all wait for it, bounded ones in the long run too."""
+    setting = Setting(PROFILE, Network.flat(4, 1e12), 4, (1.0, 1.0, 1.0, 9.0))
+    asp, ssp, bsp = (Pricer(setting).price(s).seconds for s in ("asp / none / ps(4)", "ssp(3) / none / ps(4)", "bsp"))
+    alone = PROFILE.model.seconds
+    assert asp == pytest.approx(alone * 4 / (3 + 1 / 9), rel=0.01)
+    assert ssp == pytest.approx(9 * alone, rel=0.01)
+    assert bsp == pytest.approx(9 * alone, rel=0.01)
+    full = Pricer(Setting(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps").seconds
+    spread = Pricer(Setting(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps(4)").seconds
+    assert full > 2 * spread, "one server's link is full"
+
+
 def test_tiers_cross_the_slow_level_as_often_as_they_say() -> None:
     """Two sites of four: within each in every step, between them every eighth."""
     network = Network(8, (Level(1, 1e10, 1e-5), Level(4, 1e8, 25e-3)))

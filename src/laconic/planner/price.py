@@ -85,6 +85,8 @@ class Pricer:
         architecture = sentence.architecture.make()
         if sync.name == "bsp":
             return self._every_step(sentence, architecture)
+        if sync.name in ("asp", "ssp") and isinstance(architecture, ParameterServer):
+            return self._asynchronous(sentence, architecture, bounded=sync.name == "ssp")
         period = getattr(sync, "steps" if sync.name == "grad_accumulation" else "period", None)
         if sync.name not in PERIODIC or period is None:
             raise PlanError(f"`{sentence}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
@@ -98,6 +100,24 @@ class Pricer:
         coded = coded or self._of_chain(sentence, setting.workers)
         traffic = self._traffic(coded, view, architecture, self.wire, self._ready(view))
         return self._iterated(traffic, view, self._sent(coded, architecture, setting.workers))
+
+    def _asynchronous(self, sentence: Sentence, server: ParameterServer, bounded: bool) -> Priced:
+        """As long as all workers need for one gradient each, in the mean: everybody computes, pushes and pulls at its
+        own pace, until the servers' links are full. A bound on staleness holds all to the slowest."""
+        setting, size = self.setting, self.setting.workers
+        coded = self._of_chain(sentence, size)
+        nbytes = float(coded.dense_bytes.sum() + sum(v.sum() for of in coded.rounds for v in of.values()))
+        level = setting.network.levels[-1]
+        rate = 8 / min(level.bits_per_second for level in setting.network.levels)
+        coding = float(coded.encode_seconds.sum() + coded.decode_seconds.sum())
+        talking = 2 * (level.latency_seconds + rate * nbytes)
+        own = [setting.profile.model.seconds * setting.slowness[k % len(setting.slowness)] for k in range(size)]
+        own = [max(own)] * size if bounded else own
+        free = size / sum(1 / (seconds + coding + talking) for seconds in own)
+        full = 2 * rate * nbytes * size / server.shards  # a push and a pull of everybody through these links
+        seconds = max(free, full if not setting.servers else full / 2)
+        computing = size / sum(1 / seconds for seconds in own)
+        return Priced(seconds, server.sent_bytes(nbytes, size), coding, max(0.0, seconds - computing - coding))
 
     def _meeting(self, sentence: Sentence, architecture: Any, wire: Wire) -> tuple[Priced, float]:
         """Everything at once, with nothing beside it: what it is, and how long it takes."""
@@ -287,7 +307,7 @@ PERIODIC = ("local_sgd", "diloco", "grad_accumulation")
 def _spread(setting: Setting, once: Priced, seconds: float, period: int) -> Priced:
     """A meeting that takes so long on top of computing, every so many steps."""
     return Priced(
-        setting.computing_seconds + seconds / period,
+        setting.own_seconds(period) + seconds / period,
         once.sent_bytes / period,
         once.coding_seconds / period,
         once.exposed_seconds / period,

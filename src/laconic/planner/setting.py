@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -70,6 +71,12 @@ class Setting:
     @property
     def computing_seconds(self) -> float:
         return self.slowest * self.profile.model.seconds
+
+    def own_seconds(self, period: int) -> float:
+        """Computing's step where workers meet every so many steps only: chance delays of single steps, which make the
+        slowest slower than the mean, even out as the root of their number. Workers that are slow for good do not."""
+        even = self.profile.model.even
+        return self.computing_seconds * (even + (1 - even) / math.sqrt(period))
 
     @cached_property
     def codec_times(self) -> dict[str, CodecTimes]:

@@ -73,8 +73,11 @@ class ModelTimes:
     forward: Seconds  # from the end of a step to the end of the forward pass, so data loading is in it
     backward: Seconds
     step: Seconds  # from the last gradient to the end of the optimizer's step
+    even: float = 1.0  # the mean worker's step over the slowest one's, which those who meet in every step wait for
 
     def __post_init__(self) -> None:
+        if not 0 < self.even <= 1:
+            raise ProfileError(f"the mean worker takes at most as long as the slowest, not {self.even} of it")
         names = [tensor.name for tensor in self.tensors]
         if not names or len(set(names)) != len(names):
             raise ProfileError("a model's profile lists at least one tensor, each once, by name")
@@ -231,7 +234,8 @@ def _seconds(value: float | Mapping[str, Any]) -> Seconds:
 
 def _model(table: Mapping[str, Any]) -> ModelTimes:
     tensors = tuple(TensorTime(**{**row, "shape": tuple(row["shape"])}) for row in table["tensors"])
-    return ModelTimes(tensors, *(_seconds(table[part]) for part in ("forward", "backward", "step")))
+    forward, backward, step = (_seconds(table[part]) for part in ("forward", "backward", "step"))
+    return ModelTimes(tensors, forward, backward, step, table.get("even", 1.0))
 
 
 def _links(table: Mapping[str, Any]) -> LinkTimes:

@@ -15,11 +15,11 @@ from laconic.planner.plan import plan, verify_advice
 from laconic.planner.values import Advice, Objective, Option, PlanError, Risk
 from laconic.planner.verified import Verified
 from laconic.planner.verify import read_budget
+from laconic.report.page.units import said, unit_for
 
 _COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
 _FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
 _PIPED = 160  # columns, where nobody's terminal says how many there are
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: bool, **asked: Any) -> None:
@@ -103,7 +103,7 @@ def show_verified(found: Verified, console: Console | None = None) -> None:
                     "" if one.low is None or one.high is None else f"{one.low:.4g}–{one.high:.4g}",
                     str(one.compared_step),
                     "" if last is None else _seconds(last.seconds),
-                    "" if last is None else human(last.sent_bytes),
+                    "" if last is None else _bytes(last.sent_bytes),
                     one.error
                     or one.diverged
                     or ("" if one.strategy != found.baseline else "the baseline's mathematics"),
@@ -122,9 +122,9 @@ def _cells(option: Option) -> dict[str, str]:
                 _seconds(option.step_seconds),
                 _between(option.low_seconds, option.high_seconds),
                 f"{option.speed_up:.2f}",
-                human(option.sent_bytes),
+                _bytes(option.sent_bytes),
                 _seconds(option.exposed_seconds),
-                human(option.memory_bytes),
+                _bytes(option.memory_bytes),
                 "the same" if option.lossless else option.guarantee.partition(":")[0],
                 "" if option.lossless else _risk(option.risk),
             ],
@@ -140,21 +140,16 @@ def _risk(risk: Risk | None) -> str:
 
 
 def _seconds(value: float) -> str:
-    unit, size = next((pair for pair in _UNITS if value >= pair[1]), _UNITS[-1])
-    return f"{value / size:.3g} {unit}"
+    return said(value, "seconds")
+
+
+def _bytes(value: float) -> str:
+    return said(value, "bytes")
 
 
 def _between(low: float, high: float) -> str:
-    unit, size = next((pair for pair in _UNITS if high >= pair[1]), _UNITS[-1])
-    return f"{low / size:.3g}–{high / size:.3g} {unit}"
-
-
-def human(nbytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} GB"
+    unit = unit_for([high], "seconds")
+    return f"{unit.of(low)}–{unit.said(high)}"
 
 
 def _factors(text: str | None) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from inspect import signature
 from subprocess import Popen
 from typing import Any
 
@@ -38,11 +39,17 @@ _TELL_SECONDS = 2.0
 _LATER = 1.5  # launchers watch each other too, for scripts without a heartbeat; ranks, which know more, speak first
 
 
+# seconds between SIGTERM and SIGKILL, for a torch that can be told them (2.13 can, 2.11 cannot)
+_SHUTDOWN: dict[str, Any] = (
+    {"shutdown_timeout": 1} if "shutdown_timeout" in signature(LocalElasticAgent.__init__).parameters else {}
+)
+
+
 class Agent(LocalElasticAgent):
     """One per machine. `attempt` counts from 0; `lost` and `codes` (exit code per rank) say how the last one ended."""
 
     def __init__(self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: OnStart) -> None:
-        super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, shutdown_timeout=1)
+        super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, **_SHUTDOWN)
         self.site = site
         self.attempt = 0
         self.lost: Lost | None = None

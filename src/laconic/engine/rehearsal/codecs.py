@@ -23,6 +23,7 @@ from laconic.profile.values import CodecTimes
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.worker import Group, Handle, Reduce
 
+_CPU = torch.device("cpu")
 _SMALL = tuple(TensorSpec(f"small{k}", (16, 16), torch.float32) for k in range(16))
 
 Parts = tuple[float, float]
@@ -38,7 +39,7 @@ class Codecs:
         echo: EchoGroup,
         specs: Sequence[TensorSpec],
         chains: Sequence[str] | None = None,
-        device: str = "cpu",
+        device: torch.device = _CPU,
     ) -> None:
         self._trials: list[_Trials] = []
         for chain in _compressions() if chains is None else [_chain(text) for text in chains]:
@@ -121,7 +122,7 @@ def _with_choices(axis: str) -> list[Word]:
     return list({str(word): word for word in words}.values())
 
 
-def _encoding(tier: Tier, echo: EchoGroup, device: str, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
+def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
     """A message's conversation, and its means put in place."""
     taken = [spec for spec in specs if tier.compressor.accepts(spec)]
     places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in taken]
@@ -139,7 +140,7 @@ def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Calla
     return lambda: _timed(together([tier.carry(Reduce(place, "sum"))]), echo)
 
 
-def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: str = "cpu") -> Parts:
+def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: torch.device = _CPU) -> Parts:
     begin, echo.made_seconds = _now(device), 0.0
     left: float | None = None
     answers: Any = None
@@ -155,8 +156,8 @@ def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, de
     return left - begin - sent, end - left - (echo.made_seconds - sent)
 
 
-def _now(device: str) -> float:
+def _now(device: torch.device) -> float:
     """The time at which what was asked for has been done, also where a GPU does it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from laconic.engine.parameters import Parameters
 from laconic.engine.real import RealWorker
 from laconic.engine.rehearsal.codecs import Codecs
 from laconic.engine.rehearsal.echo import EchoGroup
-from laconic.engine.rehearsal.steps import Step, latest, model_times
+from laconic.engine.rehearsal.steps import Step, evenness, latest, model_times
 from laconic.engine.session import Options, Session
 from laconic.errors import ContractError, LaconicError
 from laconic.profile.links import Links
@@ -46,12 +47,12 @@ LINK_SECONDS = 90.0
 class Rehearsal:
     """A worker whose groups are echoes and whose steps are timed."""
 
-    def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec]) -> None:
-        self._real, self._config, self._specs = real, config, specs
+    def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec], device: torch.device) -> None:
+        self._real, self._config, self._specs, self._device = real, config, specs, device
         self.rank, self.size, self.machine_size = real.rank, config.profile_as or real.size, real.machine_size
         self.ledger, self.waited_seconds = Ledger(), 0.0
         self._world = self.group(range(self.size))
-        self._codecs = Codecs(real.world, self._world, specs, config.profile_words)
+        self._codecs = Codecs(real.world, self._world, specs, config.profile_words, device)
         self._links = Links(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
         self._rounds, self._probing_seconds = 0, 0.0
         self._steps: list[Step] = []
@@ -67,6 +68,8 @@ class Rehearsal:
         return time.perf_counter()
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
+        if self._device.type == "cuda":  # a mark is when it has been computed, not when it was asked for
+            torch.cuda.synchronize(self._device)
         self._marks[self._pass, part, name] = time.perf_counter() - self._began
         if part == "forward":
             self._pass += 1
@@ -126,7 +129,7 @@ class Rehearsal:
         everyone: list[list[Step]] | None = [[] for _ in range(self._real.size)] if self.rank == 0 else None
         dist.gather_object(self._steps[WARM_UP_STEPS:], everyone)
         if everyone is not None and self._config.profile_to is not None:
-            model = model_times(latest(everyone), self._specs)
+            model = replace(model_times(latest(everyone), self._specs), even=evenness(everyone))
             asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
             links = self._links.result(*asked) if self._real.size == self.size > 1 else None
             found = Profile(model, self.size, machine(self._config.threads), links, self._codecs.result())
@@ -142,7 +145,8 @@ def rehearse(
     """What `distribute` gives in a rehearsal: all of a session's own work, in the plainest sentence, and echoes."""
     if not isinstance(worker, RealWorker):
         raise ContractError("a profile is measured on real processes: leave out --engine virtual")
-    actor = Rehearsal(worker, config, Parameters.of(model, gather_sparse).specs)
+    parameters = Parameters.of(model, gather_sparse)
+    actor = Rehearsal(worker, config, parameters.specs, parameters.device)
     options = Options(gather_sparse=gather_sparse)
     session = Session(actor, model, Sentence(), actor.world, {}, options)
     model.no_sync = NoSync(session)  # type: ignore[assignment]

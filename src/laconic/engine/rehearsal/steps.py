@@ -26,6 +26,13 @@ def latest(steps: Sequence[Sequence[Step]]) -> list[Step]:
     return merged
 
 
+def evenness(steps: Sequence[Sequence[Step]]) -> float:
+    """Of [worker][step], the mean worker's time over the slowest one's, step by step."""
+    ends = [[max(step.values(), default=0.0) for step in same] for same in zip(*steps, strict=True)]
+    slowest = sum(map(max, ends))
+    return sum(map(statistics.fmean, ends)) / slowest if slowest else 1.0
+
+
 def model_times(steps: Sequence[Step], specs: Sequence[TensorSpec]) -> ModelTimes:
     """Medians over steps and passes; how backward divides over tensors is the mean, since time slices are coarse."""
     parts: dict[str, list[float]] = {"forward": [], "backward": [], "step": []}
