@@ -108,7 +108,7 @@ def test_real_runs_are_held_against_their_predictions(capsys: pytest.CaptureFixt
     assert (errors.mean, errors.largest, errors.cells) == (pytest.approx(0.25), pytest.approx(0.4), 2)
     report.show_all(Recomputed(runs=found, skipped=(("nccl", "no data"),)))
     printed = capsys.readouterr().out
-    assert "mean 25.0 %" in printed and "50 % of them inside" in printed and "skipped, nccl: no data" in printed
+    assert "mean 25.0 %" in printed and "50 % of predictions inside" in printed and "skipped, nccl: no data" in printed
     values = json.loads(report.all_as_json(Recomputed(runs=found)))["real runs"]
     assert values["mean"] == pytest.approx(0.25) and len(values["runs"]) == 2
 

@@ -183,7 +183,7 @@ def runs_lines(found: RunErrors) -> list[str]:
     errors = found.errors
     return [
         f"mean {_percent(errors.mean)}, median {_percent(errors.median)}, largest {_percent(errors.largest)}, "
-        f"{errors.cells} cells; {100 * found.share_inside:.0f} % of them inside the predicted range"
+        f"{errors.cells} cells; {100 * found.share_inside:.0f} % of predictions inside the measured spread"
     ]
 
 

@@ -24,6 +24,7 @@ from laconic.strategy import Sentence, Strategy, Word
 from laconic.worker import Group, Handle, Reduce
 
 _CPU = torch.device("cpu")
+_TYPICAL = 1e-3  # of a gradient's element
 _SMALL = tuple(TensorSpec(f"small{k}", (16, 16), torch.float32) for k in range(16))
 
 Parts = tuple[float, float]
@@ -123,15 +124,22 @@ def _with_choices(axis: str) -> list[Word]:
 
 
 def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
-    """A message's conversation, and its means put in place."""
+    """A message's conversation, and its means put in place. What a selection costs depends on the values: they are
+    normal, as gradients nearly are, and new each time."""
     taken = [spec for spec in specs if tier.compressor.accepts(spec)]
     places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in taken]
+    draw = torch.Generator(device).manual_seed(0)
 
     def talk() -> Generator[list[Handle], list[Any], None]:
         for place, mean in zip(places, (yield from tier.converse(taken, places, 0)), strict=True):
             place.copy_(mean)
 
-    return lambda: _timed(talk(), echo, device)
+    def trial() -> Parts:
+        for place in places:
+            place.normal_(std=_TYPICAL, generator=draw)
+        return _timed(talk(), echo, device)
+
+    return trial
 
 
 def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:

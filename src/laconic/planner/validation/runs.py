@@ -16,7 +16,8 @@ _NUMBERS = ("r", "predicted_seconds", "measured_seconds", "low_seconds", "high_s
 
 @dataclass(frozen=True)
 class Run:
-    """One setting; `r` is communication over computation of its baseline, low and high are the prediction's range."""
+    """One setting; `r` is communication over computation of its baseline. Measured is the median of blocks of steps,
+    low and high are where a tenth of them lay below and above."""
 
     model: str
     network: str
@@ -34,7 +35,8 @@ class Run:
 
     @property
     def inside(self) -> bool:
-        return self.low_seconds <= self.measured_seconds <= self.high_seconds
+        """Whether the prediction is no farther off than blocks are from each other."""
+        return self.low_seconds <= self.predicted_seconds <= self.high_seconds
 
 
 @dataclass(frozen=True)
