@@ -87,5 +87,5 @@ def test_the_text_of_a_choice() -> None:
         assert budget_of(text) is None
         assert begins_as(text) == text
     for text in ("auto(loss_budget=much)", "auto(loss_budget=-1)", "auto(loss_budget=300%)"):
-        with pytest.raises(StrategyError, match="loss_budget=0.5%"):
+        with pytest.raises(StrategyError, match=r"loss_budget=0\.5%"):
             budget_of(text)
