@@ -132,9 +132,12 @@ def test_an_error_inside_leaves_nothing(allowed: None, remains: Remains, delay_s
     assert not remains(shaped.name)
 
 
-HOLD = (
-    "from laconic.engine import net\nwith net.shaped(2, delay_seconds=0.002) as n: print(n.name, flush=True); input()"
-)
+HOLD = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever is started in the background ignores
+from laconic.engine import net
+with net.shaped(2, delay_seconds=0.002) as n: print(n.name, flush=True); input()
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -100,6 +100,12 @@ def races(strategy: str) -> bool:
     return isinstance(parsed, Sentence) and parsed.sync.make().races
 
 
+def decides(strategy: str) -> bool:
+    """Whether a plan is chosen by the clock: then its padding may differ by some bytes."""
+    parsed = Strategy.parse(strategy)
+    return isinstance(parsed, Sentence) and parsed.schedule.technique.decides
+
+
 def in_rank_order(strategy: str) -> bool:
     return "order=rank" in strategy or "allreduce(rank)" in strategy
 
@@ -118,7 +124,7 @@ def test_four_workers_agree(pool: Pool, strategy: str) -> None:
         if in_rank_order(strategy):
             assert torch.equal(a, b)
         torch.testing.assert_close(a, b, rtol=1e-2 if "cast" in strategy or "fp16" in strategy else 1e-4, atol=1e-3)
-        assert said == pytest.approx(counted, abs=1e-6)
+        assert said == pytest.approx(counted, abs=1e-6, rel=1e-3 if decides(strategy) else None)
     assert isinstance(Strategy.parse(strategy), Strategy)
 
 

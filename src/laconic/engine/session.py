@@ -268,7 +268,11 @@ class Session:
         if self._options.refuse_nonfinite:
             self._look_at(self.parameters.trainable[i])
         if dense:
-            self.reducer.ready(i)
+            try:
+                self.reducer.ready(i)
+            except BaseException:
+                self.reducer.abandon()  # other models of this process must not wait for its turn to end
+                raise
 
     def backward_ended(self) -> None:
         self._postponed.run()
@@ -462,6 +466,7 @@ class Session:
     def close(self) -> None:
         """Let go of the model; servers are told, so that nobody waits there for this worker."""
         self.late_steps.settle()
+        self.reducer.abandon()
         self._hooks.remove()
         self._postponed.remove()
         if self.planning.gates is not None:

@@ -8,7 +8,7 @@ order, so models take turns: a model sends only when those that backward reached
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod, ref
 
 from laconic.worker import Worker
 
@@ -16,23 +16,29 @@ _queues: WeakKeyDictionary[Worker, Turns] = WeakKeyDictionary()
 
 
 class Turns:
-    """The models that send in the current backward pass of one worker, in the order in which it reached them."""
+    """The models that send in the current backward pass of one worker, in the order in which it reached them.
+
+    Whoever is gone without having taken its leave (a pass that never ended, of a model that nobody holds any more)
+    holds up nobody.
+    """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[object, Callable[[], None]]] = []
+        self._waiting: list[tuple[ref[object], WeakMethod[Callable[[], None]]]] = []
 
     @classmethod
     def of(cls, worker: Worker) -> Turns:
         return _queues.setdefault(worker, cls())
 
     def enter(self, who: object, send: Callable[[], None]) -> None:
-        self._waiting.append((who, send))
+        """`send` is a method of whoever enters."""
+        self._waiting.append((ref(who), WeakMethod(send)))
 
     def has(self, who: object) -> bool:
-        return bool(self._waiting) and self._waiting[0][0] is who
+        self._waiting = [entry for entry in self._waiting if entry[0]() is not None]
+        return bool(self._waiting) and self._waiting[0][0]() is who
 
     def leave(self, who: object) -> None:
         """All has been sent (or the pass was given up): the next one sends what it has."""
-        self._waiting = [entry for entry in self._waiting if entry[0] is not who]
-        if self._waiting:
-            self._waiting[0][1]()
+        self._waiting = [entry for entry in self._waiting if entry[0]() not in (who, None)]
+        if self._waiting and (send := self._waiting[0][1]()) is not None:
+            send()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laconic.engine.virtual.network import Level, Network
 from laconic.engine.virtual.script import Setting as Described
+from laconic.errors import LaconicError
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
@@ -40,7 +41,7 @@ def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | Non
         return _of_log(text, workers)
     try:
         rate = bits_per_second(text)
-    except ValueError as error:
+    except LaconicError as error:
         raise PlanError(
             f'"{text}" is no network: give a rate such as 1gbit, a .toml file, the output of nccl-tests, or probe'
         ) from error

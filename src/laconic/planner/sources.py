@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,19 +66,34 @@ def _of_script(
             f"there is no script {text}: give the path of your training script, or a model such as resnet50"
         )
     here = network == PROBE
-    kept = measure(
-        (text, *arguments),
-        workers if here else 1,
-        net=net,
-        steps=STEPS,
-        fresh=fresh,
-        play=None if here or workers == 1 else workers,
-        words=_TIMED_WORDS,
-    )
+    with _aside():
+        kept = measure(
+            (text, *arguments),
+            workers if here else 1,
+            net=net,
+            steps=STEPS,
+            fresh=fresh,
+            play=None if here or workers == 1 else workers,
+            words=_TIMED_WORDS,
+        )
     note = (
         f"{workers} workers rehearsed here, links measured" if here else "one worker rehearsed here; the others alike"
     )
     return Subject(text, Profile.read(kept), notes=(note,), path=kept)
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """What a rehearsed script prints, in whatever process, goes where errors go: the plan alone is the output."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _of_file(path: Path, gpu_name: str | None) -> Subject:
