@@ -30,6 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from laconic.engine.choosing import PAYS
 from laconic.engine.config import RunConfig
 from laconic.engine.net import Net, shaped
 from step_time import CHARACTERS, LENGTH, build_model, machine
@@ -58,7 +59,6 @@ STRATEGIES = {  # text: steps of one period
     "local(4) / cast_fp16": 4,
     "accumulate(4)": 4,
 }
-PAYS = 1.03
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def chain_of(strategy: str) -> str:
         return "cast_fp16" if "16" in strategy else "none"
     parsed = Strategy.parse(strategy)
     assert isinstance(parsed, Sentence)
-    return "+".join(map(str, parsed.compression))
+    return parsed.chain
 
 
 def priced(pricer: Any, strategy: str) -> float:

@@ -28,10 +28,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laconic.compression.base import TensorSpec
+from laconic.engine.choosing import PAYS
 from laconic.engine.virtual.compute import Compute
 from laconic.engine.virtual.crowd import price
 from laconic.engine.virtual.network import Network
-from laconic.planner.advise import CAPS, PAYS
+from laconic.planner.advise import CAPS
 from laconic.planner.candidates import DENSE, MERGED, MIB, chains
 from laconic.planner.codecs import codecs_on
 from laconic.planner.networks import links_of

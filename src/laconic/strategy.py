@@ -134,6 +134,11 @@ class Sentence(Strategy):
         return tuple(word for axis in AXES for word in self.on(axis))
 
     @property
+    def chain(self) -> str:
+        """Its compression as people write it."""
+        return "+".join(map(str, self.compression))
+
+    @property
     def compressor(self) -> Any:
         """What its chain of compression becomes."""
         return _composed(self.compression)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from laconic.engine.choosing import PAYS
 from laconic.engine.virtual.network import Level, Network
 from laconic.errors import StrategyError
-from laconic.planner.advise import PAYS, Wishes, advise
+from laconic.planner.advise import Wishes, advise
 from laconic.planner.candidates import candidates, chains
 from laconic.planner.price import Pricer
 from laconic.planner.setting import Setting

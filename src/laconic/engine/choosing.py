@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START = "bsp / none / allreduce / auto(false)"
 PAYS = 1.03
-"""What must be gained before the mathematics is touched."""
+"""A speed-up below this is not worth a change: it is within what steps differ by anyway."""
 
 _AUTO = re.compile(r"\s*auto\s*(?:\(\s*(?:loss_budget\s*=\s*([^)]*?))?\s*\))?\s*")
 _PERIODIC = "local_sgd"
@@ -111,7 +111,7 @@ class Choosing:
         found: list[Choice] = []
         begin = session.worker.clock_seconds()
         for sentence in (plain, *self._candidates()):
-            chain = "+".join(map(str, sentence.compression))
+            chain = sentence.chain
             if chain not in coded:
                 (spent,) = planning.agreed([session.worker.clock_seconds() - begin])
                 if spent > max(_LEAST_SECONDS, _STEPS_OF_TRIALS * (rest + dense.seconds(whole))):

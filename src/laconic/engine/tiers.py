@@ -54,7 +54,7 @@ class Tier:
         self.compressor: Compressor = self.sentence.compressor
         self.architecture = laid_out(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
-        self.compression = "+".join(map(str, self.sentence.compression))
+        self.compression = self.sentence.chain
         self._carriage = str(self.sentence.architecture)
 
     @property

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from laconic.engine.choosing import PAYS
 from laconic.engine.rivals.text import is_rival
 from laconic.planner.candidates import MIB, candidates
 from laconic.planner.certainty import spread_of
@@ -17,9 +18,6 @@ from laconic.planner.risk import guarantee_of, risk_of
 from laconic.planner.setting import Setting
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
 from laconic.strategy import Sentence, Strategy, Word
-
-PAYS = 1.03
-"""A speed-up below this is not worth a change: it is within what steps differ by anyway."""
 
 CAPS = (25, 5, 1)  # MiB: DDP's `bucket_cap_mb`, of which the best counts as tuned
 _SIXTEEN_BITS = ("cast_fp16", "cast_bf16")

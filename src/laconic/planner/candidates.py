@@ -98,4 +98,4 @@ def _printed(chain: str) -> str | None:
         made = Strategy.parse(chain)
     except StrategyError:
         return None
-    return "+".join(map(str, made.compression)) if isinstance(made, Sentence) else None
+    return made.chain if isinstance(made, Sentence) else None

@@ -107,10 +107,9 @@ class Pricer:
         setting, size = self.setting, self.setting.workers
         coded = self._of_chain(sentence, size)
         nbytes = float(coded.dense_bytes.sum() + sum(v.sum() for of in coded.rounds for v in of.values()))
-        level = setting.network.levels[-1]
-        rate = 8 / min(level.bits_per_second for level in setting.network.levels)
+        latency, rate = setting.way
         coding = float(coded.encode_seconds.sum() + coded.decode_seconds.sum())
-        talking = 2 * (level.latency_seconds + rate * nbytes)
+        talking = 2 * (latency + rate * nbytes)
         own = [setting.profile.model.seconds * setting.slowness[k % len(setting.slowness)] for k in range(size)]
         own = [max(own)] * size if bounded else own
         free = size / sum(1 / (seconds + coding + talking) for seconds in own)
@@ -179,7 +178,7 @@ class Pricer:
 
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> Coded:
         compressor: Compressor = sentence.compressor
-        words = "+".join(map(str, sentence.compression))
+        words = sentence.chain
         times = self.setting.codec_times.get(words, _NO_CODING)
         tensors = self.setting.tensors
         taken = [words != "none" and compressor.accepts(spec) for spec in tensors]
@@ -276,13 +275,12 @@ class Pricer:
             for meets, vector in of.items():
                 up += view.summed(vector)
                 down += view.summed(vector) * (size if meets == "gather" else 1)
-        level = setting.network.levels[-1]
-        rate = 8 / min(level.bits_per_second for level in setting.network.levels)
+        latency, rate = setting.way
         crowd = max(1.0, size / server.shards) if setting.servers else (size - 1) / server.shards
         ways = []
         for nbytes in (up, down):
             seconds = rate * crowd * nbytes
-            ways.append(Carriage(np.where(nbytes > 0, level.latency_seconds, 0.0) + seconds, seconds, 1.0))
+            ways.append(Carriage(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
         encode, decode = view.summed(coded.encode_seconds), view.summed(coded.decode_seconds)
         if setting.servers:
             return Traffic(ready, encode, decode, ways, view.gates, flowing=True)

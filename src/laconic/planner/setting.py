@@ -85,6 +85,12 @@ class Setting:
     # ------------------------------------------------------------------------------------------ parts of the network
 
     @property
+    def way(self) -> tuple[float, float]:
+        """From any worker to any other: latency, and seconds for a byte on the slowest link between them."""
+        levels = self.network.levels
+        return levels[-1].latency_seconds, 8 / min(level.bits_per_second for level in levels)
+
+    @property
     def units(self) -> int:
         """Groups of neighbours behind a link of their own, on the outermost level; 1 where there is but one level."""
         outer = self.network.levels[-1].workers
