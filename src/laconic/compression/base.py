@@ -116,6 +116,12 @@ class Compressor(Technique):
     def init(self, spec: TensorSpec) -> State:
         return {}
 
+    def memory_bytes(self, specs: Sequence[TensorSpec]) -> int:
+        """What it remembers of such tensors, without making any of it."""
+        with torch.device("meta"):
+            states = [self.init(spec) for spec in specs if self.accepts(spec)]
+        return sum(tensor.nbytes for state in states for tensor in state.values())
+
     @abstractmethod
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         """Yield requests, receive their results, return the outcome. `x` and the state may be overwritten."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn, optim
@@ -34,10 +33,8 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             prices = [price for s in specs if compressor.accepts(s) for price in compressor.prices(s, size)]
             sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
             sent += architecture.sent_bytes(dense, size)
-            with torch.device("meta"):
-                states = [compressor.init(s) for s in specs if compressor.accepts(s)]
             buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
-            memory = buffers + sum(t.nbytes for state in states for t in state.values())
+            memory = buffers + compressor.memory_bytes(specs)
             table.add_row(
                 str(sentence),
                 level or f"{size} workers",

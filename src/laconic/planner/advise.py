@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from laconic.engine.choosing import PAYS
 from laconic.engine.rivals.text import is_rival
@@ -244,10 +243,7 @@ def _memory_bytes(setting: Setting, strategy: Strategy) -> float:
     model = float(sum(spec.nbytes for spec in setting.tensors))
     kept = model
     for sentence in (part for part in parts if isinstance(part, Sentence)):
-        compressor = sentence.compressor
-        with torch.device("meta"):
-            states = [compressor.init(s) for s in setting.tensors if compressor.accepts(s)]
-        kept += sum(tensor.nbytes for state in states for tensor in state.values())
+        kept += sentence.compressor.memory_bytes(setting.tensors)
         kept += {"local_sgd": 1, "diloco": 2}.get(sentence.sync.name, 0) * model
     return kept
 
