@@ -61,7 +61,26 @@ def test_one_rank_over_nccl_is_plain_training(strategy: str, options: dict[str, 
     assert torch.distributed.get_backend_config() == "cpu:gloo,cuda:nccl"
 
 
-@pytest.mark.parametrize("strategy", ["fp16", "bf16+ef", "fp16+ef / sequential"])
+COMPRESSORS = [
+    "fp16",
+    "bf16+ef",
+    "fp16+ef / sequential",
+    "ef_signsgd",
+    "scaled_sign+ef",
+    "qsgd+ef",
+    "qsgd(levels=127)",
+    "topk(0.05)+ef",
+    "topk(0.05, threshold=sampled)+ef",
+    "power_sgd(4)+ef",
+    "three_lc+ef",
+    "one_bit_sgd",
+    "sign_sgd",
+    "terngrad",
+    "natural",
+]
+
+
+@pytest.mark.parametrize("strategy", COMPRESSORS)
 def test_compressors_run_on_the_device(strategy: str, tmp_path: Path) -> None:
     model, optimizer = net(), None
     model, optimizer = laconic.distribute(
@@ -87,7 +106,7 @@ def test_hooks_hold_under_cuda_autograd_threads() -> None:
         assert model[3].weight.grad is not None
 
 
-@pytest.mark.parametrize("strategy", ["bsp / wfbp(0)", "bsp / allreduce(rank)", "bf16+ef"])
+@pytest.mark.parametrize("strategy", ["bsp / wfbp(0)", "bsp / allreduce(rank)", *COMPRESSORS[1:]])
 def test_eight_virtual_workers_share_one_gpu(strategy: str) -> None:
     """All their hooks run on one autograd thread: whoever waited there would wait for ever."""
 
@@ -106,7 +125,7 @@ def test_eight_virtual_workers_share_one_gpu(strategy: str) -> None:
 
     rows = laconic.simulate(body, 8, Network.flat(8, 1e9, 5e-5), Compute(0.01, 0.02)).results
     assert all(torch.equal(rows[0], row) for row in rows)
-    if "ef" not in strategy:
+    if strategy.startswith("bsp"):
         torch.testing.assert_close(rows[0], alone(), rtol=1e-4, atol=1e-5)
 
 
@@ -125,6 +144,51 @@ def alone() -> torch.Tensor:
         optimizer.step()
         optimizer.zero_grad()
     return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def trained_on(device: str, strategy: str) -> torch.Tensor:
+    """What eight virtual workers end with whose gradients are the same on every device."""
+
+    def body() -> torch.Tensor:
+        model = nn.Linear(300, 40, device=device)
+        torch.nn.init.zeros_(model.weight)
+        torch.nn.init.zeros_(model.bias)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model, optimizer = laconic.distribute(model, optimizer, strategy)
+        for step in range(4):
+            draw = torch.Generator().manual_seed(100 * step + laconic.rank())
+            x = torch.randn(1, 300, generator=draw).to(device)  # of one sample: products, and no sums
+            (model(x) * torch.arange(40.0, device=device)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
+
+    return laconic.simulate(body, 8, Network.flat(8, 1e9, 5e-5), Compute(0.01, 0.02)).results[0]
+
+
+@pytest.mark.parametrize("strategy", ["scaled_sign+ef", "qsgd+ef", "qsgd(norm=max)", "topk(0.05)+ef", "natural"])
+def test_cpu_and_gpu_say_the_same_bits(strategy: str) -> None:
+    """Payloads decide what comes out, and all that is rounded is rounded in an order that both have."""
+    assert torch.equal(trained_on("cuda", strategy), trained_on("cpu", strategy))
+
+
+def _by_gloo(rank: int, folder: str, strategy: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = net()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = laconic.distribute(model, optimizer, strategy)
+    torch.save(train(model, optimizer, 5), f"{folder}/{rank}")
+    laconic.undistribute(model, optimizer)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "ef_signsgd", "qsgd+ef", "topk(0.05)+ef"])
+def test_gloo_carries_tensors_of_a_gpu(strategy: str, tmp_path: Path) -> None:
+    """Two processes share the device, which NCCL does not allow."""
+    torch.multiprocessing.spawn(_by_gloo, (str(tmp_path), strategy), nprocs=2)
+    first, second = (torch.load(tmp_path / str(rank)) for rank in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 if __name__ == "__main__":

@@ -190,6 +190,7 @@ def test_digits_are_learned_through_all_phases() -> None:
     assert after.loss < 0.85 * before.loss
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_two_processes_and_two_virtual_workers_end_with_the_same_bits(pool: Pool) -> None:
     """Through all phases, with training inside the backward pass."""
     strategy = "lgc(ratio=0.5, dense=1, learn=3, width=4)+ef"

@@ -30,9 +30,10 @@ def spread(runs: list[tuple[int, int]]) -> Tensor:
 
 
 def by_definition(said: Tensor) -> bytes:
-    """Five digits to a byte, and 2 to 14 bytes of zeros in one, as the paper writes it."""
+    """A digit from each of five stretches to a byte, and 2 to 14 bytes of zeros in one, as the paper writes it."""
     digits = [int(q) + 1 for q in said] + [1] * (-len(said) % 5)
-    quartic = [int("".join(map(str, digits[i : i + 5])), base=3) for i in range(0, len(digits), 5)]
+    stretch = len(digits) // 5
+    quartic = [int("".join(map(str, digits[j::stretch])), base=3) for j in range(stretch)]
     short: list[int] = []
     for byte, run in groupby(quartic):
         count = len(list(run))

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State, TensorSpec
 from laconic.compression.linear import PowerSGD, first_draw, orthogonal, sides
 from laconic.registry import knob, named_sentence, technique
@@ -40,9 +41,9 @@ class Alternating(PowerSGD):
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         matrix = x.reshape(len(x), -1).float()
         first = int(state["turn"]) % 2 == 0
-        still, moving, seen = ("q", "p", matrix) if first else ("p", "q", matrix.T)
+        still, moving, times = ("q", "p", kernels.left_products) if first else ("p", "q", kernels.right_products)
         basis = orthogonal(state[still])
-        own = seen @ basis
+        (own,) = times([matrix], [basis])
         mean = yield meet.mean(own.clone())
         products = [(f @ basis.T if first else basis @ f.T).view(x.shape).to(x.dtype) for f in (mean, own)]
         found = (mean != 0).any(dim=0) & mean.isfinite().all(dim=0)  # from nothing no later step would come back

@@ -66,6 +66,7 @@ class Outcome:
 
 
 Exchange = Generator[Request, Any, Outcome]
+Exchanges = Generator[Request, Any, list[Outcome]]
 REQUESTS: dict[Meets, tuple[type, ...]] = {
     "reduce": (Reduce,),
     "gather": (Gather, GatherRagged),
@@ -125,6 +126,11 @@ class Compressor(Technique):
     @abstractmethod
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         """Yield requests, receive their results, return the outcome. `x` and the state may be overwritten."""
+
+    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
+        """The same for all tensors of a message in one conversation, where that is faster than one for each and its
+        bytes are the same; None where it is not."""
+        return None
 
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         """With one neighbour alone, where it meets the others so: the result is how far the neighbour's tensor is from

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -46,6 +46,19 @@ class Codec(Compressor):
         """What was split."""
         return parts.reshape(-1)[: shape.numel()].view(shape)
 
+    @property
+    def lists(self) -> bool:
+        """Whether many tensors can be fed and averaged at once: `feed_all`, `means`."""
+        return False
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        """Encode each x + error, and leave in `error` what was not said and is finite; all flat, in one payload."""
+        raise NotImplementedError
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Of what such payloads, a row for each worker, say of tensors of these lengths."""
+        raise NotImplementedError
+
     @abstractmethod
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         """The bytes (uint8) for a float32 tensor, which stays as it is."""
@@ -60,6 +73,8 @@ class Codec(Compressor):
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
         """Encode x + error, and leave in `error` what was not said."""
+        if self.lists and error.is_contiguous():
+            return self.feed_all([x.reshape(-1)], [error.view(-1)], [meet])
         error += x
         payload = self.encode(error, meet)
         error -= self.decode(payload, error.shape, meet)
@@ -74,6 +89,8 @@ class Codec(Compressor):
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         """Of what everybody's payloads say, added up in the order of ranks."""
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
+        if self.lists:
+            return self.means(rows, [like.numel()])[0].view(like.shape)
         total = torch.full_like(like, self.left_out)
         for row in rows:
             self.add(total, row, meet)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State, TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -73,7 +75,22 @@ class Remembering(Keeping):
         error = state["error"]
         payload = codec.feed(x, error, meet)
         mean = yield from codec.average(payload, x, meet)
-        return Outcome(mean, {"error": _finite(error)})
+        return Outcome(mean, {"error": finite(error)})
+
+    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
+        codec = self.inner
+        if not isinstance(codec, Codec) or not codec.lists or not all(map(self._is_plain, xs)):
+            return None
+        return self._fused_all(codec, xs, states, meets)
+
+    def _fused_all(
+        self, codec: Codec, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]
+    ) -> Exchanges:
+        """All tensors in one launch, and in one message."""
+        errors = [state["error"].view(-1) for state in states]
+        rows = yield meets[0].gather(codec.feed_all([x.reshape(-1) for x in xs], errors, meets))
+        means = codec.means(rows, [x.numel() for x in xs])
+        return [Outcome(mean.view(x.shape), state) for mean, x, state in zip(means, xs, states, strict=True)]
 
     def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         rate = meet.rate if self.how.inside else 1.0
@@ -84,7 +101,7 @@ class Remembering(Keeping):
         error = wanted - share * own.view_as(wanted)
         if self.how.low_pass < 1:
             error = before + self.how.low_pass * (error - before)
-        state = {"error": _finite(error), **within(said.state)}
+        state = {"error": finite(error), **within(said.state)}
         result = said.result * (share / rate) if rate else torch.zeros_like(said.result)
         return Outcome(result, state, share * own)
 
@@ -93,7 +110,3 @@ def counted(inner: Compressor, x: Tensor) -> float:
     """How much of what such a compressor says of such a tensor a memory takes for said."""
     omega = inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
     return 1.0 if omega <= 1 else 1 / (1 + omega)
-
-
-def _finite(error: Tensor) -> Tensor:
-    return error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State, Tenso
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.payload import pack, unpack
+from laconic.kernels.messages import WIDTHS
 from laconic.registry import knob, technique
 from laconic.worker import Meet, Meets, Reduce
 
@@ -55,18 +57,24 @@ class QSGD(Codec):
     def unit(self) -> int:
         return math.lcm(self.bucket, 8)
 
-    def scales(self, flat: Tensor) -> Tensor:
-        found = kernels.bucket_scales(flat, self.bucket, self.norm)
-        return found.sqrt() if self.norm == "l2" else found
+    @property
+    def lists(self) -> bool:
+        return not self.ragged and self.levels in WIDTHS
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_levels(xs, errors, self.bucket, self.levels, self.norm, [meet.key() for meet in meets])
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_levels(rows, lengths, self.bucket, self.levels)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
-        scales = self.scales(flat)
-        if self.bits == 4 and not self.ragged:
-            return pack(kernels.quantize_in_nibbles(flat, scales, self.bucket, self.levels, meet.key()), scales)
+        if self.lists:
+            return kernels.encode_levels([flat], None, self.bucket, self.levels, self.norm, [meet.key()])
+        scales = kernels.norms(flat, self.bucket, self.norm)
         codes = kernels.quantize(flat, scales, self.bucket, self.levels, meet.key())
         if self.ragged:
-            return pack(scales, elias.encode_signed(signed(codes.short(), self.levels)))
+            return pack(scales, elias.encode_signed(codes.short() - self.levels))
         return pack(bits.pack(codes, self.bits), scales)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
@@ -84,10 +92,10 @@ class QSGD(Codec):
         if self.ragged:
             scales, packed = unpack(payload, (torch.float32, buckets), (torch.uint8, -1))
             levels = elias.decode_signed(packed, n).float()
-            flat += levels * (1 / self.levels) * scales.repeat_interleave(self.bucket)[:n]
+            flat += levels * (scales * (1 / self.levels)).repeat_interleave(self.bucket)[:n]
             return
         packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.bits)), (torch.float32, buckets))
-        if self.bits == 4:
+        if self.levels == 7:
             kernels.add_levels_of_nibbles(flat, packed, scales, *how)
         else:
             kernels.add_levels(flat, bits.unpack(packed, self.bits, n), scales, *how)
@@ -99,11 +107,6 @@ class QSGD(Codec):
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         each = elias.length(self.levels + 1) + 1 if self.ragged else self.bits
         return bits.length(spec.numel, each) + 4 * -(-spec.numel // self.bucket)
-
-
-def signed(codes: Tensor, levels: int) -> Tensor:
-    """Levels on both sides of zero, from codes in which a negative one is written as `levels + 1` more."""
-    return torch.where(codes > levels, levels + 1 - codes, codes)
 
 
 @technique(
@@ -136,14 +139,13 @@ class TernGrad(Compressor):
         n, part = x.numel(), bits.part(x.numel(), meet.size)
         flat = clipped(x.reshape(-1).float(), self.clip)
         (scale,) = yield meet.max(flat.abs().max().view(1))
-        ternary = ternaries(flat, scale, meet.key())
-        digits = torch.nn.functional.pad(ternary + 1, (0, meet.size * part - n)).to(torch.uint8)
-        heard = yield meet.scatter(bits.pack(digits, 2).view(meet.size, -1))
-        total = torch.stack([bits.unpack(row, 2, part).long() for row in heard]).sum(dim=0)
-        told = yield meet.gather(bits.pack(total, bits.width(2 * meet.size)))
+        digits = kernels.encode_ternaries(flat, scale, meet.key(), meet.size * part)
+        sent = kernels.ternaries_of(digits, scale, n)
+        heard = yield meet.scatter(digits.view(meet.size, -1))
+        told = yield meet.gather(bits.pack(kernels.sum_of_digits(heard, part), bits.width(2 * meet.size)))
         sums = torch.cat([bits.unpack(row, bits.width(2 * meet.size), part).long() for row in told])[:n] - meet.size
         mean = sums.float() * (scale / meet.size)
-        return Outcome(mean.view(x.shape).to(x.dtype), state, (ternary * scale).view(x.shape).to(x.dtype))
+        return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
@@ -155,11 +157,6 @@ class TernGrad(Compressor):
             ("scatter", size * bits.length(part, 2)),
             ("gather", bits.length(part, bits.width(2 * size))),
         )
-
-
-def ternaries(flat: Tensor, scale: Tensor, key: int) -> Tensor:
-    """-1, 0 or 1, at random so that `scale` times it is right in the mean."""
-    return signed(kernels.quantize(flat, scale.view(1), max(1, flat.numel()), 1, key).to(torch.int8), 1)
 
 
 def clipped(flat: Tensor, deviations: float) -> Tensor:
@@ -186,17 +183,21 @@ class Natural(Codec):
     exponent become zero, the largest exponent is not raised, and what is not finite becomes infinite.
     """
 
+    @property
+    def lists(self) -> bool:
+        return True
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_natural(xs, errors, [meet.key() for meet in meets])
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_natural(rows, lengths)
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        pattern = x.reshape(-1).contiguous().view(torch.int32).long()
-        draws = kernels.integers(meet.key(), 0, x.numel(), x.device) >> 1  # 23 bits, as many as a mantissa has
-        exponent, mantissa = (pattern >> 23) & 0xFF, pattern & 0x7FFFFF
-        raised = (draws < mantissa) & (exponent > 0) & (exponent < 254)
-        return bits.pack(((pattern < 0).long() << 8) | (exponent + raised), 9)
+        return kernels.encode_natural([x.reshape(-1)], None, [meet.key()])
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        codes = bits.unpack(payload, 9, shape.numel()).long()
-        pattern = ((codes & 0xFF) << 23) - ((codes >> 8) << 31)
-        return pattern.to(torch.int32).view(torch.float32).view(shape)
+        return kernels.decode_natural(payload, shape.numel()).view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         return 1 / 8

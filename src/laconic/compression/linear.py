@@ -8,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.worker import Meet
-
-_ROUNDING = 1e-6  # the share of a column below which what is left of it is noise
 
 
 @technique(
@@ -49,8 +48,8 @@ class PowerSGD(Compressor):
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         matrix = x.reshape(len(x), -1).float()
-        p = orthogonal((yield meet.mean(matrix @ state["q"])))
-        q = yield meet.mean(matrix.T @ p)
+        p = orthogonal((yield meet.mean(kernels.left_products([matrix], [state["q"]])[0])))
+        q = yield meet.mean(kernels.right_products([matrix], [p])[0])
         found = (q != 0).any(dim=0) & q.isfinite().all(dim=0)  # from nothing no later step would come back
         return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": torch.where(found, q, state["q"])})
 
@@ -70,13 +69,5 @@ def first_draw(spec: TensorSpec) -> torch.Generator:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Gram–Schmidt, column by column, and a second time against what rounding left of the others; a column that is
-    nothing but rounding becomes nothing."""
-    columns: list[Tensor] = []
-    for column in matrix.T:
-        whole = column.norm()
-        for other in columns * 2:
-            column = column - (other @ column) * other
-        rest = column.norm()
-        columns.append(torch.where(rest > _ROUNDING * whole, column / rest, 0.0))
-    return torch.stack(columns, dim=1)
+    """The same columns made orthonormal, from the first on; one that is nothing but rounding becomes nothing."""
+    return kernels.orthogonalised([matrix])[0]

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
 from laconic.compression.linear import first_draw, orthogonal, sides
 from laconic.errors import StrategyError
@@ -61,9 +62,9 @@ class PowerGossip(Compressor):
         difference = torch.zeros_like(x)
         if turn:
             matrix = x.reshape(len(x), -1)
-            still, moving, seen = ("q", "p", matrix) if turn % 2 else ("p", "q", matrix.T)
+            still, moving, times = ("q", "p", kernels.left_products) if turn % 2 else ("p", "q", kernels.right_products)
             factors[still] = orthogonal(factors[still])
-            own = seen @ factors[still]
+            (own,) = times([matrix], [factors[still]])
             other = yield meet.swap(own.clone())
             factors[moving] = other - own if meet.rank < meet.other else own - other
             product = (factors["p"] @ factors["q"].T).view(x.shape)

@@ -17,6 +17,7 @@ from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
+from laconic.kernels.reference.rotation import rotated_length
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -96,7 +97,7 @@ class Rotated(KLevel):
             raise StrategyError("suresh_rotated cannot round to a single level; write levels=2, or 0 for no rounding")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        z = rotate(x.reshape(-1), meet.key("signs", shared=True))
+        z = kernels.rotate(x.reshape(-1), meet.key("signs", shared=True))
         return self._write(z, meet) if self.levels else pack(z)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
@@ -108,44 +109,16 @@ class Rotated(KLevel):
         return self._turned_back(mean, like.shape, meet)
 
     def _rotated(self, payload: Tensor, shape: torch.Size) -> Tensor:
-        n = _power(shape.numel())
+        n = rotated_length(shape.numel())
         return self._read(payload, n) if self.levels else unpack(payload, (torch.float32, n))[0]
 
     def _turned_back(self, z: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        return turned_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
+        return kernels.turned_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         """In the mean over rotations (the paper's theorem 3)."""
-        return (2 * math.log(_power(spec.numel)) + 2) / (self.levels - 1) ** 2 if self.levels else 0.0
+        return (2 * math.log(rotated_length(spec.numel)) + 2) / (self.levels - 1) ** 2 if self.levels else 0.0
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        n = _power(spec.numel)
+        n = rotated_length(spec.numel)
         return bits.length(n, self._bits) + 8 if self.levels else 4 * n
-
-
-def _power(numel: int) -> int:
-    return 1 << max(0, numel - 1).bit_length()
-
-
-def rotate(x: Tensor, key: int) -> Tensor:
-    """Random signs, then the transform."""
-    padded = torch.nn.functional.pad(x, (0, _power(x.numel()) - x.numel()))
-    return hadamard(padded * signs(key, padded.numel(), x.device))
-
-
-def turned_back(z: Tensor, key: int) -> Tensor:
-    return hadamard(z) * signs(key, z.numel(), z.device)
-
-
-def signs(key: int, count: int, device: torch.device) -> Tensor:
-    return (kernels.integers(key, 0, count, device) & 1).float() * 2 - 1
-
-
-def hadamard(x: Tensor) -> Tensor:
-    """The orthonormal Walsh–Hadamard transform of a vector whose length is a power of two; its own inverse."""
-    n, width = x.numel(), 1
-    while width < n:
-        pairs = x.view(-1, 2, width)
-        x = torch.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], dim=1).view(-1)
-        width *= 2
-    return torch.mul(x, n**-0.5)

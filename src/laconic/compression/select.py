@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -71,6 +72,14 @@ class Selector(Codec):
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
         """Places in a flat tensor."""
 
+    def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> float | Tensor | None:
+        """The least magnitude of x + error that is chosen, where one can be told before the sum is made."""
+        return None
+
+    def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
+        """Which of those that are not less are said, in ascending order, where not all are."""
+        return None
+
     def contraction(self, spec: TensorSpec) -> float | None:
         return self.count(spec.numel) / spec.numel
 
@@ -116,6 +125,9 @@ class Selector(Codec):
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
         return Selected(self).feed(x, error, meet)
 
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+        return Selected(self).average(payload, like, meet)
+
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return Selected(self).payload_bytes(spec, size)
 
@@ -140,11 +152,25 @@ class Selected(Codec):
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
         """Only what was said of the chosen places leaves the memory."""
+        if isinstance(self.values, Raw) and x.dtype == error.dtype == torch.float32:
+            least = self.selector.least(x.reshape(-1), error.view(-1), meet)
+            if least is not None:
+                return self._feed_passing(x.reshape(-1), error.view(-1), least, meet)
         error += x
         flat = error.view(-1)
         payload, places, values = self._say(flat, meet)
         flat[places] -= self.values.decode(values, places.shape, meet)
         return payload
+
+    def _feed_passing(self, x: Tensor, error: Tensor, least: float | Tensor, meet: Meet) -> Tensor:
+        """In one pass over both; what passes and is not said goes back."""
+        places, values = kernels.feed_selected(x, error, least)
+        kept = self.selector.kept(places, values, x.numel())
+        if kept is not None:
+            error[places] = values
+            places, values = places[kept], values[kept]
+            error[places] -= values
+        return self._written(places, self.values.encode(values, meet), x.numel())
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         dense = torch.full(shape, self.left_out, device=payload.device)
@@ -157,10 +183,24 @@ class Selected(Codec):
 
     def read(self, payload: Tensor, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
         """Places and values of a message."""
-        k, rest = self.selector.count(numel), payload
-        if self.selector.varies:
-            k, rest = int(payload[:4].clone().view(torch.int32)), payload[4:]
-        places, written = self.selector.read_places(rest, k, numel, meet)
+        return self._read(payload, self._counts([payload], numel)[0], numel, meet)
+
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+        rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
+        counts, numel = self._counts(rows, like.numel()), like.numel()
+        said = [self._read(row, k, numel, meet) for row, k in zip(rows, counts, strict=True)]
+        mean = kernels.mean_of_sparse([p for p, _ in said], [v for _, v in said], numel, self.left_out)
+        return mean.view(like.shape)
+
+    def _counts(self, payloads: Sequence[Tensor], numel: int) -> list[int]:
+        """How many places each message says, heard all at once."""
+        if not self.selector.varies:
+            return [self.selector.count(numel)] * len(payloads)
+        heads: list[int] = torch.cat([payload[:4] for payload in payloads]).view(torch.int32).tolist()
+        return heads
+
+    def _read(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        places, written = self.selector.read_places(payload[4 * self.selector.varies :], k, numel, meet)
         return places, self.values.decode(written, places.shape, meet)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -180,6 +220,8 @@ class Selected(Codec):
     def _say(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)
         values = self.values.encode(flat[places], meet)
-        head = [torch.tensor([len(places)], dtype=torch.int32, device=flat.device)] if self.selector.varies else []
-        written = self.selector.write_places(places, flat.numel())
-        return pack(*head, written, values), places, values
+        return self._written(places, values, flat.numel()), places, values
+
+    def _written(self, places: Tensor, values: Tensor, numel: int) -> Tensor:
+        head = [torch.tensor([len(places)], dtype=torch.int32, device=places.device)] if self.selector.varies else []
+        return pack(*head, self.selector.write_places(places, numel), values)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,18 +45,14 @@ class SignSGD(Compressor):
         return "signs without a scale are no contraction, so that the memory would grow for ever; write ef_signsgd"
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        flat, part = x.reshape(-1).float(), bits.part(x.numel(), meet.size)
-        padded = torch.nn.functional.pad(flat, (0, meet.size * part - flat.numel()))
-        ballots = kernels.pack_signs(padded).view(meet.size, part // 8)
+        n, part = x.numel(), bits.part(x.numel(), meet.size)
+        said = kernels.pack_signs(x.reshape(-1).float())
+        sent = kernels.signs_of(said, n).view(x.shape).to(x.dtype)
+        ballots = torch.nn.functional.pad(said, (0, meet.size * part // 8 - said.numel())).view(meet.size, -1)
         heard = yield meet.scatter(ballots)
-        votes = torch.zeros(part, device=x.device)
-        for ballot in heard:
-            kernels.add_signs(votes, ballot, votes.new_ones(()))
-        told = yield meet.gather(kernels.pack_signs(votes))
-        verdict = torch.zeros(meet.size * part, device=x.device)
-        kernels.add_signs(verdict, told.reshape(-1), verdict.new_ones(()))
-        result = verdict[: flat.numel()].view(x.shape).to(x.dtype)
-        return Outcome(result, state, sent=torch.where(x >= 0, 1.0, -1.0).to(x.dtype))
+        told = yield meet.gather(kernels.vote(heard))
+        result = kernels.signs_of(told.reshape(-1), n).view(x.shape).to(x.dtype)
+        return Outcome(result, state, sent)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
@@ -88,12 +85,18 @@ class ScaledSign(Codec):
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
-        scale = kernels.bucket_scales(flat, flat.numel(), "l1") / flat.numel()
-        return pack(kernels.pack_signs(flat), scale)
+        total = kernels.bucket_scales(flat, flat.numel(), "l1")
+        return pack(kernels.pack_signs(flat), total / torch.full_like(total, flat.numel()))
 
-    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
-        said, scale = kernels.feed_signs(x.reshape(-1), error.view(-1))
-        return pack(said, scale.view(1))
+    @property
+    def lists(self) -> bool:
+        return True
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_signs(xs, errors)
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_signs(rows, lengths)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         total = torch.zeros(shape, device=payload.device)
@@ -164,25 +167,37 @@ class OneBit(Codec):
             return super().join(parts, shape)
         return parts.transpose(0, 1).reshape(parts.shape[1], -1)[:, :columns].reshape(shape)
 
+    @property
+    def lists(self) -> bool:
+        return self.per == "tensor"
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_columns(xs, errors, [1] * len(xs))
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_columns(rows, [(n, 1) for n in lengths])
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        matrix = x.reshape(-1, self.columns(x.shape))
-        high = (matrix >= 0).to(x.dtype)
-        pairs = torch.stack([_mean(matrix, 1 - high), _mean(matrix, high)])
-        return pack(kernels.pack_signs(matrix.reshape(-1)), pairs)
+        return kernels.encode_columns([x.reshape(-1)], None, [self.columns(x.shape)])
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        if not error.is_contiguous():
+            return super().feed(x, error, meet)
+        return kernels.encode_columns([x.reshape(-1)], [error.view(-1)], [self.columns(x.shape)])
+
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+        rows = yield meet.gather(payload)
+        return self._mean(rows, like.shape)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        columns, n = self.columns(shape), shape.numel()
-        said, pairs = unpack(payload, (torch.uint8, bits.length(n, 1)), (torch.float32, 2 * columns))
-        low, high = pairs.view(2, columns)
-        return torch.where(bits.unpack(said, 1, n).view(-1, columns).bool(), high, low).view(shape)
+        return self._mean(payload.view(1, -1), shape)
+
+    def _mean(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        columns = self.columns(shape)
+        return kernels.mean_of_columns(rows, [(shape.numel() // columns, columns)])[0].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return bits.length(spec.numel, 1) + 8 * self.columns(torch.Size(spec.shape))
-
-
-def _mean(matrix: Tensor, weight: Tensor) -> Tensor:
-    """Of each column, over the rows that count; zero where none does."""
-    return (matrix * weight).sum(dim=0) / weight.sum(dim=0).clamp(min=1)
 
 
 named_sentence(

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Contraction, Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
-from laconic.compression.select import Selector, drawn, sample, share_of
+from laconic.compression.select import Selector, drawn, share_of
 from laconic.registry import knob, named_sentence, technique
 from laconic.worker import Meet, Meets
 
@@ -52,29 +52,34 @@ class TopK(Selector):
         return None if self.varies else super().contraction(spec)
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
-        if self.varies and not x.sum().isnan():
-            return kernels.select(x, self.sampled(x, meet))[0][: self.most(x.numel())]
-        return largest(x, self.count(x.numel()))
+        least = self.least(x, None, meet)
+        if least is None:
+            return largest(x, self.count(x.numel()))
+        places, values = kernels.passing(x, least)
+        kept = self.kept(places, values, x.numel())
+        return places if kept is None else places[kept]
+
+    def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor | None:
+        return self.estimate(x, error, meet) if self.varies else None
+
+    def estimate(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor:
+        """Of the k-th largest magnitude of x + error, above zero."""
+        looked = max(math.ceil(_SAMPLE * x.numel()), math.ceil(_PASSING / self.ratio))
+        return kernels.sampled_limit(x, error, looked, self.count(min(looked, x.numel())), meet.key("sample"))
+
+    def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
+        if len(places) <= self.most(numel):
+            return None
+        if values.isnan().any():  # which must be said
+            return largest(values, self.most(numel))
+        return torch.arange(self.most(numel), device=places.device)
 
     def sampled(self, x: Tensor, meet: Meet) -> float:
-        """An estimate of the k-th largest magnitude, above zero."""
-        n = x.numel()
-        looked = max(math.ceil(_SAMPLE * n), math.ceil(_PASSING / self.ratio))
-        if looked < n:
-            x = sample(x, looked, meet.key("sample"))
-        least = x.abs().topk(self.count(x.numel()), sorted=False).values.min()
-        return max(float(least), torch.finfo(torch.float32).tiny)
+        """The estimate for a tensor alone, as a plain number."""
+        return float(self.estimate(x, None, meet))
 
 
-def largest(x: Tensor, k: int) -> Tensor:
-    """The places of the k largest magnitudes in ascending order; of those at the limit, the first."""
-    if k >= x.numel():
-        return torch.arange(x.numel(), device=x.device)
-    size = torch.where(x.isnan(), torch.inf, x.abs())
-    least = size.kthvalue(x.numel() - k + 1).values if x.numel() < 4096 else size.topk(k, sorted=False).values.min()
-    above = torch.nonzero(size > least).view(-1)
-    at = torch.nonzero(size == least).view(-1)[: k - above.numel()]
-    return torch.cat([above, at]).sort().values
+largest = kernels.largest
 
 
 @technique(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import trits
-from laconic.compression.payload import pack
 from laconic.registry import knob, technique
 from laconic.worker import Meet
 
@@ -29,7 +30,8 @@ class ThreeLC(Codec):
 
     A larger `sparsity` makes more zeros, and leaves more to the memory it needs (three_lc+ef). Small tensors go dense.
     A tensor with a value that is not finite is not finite. The paper's server answers in the same code, with a memory
-    of its own: three_lc(runs=false)+two_hop(memory=true)+ef, as two hops take messages of a known length only.
+    of its own: three_lc(runs=false)+two_hop(memory=true)+ef, as two hops take messages of a known length only. Runs are
+    shortened on the CPU, wherever the tensor is: on GPUs runs=false is many times faster.
     """
 
     cost: ClassVar[str] = "reduce"
@@ -44,15 +46,31 @@ class ThreeLC(Codec):
     def accepts(self, spec: TensorSpec) -> bool:
         return spec.dtype.is_floating_point and spec.numel >= self.least
 
+    @property
+    def lists(self) -> bool:
+        return not self.runs
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_trits(xs, errors, self.sparsity)
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_trits(rows, lengths)
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        most = self.sparsity * x.abs().max()
-        said = trits.pack(torch.where(x.abs() >= most / 2, x.sign(), 0.0).to(torch.int8))
-        return pack(most.view(1), trits.shorten(said) if self.runs else said)
+        return self._shortened(kernels.encode_trits([x.reshape(-1)], None, self.sparsity))
+
+    def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
+        if not error.is_contiguous():
+            return super().feed(x, error, meet)
+        return self._shortened(kernels.encode_trits([x.reshape(-1)], [error.view(-1)], self.sparsity))
+
+    def _shortened(self, payload: Tensor) -> Tensor:
+        return torch.cat([payload[:4], trits.shorten(payload[4:])]) if self.runs else payload
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        most, said = payload[:4].clone().view(torch.float32), payload[4:]
-        digits = trits.unpack(trits.lengthen(said) if self.runs else said, shape.numel())
-        return (digits.float() * most).view(shape)
+        if self.runs:
+            payload = torch.cat([payload[:4], trits.lengthen(payload[4:])])
+        return self.means(payload.view(1, -1), [shape.numel()])[0].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 4 + trits.length(spec.numel)

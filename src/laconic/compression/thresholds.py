@@ -24,9 +24,7 @@ from laconic.worker import Meet, Meets
 
 def passing(x: Tensor, limit: float) -> Tensor:
     """Places of a flat tensor whose magnitude is at least the limit, in order; also of what is not a number."""
-    if x.sum().isnan():
-        return torch.nonzero(~(x.abs() < limit)).view(-1)
-    return kernels.select(x, limit)[0]
+    return kernels.passing(x, limit)[0]
 
 
 def above(threshold: float) -> float:
@@ -66,7 +64,10 @@ class HardThreshold(Selector):
         return None  # the error has an absolute bound, n·limit²
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
-        return passing(x, 0.5 / math.sqrt(self.count(x.numel())) if self.limit is None else self.limit)
+        return passing(x, self.least(x, None, meet))
+
+    def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> float:
+        return 0.5 / math.sqrt(self.count(x.numel())) if self.limit is None else self.limit
 
 
 @technique(

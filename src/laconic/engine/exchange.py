@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.base import Carrying
-from laconic.compression.base import Exchange, Outcome
+from laconic.compression.base import Exchange, Exchanges
 from laconic.worker import Gather, GatherRagged, Handle, Pass, Reduce, Request, Scatter, Swap
 
 Journey = Generator[list[Handle], list[Any], Any]
@@ -99,7 +99,7 @@ def journey(carrying: Carrying) -> Journey:
         (answer,) = yield [handle]
 
 
-def confer(exchanges: Sequence[Exchange], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, list[Outcome]]:
+def confer(exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, Any]:
     """Run several tensors' exchanges as one conversation: requests of a round that are alike share a message."""
     outcomes: list[Any] = [None] * len(exchanges)
     requests: dict[int, Request] = {}

@@ -1,163 +1,315 @@
 """The hot loops of compression: one definition each (`reference`), and faster bodies that give the same bits.
 
-On CPUs with Numba installed, contiguous float32 tensors take the compiled bodies of `cpu`; everything else is plain
-torch. Nothing here knows of compressors.
+On CPUs with Numba installed, contiguous float32 tensors take the compiled bodies of `cpu`; on GPUs with Triton, those
+of `gpu`, many tensors in one launch; everything else is plain torch. Nothing here knows of compressors.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from laconic.kernels import reference
-from laconic.kernels.draws import halves, integers, uniform
-from laconic.kernels.sums import BLOCK, rows_summed
+from laconic.kernels import codes, messages, reference
+from laconic.kernels.draws import integers, uniform
+from laconic.kernels.lists import TensorList
+from laconic.kernels.sums import rows_summed
 
 __all__ = [
+    "TensorList",
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
     "bucket_scales",
+    "decode_natural",
+    "encode_columns",
+    "encode_levels",
+    "encode_natural",
+    "encode_signs",
+    "encode_ternaries",
+    "encode_trits",
+    "feed_selected",
+    "feed_selected_each",
     "feed_signs",
+    "hadamard",
     "integers",
+    "largest",
+    "left_products",
+    "mean_of_columns",
+    "mean_of_levels",
+    "mean_of_natural",
+    "mean_of_signs",
+    "mean_of_sparse",
+    "mean_of_trits",
+    "norms",
+    "orthogonalised",
     "pack_numbers",
     "pack_signs",
+    "passing",
+    "passing_each",
     "quantize",
     "quantize_in_nibbles",
+    "right_products",
+    "rotate",
     "rows_summed",
+    "sampled_limit",
     "select",
+    "signs_of",
+    "sum_of_digits",
+    "ternaries_of",
+    "turned_back",
     "uniform",
     "unpack_numbers",
+    "vote",
 ]
 
-_LEAST = 4096  # elements below which calling a compiled body does not pay
-_FEW = 32  # the same where the reference takes many operations
+_FASTER = {"cpu": ("numba", "fast"), "cuda": ("triton", "gpu")}  # what bodies need, and the extra that brings it
 
 
 @cache
-def _cpu() -> Any:
-    try:
-        from laconic.kernels import cpu
-    except ImportError:
-        return None
-    return cpu
+def bodies(device: str) -> Any:
+    """Of all hot loops, for a kind of device: the reference's where there is no faster one."""
+    found = {name: getattr(reference, name) for name in reference.__all__}
+    if device in _FASTER:
+        package, extra = _FASTER[device]
+        try:
+            if device == "cpu":
+                from laconic.kernels import cpu as faster
+            else:
+                from laconic.kernels import gpu as faster  # type: ignore[no-redef]
+        except ImportError:
+            warnings.warn(
+                f"laconic compresses in plain torch on this {device} device, several times slower than it could: "
+                f"{package} is not installed (pip install 'laconic[{extra}]')",
+                stacklevel=2,
+            )
+        else:
+            found |= {name: getattr(faster, name) for name in faster.__all__}
+    return SimpleNamespace(**found)
 
 
-def _body(*tensors: Tensor) -> Any:
-    """The compiled bodies, if these tensors can take them."""
-    single = all(t.dtype == torch.float32 for t in tensors)
-    return _fitting(tensors[0].numel(), *tensors) if single else None
+def _of(x: Tensor) -> Any:
+    return bodies(x.device.type)
 
 
-def _fitting(count: int, *tensors: Tensor, least: int = _LEAST) -> Any:
-    fits = all(t.device.type == "cpu" and t.is_contiguous() for t in tensors)
-    return _cpu() if fits and count >= least else None
+def _lists(name: str, x: Tensor, *given: Any) -> Any:
+    """A whole list in one launch where there is such a body, or its tensors one after another."""
+    body = _of(x)
+    whole = getattr(body, name, None)
+    home = messages if hasattr(messages, name) else codes
+    return whole(*given) if whole is not None else getattr(home, name)(body, *given)
 
 
 def bucket_scales(x: Tensor, bucket: int, norm: str) -> Tensor:
-    body = _body(x)
-    if body is None or (norm != "max" and bucket % BLOCK and bucket < x.numel()):
-        return reference.bucket_scales(x, bucket, norm)
-    if norm == "max":
-        scales = torch.empty(-(-x.numel() // bucket))
-        body.run(body.bucket_maxima, x.numel(), bucket, x.view(torch.int32), bucket, scales.view(torch.int32))
-        return scales
-    sums = torch.empty(-(-x.numel() // BLOCK))
-    body.run(body.block_sums, x.numel(), BLOCK, x, 1 if norm == "l1" else 2, sums)
-    return rows_summed(reference.in_buckets(sums, -(-bucket // BLOCK)))
+    found: Tensor = _of(x).bucket_scales(x, bucket, norm)
+    return found
 
 
 def pack_signs(x: Tensor) -> Tensor:
-    body = _body(x)
-    if body is None:
-        return reference.pack_signs(x)
-    bits = torch.empty(-(-x.numel() // 8), dtype=torch.uint8)
-    body.run(body.pack_signs, x.numel(), 8, x, bits)
+    bits: Tensor = _of(x).pack_signs(x)
     return bits
 
 
 def add_signs(total: Tensor, bits: Tensor, scale: Tensor) -> None:
-    body = _body(total)
-    if body is None:
-        reference.add_signs(total, bits, scale)
-    else:
-        body.run(body.add_signs, total.numel(), 8, bits.contiguous(), scale, total)
+    _of(total).add_signs(total, bits, scale)
 
 
 def feed_signs(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    body = _body(x, error)
-    if body is None:
-        return reference.feed_signs(x, error)
-    sums = torch.empty(-(-x.numel() // BLOCK))
-    body.run(body.add_and_sum, x.numel(), BLOCK, x, error, sums)
-    scale = rows_summed(sums) / x.numel()
-    bits = torch.empty(-(-x.numel() // 8), dtype=torch.uint8)
-    body.run(body.pack_and_keep, x.numel(), 8, error, scale, bits)
-    return bits, scale
+    fed: tuple[Tensor, Tensor] = _of(x).feed_signs(x, error)
+    return fed
+
+
+def vote(rows: Tensor) -> Tensor:
+    bits: Tensor = _of(rows).vote(rows)
+    return bits
 
 
 def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
-    body = _body(x, scales)
-    if body is None:
-        return reference.quantize(x, scales, bucket, steps, key)
-    codes = torch.empty(x.numel(), dtype=torch.uint8)
-    body.run(body.levels, x.numel(), bucket, x, scales, bucket, steps, *map(np.uint32, halves(key)), codes)
+    codes: Tensor = _of(x).quantize(x, scales, bucket, steps, key)
     return codes
 
 
 def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
-    body = _body(x, scales)
-    if body is None or bucket % 2:
-        return reference.quantize_in_nibbles(x, scales, bucket, steps, key)
-    packed = torch.empty(-(-x.numel() // 2), dtype=torch.uint8)
-    halved = map(np.uint32, halves(key))
-    body.run(body.levels_in_nibbles, x.numel(), bucket, x, scales, bucket, steps, *halved, packed)
+    packed: Tensor = _of(x).quantize_in_nibbles(x, scales, bucket, steps, key)
     return packed
 
 
 def add_levels(total: Tensor, codes: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
-    body = _body(total, scales)
-    if body is None or not codes.is_contiguous():
-        reference.add_levels(total, codes, scales, bucket, steps)
-    else:
-        body.run(body.add_levels, total.numel(), bucket, codes, codes[:0], scales, bucket, steps, total)
+    _of(total).add_levels(total, codes, scales, bucket, steps)
 
 
 def add_levels_of_nibbles(total: Tensor, packed: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
-    body = _body(total, scales)
-    if body is None or bucket % 2 or not packed.is_contiguous():
-        reference.add_levels_of_nibbles(total, packed, scales, bucket, steps)
-    else:
-        body.run(body.add_levels, total.numel(), bucket, packed[:0], packed, scales, bucket, steps, total)
+    _of(total).add_levels_of_nibbles(total, packed, scales, bucket, steps)
 
 
-def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    body = _body(x)
-    return reference.select(x, threshold) if body is None else body.selected(x, threshold)
+def select(x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = _of(x).select(x, threshold)
+    return found
+
+
+def passing(x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = _lists("passing", x, x, threshold)
+    return found
+
+
+def feed_selected(x: Tensor, error: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = _lists("feed_selected", x, x, error, threshold)
+    return found
+
+
+def passing_each(xs: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor) -> list[tuple[Tensor, Tensor]]:
+    found: list[tuple[Tensor, Tensor]] = _lists("passing_each", xs[0], xs, thresholds)
+    return found
+
+
+def feed_selected_each(
+    xs: Sequence[Tensor], errors: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    found: list[tuple[Tensor, Tensor]] = _lists("feed_selected_each", xs[0], xs, errors, thresholds)
+    return found
+
+
+def sampled_limit(x: Tensor, error: Tensor | None, count: int, k: int, key: int) -> Tensor:
+    limit: Tensor = _of(x).sampled_limit(x, error, count, k, key)
+    return limit
+
+
+def largest(x: Tensor, k: int) -> Tensor:
+    places: Tensor = _of(x).largest(x, k)
+    return places
+
+
+def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
+    mean: Tensor = _of(values[0]).mean_of_sparse(places, values, n, left_out)
+    return mean
 
 
 def pack_numbers(codes: Tensor, bits: int) -> Tensor:
-    body = _fitting(codes.numel(), codes, least=_FEW)
-    if body is None:
-        return reference.pack_numbers(codes, bits)
-    packed = torch.empty(-(-codes.numel() * bits // 8), dtype=torch.uint8)
-    body.run(body.pack_numbers, codes.numel(), 8, codes, bits, packed)
+    packed: Tensor = _of(codes).pack_numbers(codes, bits)
     return packed
 
 
 def unpack_numbers(packed: Tensor, bits: int, count: int) -> Tensor:
-    body = _fitting(count, packed, least=_FEW)
-    if body is None:
-        return reference.unpack_numbers(packed, bits, count)
-    codes = torch.empty(count, dtype=torch.int64)
-    body.run(body.unpack_numbers, count, 8, packed, bits, codes)
+    codes: Tensor = _of(packed).unpack_numbers(packed, bits, count)
     return codes
 
 
+def encode_signs(xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
+    message: Tensor = _lists("encode_signs", xs[0], xs, errors)
+    return message
+
+
+def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_signs", rows, rows, lengths)
+    return means
+
+
+def encode_levels(
+    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, bucket: int, steps: int, norm: str, keys: Sequence[int]
+) -> Tensor:
+    message: Tensor = _lists("encode_levels", xs[0], xs, errors, bucket, steps, norm, keys)
+    return message
+
+
+def norms(x: Tensor, bucket: int, norm: str) -> Tensor:
+    return messages.norms(_of(x), x, bucket, norm)
+
+
+def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_levels", rows, rows, lengths, bucket, steps)
+    return means
+
+
+def encode_trits(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, sparsity: float) -> Tensor:
+    message: Tensor = _lists("encode_trits", xs[0], xs, errors, sparsity)
+    return message
+
+
+def mean_of_trits(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_trits", rows, rows, lengths)
+    return means
+
+
+def encode_columns(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, columns: Sequence[int]) -> Tensor:
+    message: Tensor = _lists("encode_columns", xs[0], xs, errors, columns)
+    return message
+
+
+def mean_of_columns(rows: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_columns", rows, rows, shapes)
+    return means
+
+
+def encode_natural(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: Sequence[int]) -> Tensor:
+    message: Tensor = _lists("encode_natural", xs[0], xs, errors, keys)
+    return message
+
+
+def decode_natural(packed: Tensor, count: int) -> Tensor:
+    said: Tensor = _lists("decode_natural", packed, packed, count)
+    return said
+
+
+def mean_of_natural(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_natural", rows, rows, lengths)
+    return means
+
+
+def encode_ternaries(x: Tensor, scale: Tensor, key: int, room: int) -> Tensor:
+    packed: Tensor = _lists("encode_ternaries", x, x, scale, key, room)
+    return packed
+
+
+def ternaries_of(packed: Tensor, scale: Tensor, count: int) -> Tensor:
+    said: Tensor = _of(packed).ternaries_of(packed, scale, count)
+    return said
+
+
+def sum_of_digits(rows: Tensor, count: int) -> Tensor:
+    total: Tensor = _of(rows).sum_of_digits(rows, count)
+    return total
+
+
+def signs_of(bits: Tensor, count: int) -> Tensor:
+    said: Tensor = _lists("signs_of", bits, bits, count)
+    return said
+
+
+def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
+    products: list[Tensor] = _of(matrices[0]).left_products(matrices, factors)
+    return products
+
+
+def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
+    products: list[Tensor] = _of(matrices[0]).right_products(matrices, factors)
+    return products
+
+
+def orthogonalised(factors: Sequence[Tensor]) -> list[Tensor]:
+    found: list[Tensor] = _of(factors[0]).orthogonalised(factors)
+    return found
+
+
+def hadamard(x: Tensor) -> Tensor:
+    z: Tensor = _of(x).hadamard(x)
+    return z
+
+
+def rotate(x: Tensor, key: int) -> Tensor:
+    z: Tensor = _of(x).rotate(x, key)
+    return z
+
+
+def turned_back(z: Tensor, key: int) -> Tensor:
+    x: Tensor = _of(z).turned_back(z, key)
+    return x
+
+
 for _name in __all__:
-    if _name not in ("integers", "rows_summed", "uniform"):
-        globals()[_name].__doc__ = getattr(reference, _name).__doc__
+    if _name not in ("TensorList", "integers", "rows_summed", "uniform"):
+        _home = next((home for home in (messages, codes, reference) if hasattr(home, _name)), None)
+        globals()[_name].__doc__ = getattr(_home, _name, None).__doc__

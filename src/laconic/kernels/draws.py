@@ -16,6 +16,7 @@ from torch import Tensor
 MASK = 0xFFFFFFFF
 FIRST, SECOND = 0x21F0AAAD, 0xD35A2D97
 SHIFTS = (16, 15, 15)
+STIRRING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 BITS = 24
 """Of a draw that are used: what a float32 holds exactly."""
 
@@ -27,8 +28,8 @@ def key_of(place: str) -> int:
 
 def halves(key: int) -> tuple[int, int]:
     """A 64-bit key as the two numbers that kernels take, stirred so that keys that are near are not alike."""
-    key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
-    key = (key ^ (key >> 27)) * 0x94D049BB133111EB & (1 << 64) - 1
+    for shift, factor in STIRRING:
+        key = (key ^ (key >> shift)) * factor & (1 << 64) - 1
     key ^= key >> 31
     return key & MASK, key >> 32
 

@@ -1,4 +1,7 @@
-"""Five ternary digits to a byte (base 243), and runs of bytes that say five zeros (Lim et al., 3LC, MLSys 2019)."""
+"""Five ternary digits to a byte (base 243), and runs of bytes that say five zeros (Lim et al., 3LC, MLSys 2019).
+
+A tensor is cut into five stretches of one length, and a byte joins one digit of each: 81·p0 + 27·p1 + 9·p2 + 3·p3 + p4.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_WEIGHTS = (81, 27, 9, 3, 1)
+from laconic.kernels.reference.trits import pack_trits, unpack_trits
+
 _ZEROS = 121  # five digits that mean zero
 _RUN, _LONGEST = 243, 14  # the first byte that stands for a run of two, and how many one byte may stand for
 
@@ -18,15 +22,12 @@ def length(count: int) -> int:
 
 def pack(trits: Tensor) -> Tensor:
     """Digits -1, 0, 1."""
-    digits = torch.nn.functional.pad(trits.reshape(-1).to(torch.uint8) + 1, (0, -trits.numel() % 5), value=1)
-    weights = torch.tensor(_WEIGHTS, dtype=torch.uint8, device=trits.device)
-    return (digits.view(-1, 5) * weights).sum(dim=1, dtype=torch.uint8)
+    return pack_trits(trits.reshape(-1).to(torch.int8))
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
     """As int8."""
-    weights = torch.tensor(_WEIGHTS, dtype=torch.uint8, device=packed.device)
-    return (((packed[:, None] // weights) % 3).view(-1)[:count].to(torch.int8)) - 1
+    return unpack_trits(packed, count)
 
 
 def shorten(packed: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
-from laconic.kernels.sums import BLOCK, LANES
+from laconic.kernels.sums import BLOCK
 
 _PARALLEL = 1 << 20  # elements from which on it pays to wake other threads
 _compiled = numba.njit(nogil=True, cache=True)
@@ -74,54 +74,48 @@ def uniform(low, high, start, out):  # type: ignore[no-untyped-def]
         out[i] = _draw(start + i, low, high)
 
 
-@_compiled
-def _halved(lanes):  # type: ignore[no-untyped-def]
-    width = LANES
-    while width > 1:
-        width //= 2
+@_inlined
+def _summed(block):  # type: ignore[no-untyped-def]
+    """Of 1024 values, in the order of `sums`; they are overwritten."""
+    for width in (512, 256, 128):
         for j in range(width):
-            lanes[j] = lanes[j] + lanes[j + width]
-    return lanes[0]
+            block[j] += block[j + width]
+    for j in range(32):
+        block[j] = (block[4 * j] + block[4 * j + 2]) + (block[4 * j + 1] + block[4 * j + 3])
+    for width in (16, 8, 4, 2, 1):
+        for j in range(width):
+            block[j] += block[j + width]
+    return block[0]
 
 
 @_compiled
 def block_sums(x, power, sums, first, last):  # type: ignore[no-untyped-def]
     """The sum of |x| or of x² over each block of 1024 from `first` to `last`."""
-    lanes = np.empty(LANES, np.float32)
+    block = np.empty(BLOCK, np.float32)
     for b in range(first, last):
-        lanes[:] = 0
-        begin, end = b * BLOCK, min((b + 1) * BLOCK, x.size)
-        whole = begin + (end - begin) // LANES * LANES
+        begin, count = b * BLOCK, min(BLOCK, x.size - b * BLOCK)
         if power == 1:
-            for i in range(begin, whole, LANES):
-                for j in range(LANES):
-                    lanes[j] += abs(x[i + j])
+            for j in range(count):
+                block[j] = abs(x[begin + j])
         else:
-            for i in range(begin, whole, LANES):
-                for j in range(LANES):
-                    lanes[j] += x[i + j] * x[i + j]
-        for i in range(whole, end):
-            lanes[i - whole] += abs(x[i]) if power == 1 else x[i] * x[i]
-        sums[b] = _halved(lanes)
+            for j in range(count):
+                block[j] = x[begin + j] * x[begin + j]
+        block[count:] = 0
+        sums[b] = _summed(block)
 
 
 @_compiled
 def add_and_sum(x, error, sums, first, last):  # type: ignore[no-untyped-def]
     """error += x, and the sum of |error| over each block."""
-    lanes = np.empty(LANES, np.float32)
+    block = np.empty(BLOCK, np.float32)
     for b in range(first, last):
-        lanes[:] = 0
-        begin, end = b * BLOCK, min((b + 1) * BLOCK, x.size)
-        whole = begin + (end - begin) // LANES * LANES
-        for i in range(begin, whole, LANES):
-            for j in range(LANES):
-                v = error[i + j] + x[i + j]
-                error[i + j] = v
-                lanes[j] += abs(v)
-        for i in range(whole, end):
-            error[i] += x[i]
-            lanes[i - whole] += abs(error[i])
-        sums[b] = _halved(lanes)
+        begin, count = b * BLOCK, min(BLOCK, x.size - b * BLOCK)
+        for j in range(count):
+            v = error[begin + j] + x[begin + j]
+            error[begin + j] = v
+            block[j] = abs(v)
+        block[count:] = 0
+        sums[b] = _summed(block)
 
 
 @_compiled
@@ -168,7 +162,7 @@ def bucket_maxima(magnitudes, bucket, out, first, last):  # type: ignore[no-unty
 
 @_compiled
 def levels(x, scales, bucket, steps, low, high, out, first, last):  # type: ignore[no-untyped-def]
-    """|x|·steps/scale, rounded up with the probability of its fraction; where x is negative, `steps + 1` is added."""
+    """`steps` and the level with its sign: |x|·steps/scale, rounded up with the probability of its fraction."""
     for k in range(first, last):
         begin, end = k * bucket, min((k + 1) * bucket, x.size)
         _levels(x[begin:end], scales[k], steps, low, high, begin, out[begin:end])
@@ -191,36 +185,35 @@ def levels_in_nibbles(x, scales, bucket, steps, low, high, out, first, last):  #
 @_inlined
 def _levels(x, scale, steps, low, high, start, out):  # type: ignore[no-untyped-def]
     factor = np.float32(steps) / scale if scale > 0 else np.float32(0)
+    most = np.float32(steps)
     for i in range(x.size):
         draw = _draw(start + i, low, high)
         a = abs(x[i]) * factor
+        a = a if a < most else most  # also what is not a number
         whole = np.int32(a)
-        level = min(whole + np.int32(draw < a - np.float32(whole)), np.int32(steps))
-        out[i] = np.uint8(level + (np.int32(steps + 1) if x[i] < 0 else np.int32(0)))
+        level = whole + np.int32(draw < a - np.float32(whole))
+        out[i] = np.uint8(np.int32(steps) + (-level if x[i] < 0 else level))
 
 
 @_compiled
 def add_levels(codes, nibbles, scales, bucket, steps, total, first, last):  # type: ignore[no-untyped-def]
-    """total += level/steps of each bucket's scale, from a code in a byte or (where there is none) two."""
-    shares = np.empty(256, np.float32)
-    for code in range(256):
-        level = code if code <= steps else steps + 1 - code
-        shares[code] = np.float32(level) * np.float32(1 / steps)
+    """total += so many `steps`-ths of each bucket's scale, from a code in a byte or (where there is none) two."""
+    levels = np.arange(256).astype(np.float32) - np.float32(steps)
     for k in range(first, last):
-        scale = scales[k]
+        unit = scales[k] * np.float32(1 / steps)
         begin, end = k * bucket, min((k + 1) * bucket, total.size)
         if codes.size:
             for i in range(begin, end):
-                total[i] += shares[codes[i]] * scale
+                total[i] += levels[codes[i]] * unit
         else:
             whole = (end - begin) // 2
             at = begin // 2
             for j in range(whole):
                 byte = nibbles[at + j]
-                total[begin + 2 * j] += shares[byte & np.uint8(15)] * scale
-                total[begin + 2 * j + 1] += shares[byte >> np.uint8(4)] * scale
+                total[begin + 2 * j] += levels[byte & np.uint8(15)] * unit
+                total[begin + 2 * j + 1] += levels[byte >> np.uint8(4)] * unit
             if begin + 2 * whole < end:
-                total[end - 1] += shares[nibbles[at + whole] & np.uint8(15)] * scale
+                total[end - 1] += levels[nibbles[at + whole] & np.uint8(15)] * unit
 
 
 @_compiled

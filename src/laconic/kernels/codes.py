@@ -1,0 +1,109 @@
+"""Messages of small codes: as in `messages`, one tensor after another; a GPU makes and reads the same bytes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.kernels.messages import _means, as_bytes, finite
+from laconic.kernels.reference.columns import column_means, of_columns
+from laconic.kernels.reference.exponents import WIDTH, exponents_of, powers_of
+from laconic.kernels.reference.signs import unpack_signs
+from laconic.kernels.reference.ternaries import pack_ternaries
+from laconic.kernels.reference.trits import largest_trit, pack_trits, trits_of, unpack_trits
+
+
+def encode_trits(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, sparsity: float) -> Tensor:
+    """Of each v = x + error, or x where there is no memory: M, which is `sparsity` times the largest magnitude, then a
+    digit for each value, its sign where |v| is at least M/2, five to a byte (`pack_trits`). What M times the digit does
+    not say stays in `error`, where it is finite. A tensor with a value that is not finite is not finite."""
+    parts = []
+    for i, x in enumerate(xs):
+        v = x if errors is None else errors[i].add_(x)
+        most = largest_trit(v, sparsity)
+        digits = trits_of(v, most)
+        parts += [most.view(1).view(torch.uint8), pack_trits(digits)]
+        if errors is not None:
+            finite(v.sub_(digits.float() * most))
+    return torch.cat(parts)
+
+
+def mean_of_trits(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Of such messages, a row each, for tensors of these lengths: added up in the order of rows, then divided."""
+
+    def add(total: Tensor, part: Tensor) -> None:
+        digits = unpack_trits(part[4:], total.numel())
+        total += digits.float() * part[:4].clone().view(torch.float32)
+
+    return _means(rows, lengths, [4 + -(-n // 5) for n in lengths], add)
+
+
+def encode_columns(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, columns: Sequence[int]) -> Tensor:
+    """Of each v = x + error, or x where there is no memory, as a matrix of so many columns: its signs, and the means of
+    each column below zero and from zero on (`column_means`). What an element's mean does not say stays in
+    `error`, where it is finite."""
+    parts = []
+    for i, (x, width) in enumerate(zip(xs, columns, strict=True)):
+        v = (x if errors is None else errors[i].add_(x)).view(-1, width)
+        means = column_means(v)
+        parts += [body.pack_signs(v.view(-1)), as_bytes(means.view(-1))]
+        if errors is not None:
+            finite(v.sub_(of_columns(v >= 0, means)))
+    return torch.cat(parts)
+
+
+def mean_of_columns(body: Any, rows: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Of such messages, a row each, for matrices of these rows and columns, flat."""
+    lengths, widths = [r * c for r, c in shapes], iter([c for _, c in shapes for _ in rows])
+
+    def add(total: Tensor, part: Tensor) -> None:
+        n, width = total.numel(), next(widths)
+        bits, pairs = part.tensor_split([-(-n // 8)])
+        high = unpack_signs(bits, n).bool().view(-1, width)
+        total += of_columns(high, pairs.clone().view(torch.float32).view(2, width)).view(-1)
+
+    return _means(rows, lengths, [-(-r * c // 8) + 8 * c for r, c in shapes], add)
+
+
+def encode_natural(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: Sequence[int]) -> Tensor:
+    """Of each v = x + error, or x where there is no memory, the signs and powers of two beside the values, with the
+    tensor's own key (`exponents_of`): nine bits each without gaps, each tensor's from a whole byte on. What these do
+    not say stays in `error`, where it is finite."""
+    parts = []
+    for i, (x, key) in enumerate(zip(xs, keys, strict=True)):
+        v = x if errors is None else errors[i].add_(x)
+        said = exponents_of(v, key)
+        parts.append(body.pack_numbers(said, WIDTH))
+        if errors is not None:
+            finite(v.sub_(powers_of(said)))
+    return torch.cat(parts)
+
+
+def decode_natural(body: Any, packed: Tensor, count: int) -> Tensor:
+    """What one tensor's bytes say."""
+    return powers_of(body.unpack_numbers(packed, WIDTH, count))
+
+
+def mean_of_natural(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Of such messages, a row each, for tensors of these lengths: added up in the order of rows, then divided."""
+
+    def add(total: Tensor, part: Tensor) -> None:
+        total += decode_natural(body, part, total.numel())
+
+    return _means(rows, lengths, [-(-n * WIDTH // 8) for n in lengths], add)
+
+
+def encode_ternaries(body: Any, x: Tensor, scale: Tensor, key: int, room: int) -> Tensor:
+    """-1, 0 or 1, at random so that `scale` times it is right in the mean: one more in two bits each (`quantize` with
+    one level); zeros behind, up to so many, a multiple of four."""
+    return pack_ternaries(body.quantize(x, scale.view(1), max(1, x.numel()), 1, key), room)
+
+
+def signs_of(body: Any, bits: Tensor, count: int) -> Tensor:
+    """1 where the bit is 1, -1 where it is 0, for the first so many."""
+    said = torch.zeros(count, device=bits.device)
+    body.add_signs(said, bits, said.new_ones(()))
+    return said

@@ -1,0 +1,85 @@
+"""Lists of tensors for one launch: which tile belongs to which tensor, and where everything lies.
+
+Tables are made of whole numbers alone and kept, since a bucket's tensors stay where they are for a whole run. They are
+used on whatever stream asks next: what makes one waits for its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.kernels.lists import listed
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What `parts.located` is given, and how many programs there are."""
+
+    tiles: Any
+    firsts: Any
+    lengths: Any
+    count: int
+    listed: bool
+
+    @property
+    def place(self) -> tuple[Any, Any, Any]:
+        return self.tiles, self.firsts, self.lengths
+
+
+@lru_cache(4096)
+def table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+@lru_cache(4096)
+def tiled(lengths: tuple[int, ...], tile: int, device: torch.device) -> Tiles:
+    """Tiles of so many elements, the last of each tensor shorter."""
+    counts = [-(-n // tile) for n in lengths]
+    if len(lengths) == 1:
+        return Tiles(0, 0, lengths[0], counts[0], False)
+    tiles = torch.repeat_interleave(torch.tensor(counts)).to(device=device, dtype=torch.int32)
+    firsts = table((0, *accumulate(counts[:-1])), torch.int32, device)
+    return Tiles(tiles, firsts, table(lengths, torch.int64, device), sum(counts), True)
+
+
+def starts(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Where each begins if they lie one behind another, and where the last one ends."""
+    return (0, *accumulate(lengths))
+
+
+def pointers(tensors: Sequence[Tensor]) -> tuple[Any, bool]:
+    """The tensor itself, or a table of where each begins; and whether all begin at a multiple of 16 bytes."""
+    if len(tensors) == 1:
+        return tensors[0], True  # Triton looks itself
+    tensors = listed(tensors)
+    return table(tensors.places, torch.int64, tensors[0].device), tensors.aligned
+
+
+def keys_of(keys: Sequence[int], device: torch.device) -> Any:
+    """Each tensor's key as `parts.key_of` takes it: the number itself, or a table, which changes with every step and is
+    copied without waiting."""
+    signed = [key - (key >> 63 << 64) for key in keys]
+    if len(signed) == 1:
+        return signed[0]
+    return torch.tensor(signed, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def outputs(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Room for float32 tensors of these lengths, and where in it each begins."""
+    begins = starts([-(-n // 4) * 4 for n in lengths])
+    return torch.empty(begins[-1], device=device), table(begins[:-1], torch.int64, device)
+
+
+def views(room: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """The tensors in such a room."""
+    if not any(n % 4 for n in lengths):
+        return list(room.split(list(lengths)))
+    parts = room.split([size for n in lengths for size in (n, -n % 4)])
+    return list(parts[::2])

@@ -1,0 +1,183 @@
+"""The mean of many workers' messages without making any of their tensors: codes are unpacked and added in registers.
+
+Reads every message once and writes the mean: 4 + N·b/8 bytes an element for N workers and codes of b bits. A thread
+takes eight neighbouring codes as one whole number of 8·b bits and keeps a sum for each, so that nothing changes place
+between threads before the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from laconic.kernels import messages, reference
+from laconic.kernels.gpu.lists import Tiles, outputs, starts, table, tiled, views
+from laconic.kernels.gpu.parts import INTERPRETED, located, stored
+from laconic.kernels.gpu.suits import averaged, unrolled
+
+_TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: what was fastest
+MAGIC = tl.constexpr(1.5 * 2**23)
+MAGIC_BITS = tl.constexpr(0x4B400000)
+
+
+@triton.jit
+def _eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr):
+    """Eight codes each, as whole numbers; zeros from byte `rest` on."""
+    kind: tl.constexpr = tl.uint8 if BITS == 1 else tl.uint16 if BITS == 2 else tl.uint32 if BITS == 4 else tl.uint64
+    j = tl.arange(0, COUNT)
+    if ALIGNED and not MASKED:
+        eight = tl.load(pointer.to(tl.pointer_type(kind)) + j)
+    else:
+        eight = tl.zeros([COUNT], kind)
+        for k in tl.static_range(BITS):
+            byte = tl.load(pointer + BITS * j + k, mask=BITS * j + k < rest, other=0)
+            eight |= byte.to(kind) << (8 * k)
+    return eight if BITS == 8 else eight.to(tl.uint32)
+
+
+@triton.jit
+def _scales(pointer, ALIGNED: tl.constexpr):
+    """The float32 in four bytes, wherever they begin."""
+    if ALIGNED:
+        return tl.load(pointer.to(tl.pointer_type(tl.float32)))
+    else:
+        word = tl.load(pointer).to(tl.uint32)
+        for k in tl.static_range(1, 4):
+            word |= tl.load(pointer + k).to(tl.uint32) << (8 * k)
+        return word.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _counted(part, byte: tl.constexpr):
+    """MAGIC plus the number in this byte, as a float: on a GPU one instruction that puts four bytes together."""
+    if INTERPRETED:
+        return (((part >> (8 * byte)) & 255) | MAGIC_BITS).to(tl.float32, bitcast=True)
+    else:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [part, tl.full([], MAGIC_BITS, tl.uint32), tl.full([], 0x7650 + byte, tl.uint32)],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+
+
+@triton.jit
+def _said(eight, k: tl.constexpr, scale, BITS: tl.constexpr, STEPS: tl.constexpr):
+    """What the k-th of eight codes says. Signs turn the scale's own sign bit; levels become floats without a
+    conversion, in the lowest bits of a number whose neighbours differ by one."""
+    if BITS == 1:
+        return ((eight << (31 - k) & 0x80000000) ^ scale).to(tl.float32, bitcast=True)
+    elif BITS == 8:
+        half = (eight >> 32).to(tl.uint32) if k >= 4 else eight.to(tl.uint32)
+        return (_counted(half, k % 4) - (MAGIC + STEPS)) * scale
+    else:
+        EACH: tl.constexpr = 8 // BITS
+        part = (eight >> (BITS * (k % EACH))) & (((1 << BITS) - 1) * 0x01010101)
+        return (_counted(part, k // EACH) - (MAGIC + STEPS)) * scale
+
+
+@triton.jit
+def _add(totals, row, scales, rest, COUNT: tl.constexpr, BUCKET: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr,
+         ALIGNED: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+    """What one worker says, to each of the eight sums."""
+    eight = _eights(row, (rest * BITS + 7) // 8, COUNT, BITS, ALIGNED, MASKED)
+    if BITS == 1:
+        scale = (-_scales(scales, ALIGNED)).to(tl.uint32, bitcast=True)
+    else:
+        j = tl.arange(0, COUNT) * 8
+        if MASKED:
+            j = tl.where(j < rest, j, 0)
+        scale = _scales(scales + j // BUCKET * 4, ALIGNED) * (1 / STEPS)
+    t0, t1, t2, t3, t4, t5, t6, t7 = totals
+    t0 += _said(eight, 0, scale, BITS, STEPS)
+    t1 += _said(eight, 1, scale, BITS, STEPS)
+    t2 += _said(eight, 2, scale, BITS, STEPS)
+    t3 += _said(eight, 3, scale, BITS, STEPS)
+    t4 += _said(eight, 4, scale, BITS, STEPS)
+    t5 += _said(eight, 5, scale, BITS, STEPS)
+    t6 += _said(eight, 6, scale, BITS, STEPS)
+    t7 += _said(eight, 7, scale, BITS, STEPS)
+    return t0, t1, t2, t3, t4, t5, t6, t7
+
+
+@triton.jit
+def _mean(rows, stride, workers, scales, total, rest, TILE: tl.constexpr, BUCKET: tl.constexpr,
+          BITS: tl.constexpr, STEPS: tl.constexpr, WORKERS: tl.constexpr, ALIGNED: tl.constexpr,
+          MASKED: tl.constexpr):  # fmt: skip
+    COUNT: tl.constexpr = TILE // 8
+    zero = tl.zeros([COUNT], tl.float32)
+    totals = (zero, zero, zero, zero, zero, zero, zero, zero)
+    if WORKERS:
+        for r in tl.static_range(WORKERS):
+            at = r * stride.to(tl.int64)
+            totals = _add(totals, rows + at, scales + at, rest, COUNT, BUCKET, BITS, STEPS, ALIGNED, MASKED)
+    else:
+        for r in range(workers):
+            at = r * stride.to(tl.int64)
+            totals = _add(totals, rows + at, scales + at, rest, COUNT, BUCKET, BITS, STEPS, ALIGNED, MASKED)
+    t0, t1, t2, t3, t4, t5, t6, t7 = totals
+    even, odd = tl.join(tl.join(t0, t4), tl.join(t2, t6)), tl.join(tl.join(t1, t5), tl.join(t3, t7))
+    means = averaged(tl.reshape(tl.join(even, odd), [TILE]), workers, WORKERS)
+    stored(total, tl.arange(0, TILE), rest, means, MASKED)
+
+
+@triton.jit
+def _means(rows, stride, workers, codes_at, total, begins, place_0, place_1, place_2, TILE: tl.constexpr,
+           BUCKET: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, WORKERS: tl.constexpr, LISTED: tl.constexpr,
+           ALIGNED: tl.constexpr):  # fmt: skip
+    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
+    if LISTED:
+        rows += tl.load(codes_at + number)
+        total += tl.multiple_of(tl.load(begins + number), 4)
+    scales = rows + (n * BITS + 7) // 8
+    if BUCKET:
+        scales += base // BUCKET * 4
+    rows += base // 8 * BITS
+    total += base
+    if base + TILE <= n:
+        _mean(rows, stride, workers, scales, total, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
+              False)  # fmt: skip
+    else:
+        _mean(rows, stride, workers, scales, total, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
+              True)  # fmt: skip
+
+
+@lru_cache(1024)
+def _plan(
+    lengths: tuple[int, ...], bits: int, bucket: int, device: torch.device
+) -> tuple[Tiles, Tensor, tuple[int, ...], bool]:
+    """Tiles, where each tensor's part of a message begins, as a table and as numbers, and whether scales begin at
+    multiples of four."""
+    codes = [-(-n * bits // 8) for n in lengths]
+    at = starts([c + 4 * (-(-n // bucket) if bucket else 1) for c, n in zip(codes, lengths, strict=True)])
+    tiles = tiled(lengths, max(_TILES[bits], bucket), device)
+    return tiles, table(at[:-1], torch.int64, device), at[:-1], not any(c % 4 for c in codes)
+
+
+def means(rows: Tensor, lengths: Sequence[int], bits: int, steps: int, bucket: int) -> list[Tensor]:
+    """Of messages with codes of so many bits and a scale for each bucket; 0: for each tensor, and codes are signs."""
+    device, lengths = rows.device, tuple(lengths)
+    tiles, at, begins, even = _plan(lengths, bits, bucket, device)
+    workers, stride = rows.shape
+    unit = max(4, bits)
+    aligned = even and not any(where % unit for where in (*begins, stride, rows.data_ptr()))
+    room, places = outputs(lengths, device)
+    _means[(tiles.count,)](
+        rows, stride, workers, at, room, places, *tiles.place, max(_TILES[bits], bucket), bucket, bits,
+        steps, unrolled(workers), tiles.listed, aligned,
+        num_warps=-(-max(_TILES[bits], bucket) // 1024), enable_fp_fusion=False,
+    )  # fmt: skip
+    return views(room, lengths)
+
+
+def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    if not rows.is_contiguous():
+        return messages.mean_of_signs(reference, rows, lengths)
+    return means(rows, lengths, 1, 1, 0)

@@ -1,0 +1,129 @@
+"""Orthonormal columns for a list of thin factors, in three launches.
+
+Gram–Schmidt needs no more of a factor than the products of its columns with each other, r x r numbers. These are summed
+in float64, where a column is told from rounding (1e-6 of its length) as surely as by float32's own sums; the factor is
+then turned by what Gram–Schmidt makes of them, and a second time against what is left. So a column is never waited for:
+a launch sums chunks of rows, the next turns them and sums again, the last turns. 20 bytes an element in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from laconic.kernels import reference
+from laconic.kernels.gpu.factors import suits
+from laconic.kernels.gpu.lists import outputs, pointers, table, tiled, views
+from laconic.kernels.gpu.parts import located, pointed
+from laconic.kernels.reference.factors import ROUNDING
+
+_CHUNK = 512  # rows
+_WARPS = 8
+_ANYWHERE = ["factors"]  # workers must agree to the bit, wherever each has its factor: sums in one order for all
+_ROUNDING = tl.constexpr(ROUNDING**2)
+_FINITE = tl.constexpr(1e300)  # more than squares of float32 sum up to
+_MOST = 16  # columns that a table of their products is made of
+
+
+@triton.jit
+def _products(x, grams, chunk, R: tl.constexpr):
+    """Of the columns of a chunk with each other, a row at a time."""
+    c = tl.arange(0, R)
+    for j in range(R):
+        column = tl.sum(tl.where((c == j)[None, :], x, 0.0), axis=1)
+        tl.store(grams + (chunk.to(tl.int64) * R + j) * R + c, tl.sum(x * column[:, None], axis=0))
+
+
+@triton.jit
+def _sums(grams, first, count, R: tl.constexpr):
+    """Over a factor's chunks, some at once."""
+    AT_ONCE: tl.constexpr = 4096 // (R * R) if R > 8 else 64
+    s, i = tl.arange(0, AT_ONCE), tl.arange(0, R * R)
+    whole = tl.zeros([R * R], tl.float64)
+    for chunk in range(0, count, AT_ONCE):
+        at = grams + (first + chunk + s).to(tl.int64)[:, None] * (R * R) + i[None, :]
+        whole += tl.sum(tl.load(at, mask=(chunk + s < count)[:, None], other=0.0), axis=0)
+    return tl.reshape(whole, [R, R])
+
+
+@triton.jit
+def _turn(gram, R: tl.constexpr):
+    """What the columns are to be multiplied with from the right, by Gram–Schmidt on their products alone."""
+    c = tl.arange(0, R)
+    i, j = c[:, None], c[None, :]
+    alone = tl.where(i == j, gram, 0.0)
+    known = (tl.sum(alone, axis=1) < _FINITE)[:, None] & (tl.sum(alone, axis=0) < _FINITE)[None, :]
+    gram = tl.where(known, gram, 0.0)
+    turn = tl.zeros([R, R], tl.float64)
+    for k in range(R):
+        with_all = tl.sum(tl.where(j == k, gram, 0.0), axis=1)
+        with_found = tl.sum(turn * with_all[:, None], axis=0)
+        new = tl.where(c == k, 1.0, 0.0) - tl.sum(turn * with_found[None, :], axis=1)
+        whole = tl.sum(tl.where(c == k, with_all, 0.0), axis=0)
+        rest = whole - tl.sum(with_found * with_found, axis=0)
+        found = rest > _ROUNDING * whole
+        new *= tl.where(found, 1.0 / tl.sqrt(tl.where(found, rest, 1.0)), 0.0)
+        turn = tl.where(j == k, new[:, None], turn)
+    return turn
+
+
+@triton.jit
+def _chunk(x, i, n, r, R: tl.constexpr):
+    c = tl.arange(0, R)
+    return tl.load(x + i[:, None] * r + c[None, :], mask=(i < n)[:, None] & (c < r)[None, :], other=0.0).to(tl.float64)
+
+
+@triton.jit(do_not_specialize_on_alignment=_ANYWHERE)
+def _summed(factors, place_0, place_1, place_2, widths, grams, R: tl.constexpr, CHUNK: tl.constexpr,
+            LISTED: tl.constexpr):  # fmt: skip
+    number, base, n = located(place_0, place_1, place_2, CHUNK, LISTED)
+    x = pointed(factors, number, LISTED, False)
+    _products(_chunk(x, base + tl.arange(0, CHUNK), n, tl.load(widths + number), R), grams, tl.program_id(0), R)
+
+
+@triton.jit(do_not_specialize_on_alignment=_ANYWHERE)
+def _turned(factors, place_0, place_1, place_2, widths, grams, out, begins, again, R: tl.constexpr,
+            CHUNK: tl.constexpr, LISTED: tl.constexpr, PACKED: tl.constexpr, AGAIN: tl.constexpr):  # fmt: skip
+    """A chunk of a factor, or of where it was turned before (PACKED), turned; and the new columns' products (AGAIN)."""
+    number, base, n = located(place_0, place_1, place_2, CHUNK, LISTED)
+    r, begin, c = tl.load(widths + number), tl.load(begins + number), tl.arange(0, R)
+    first = tl.full([], 0, tl.int32)
+    if LISTED:
+        first = tl.load(place_1 + number)
+    turn = _turn(_sums(grams, first, ((n + CHUNK - 1) // CHUNK).to(tl.int32), R), R)
+    unused = tl.sum((turn != 0).to(tl.int32), axis=1) == 0  # may be no numbers, which no zero would silence
+    i = base + tl.arange(0, CHUNK)
+    if PACKED:
+        x = _chunk(factors + begin, i, n, r, R)
+    else:
+        x = _chunk(pointed(factors, number, LISTED, False), i, n, r, R)
+    x = tl.where(unused[None, :], 0.0, x)
+    y = tl.zeros([CHUNK, R], tl.float64)
+    for j in range(R):
+        column = tl.sum(tl.where((c == j)[None, :], x, 0.0), axis=1)
+        y += column[:, None] * tl.sum(tl.where((c == j)[:, None], turn, 0.0), axis=0)[None, :]
+    short = y.to(tl.float32)
+    tl.store(out + begin + i[:, None] * r + c[None, :], short, mask=(i < n)[:, None] & (c < r)[None, :])
+    if AGAIN:
+        _products(short.to(tl.float64), again, tl.program_id(0), R)
+
+
+def orthogonalised(factors: Sequence[Tensor]) -> list[Tensor]:
+    if not suits(factors, _MOST):
+        return reference.orthogonalised(factors)
+    device, lengths = factors[0].device, tuple(f.numel() for f in factors)
+    columns = tuple(f.shape[1] for f in factors)
+    padded = 1 << (max(columns) - 1).bit_length()
+    tiles, widths = tiled(tuple(map(len, factors)), _CHUNK, device), table(columns, torch.int32, device)
+    (between, begins), (found, _) = outputs(lengths, device), outputs(lengths, device)
+    grams = torch.empty(2, tiles.count * padded**2, dtype=torch.float64, device=device)
+    given, grid = pointers(factors)[0], (tiles.count,)
+    how = {"R": padded, "CHUNK": _CHUNK, "LISTED": len(factors) > 1, "num_warps": _WARPS}
+    _summed[grid](given, *tiles.place, widths, grams[0], **how)
+    _turned[grid](given, *tiles.place, widths, grams[0], between, begins, grams[1], **how, PACKED=False, AGAIN=True)
+    _turned[grid](between, *tiles.place, widths, grams[1], found, begins, grams[1], **how, PACKED=True, AGAIN=False)
+    return [values.view(factor.shape) for values, factor in zip(views(found, lengths), factors, strict=True)]

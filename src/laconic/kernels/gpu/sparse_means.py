@@ -1,0 +1,221 @@
+"""The mean of what many workers say of a few places each, without a dense tensor for any of them.
+
+A program is one warp and owns a run of tiles. It finds by bisection where each worker's places enter its run, and from
+there on counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
+own, and the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself,
+worker after worker with a barrier between them, while it is in the cache. What was said is divided at the places where
+it was said. 4 bytes an element, and 12 for each place that was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from laconic.kernels import reference
+
+_TILE, _WIDTH, _WARPS = 2048, 32, 1
+_LONG = 128  # places that are read at once of a worker that says more than a few of a tile
+_PROGRAMS = 16384
+_MOST = (1 << 31) - (1 << 20)  # elements
+_AT_ONCE = 16  # workers: more would not fit in registers
+_FAR = tl.constexpr((1 << 31) - 1)  # behind every tile
+
+
+@triton.jit
+def _entered(table, padded, first, target, steps, WORKERS: tl.constexpr):
+    """How many of each worker's places are before this one."""
+    worker = first + tl.arange(0, WORKERS)
+    places = tl.load(table + worker).to(tl.pointer_type(tl.int64))
+    low = tl.zeros([WORKERS], tl.int32)
+    high = tl.load(table + 2 * padded + worker).to(tl.int32)
+    for _ in range(steps):
+        middle = low + ((high - low) >> 1)
+        between = low < high
+        place = tl.load(places + middle, mask=between, other=0)
+        low = tl.where(between & (place < target), middle + 1, low)
+        high = tl.where(between & (place >= target), middle, high)
+    return low
+
+
+@triton.jit
+def _next(table, padded, first, begin, WORKERS: tl.constexpr, WIDTH: tl.constexpr):
+    """The next few places of all workers, and the bits of what is said there; the table is in the cache. A place's
+    lower half says it all."""
+    worker = first + tl.arange(0, WORKERS)
+    j = tl.arange(0, WIDTH)[None, :]
+    left = tl.load(table.to(tl.pointer_type(tl.int32)) + 2 * (2 * padded + worker)) - begin
+    inside = j < left[:, None]
+    places = tl.load(table + worker).to(tl.pointer_type(tl.int64)) + begin
+    place = tl.load(places.to(tl.pointer_type(tl.int32))[:, None] + 2 * j, mask=inside, other=_FAR)
+    values = tl.load(table + padded + worker).to(tl.pointer_type(tl.int32)) + begin
+    return place, tl.load(values[:, None] + j, mask=inside, other=0)
+
+
+@triton.jit
+def _add(total, place, bits, left_out, limit, FIRST: tl.constexpr):
+    inside = (place >= 0) & (place < limit)  # whatever a message says
+    if FIRST:
+        before = left_out
+    else:
+        before = tl.load(total + place, mask=inside, other=0.0)
+    tl.store(total + place, before + bits.to(tl.float32, bitcast=True), mask=inside)
+
+
+@triton.jit
+def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: tl.constexpr):
+    """Worker after worker. A row lies across a warp and all rows in registers: to take one out costs nothing."""
+    row = tl.arange(0, WORKERS)[:, None]
+    for r in tl.static_range(WORKERS):
+        one = tl.sum(tl.where(row == r, place, 0), axis=0)
+        _add(total, one, tl.sum(tl.where(row == r, bits, 0), axis=0), left_out, limit, FIRST and r == 0)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _add_many(table, padded, first, begin, total, base, limit, TILE: tl.constexpr, WORKERS: tl.constexpr,
+              LONG: tl.constexpr):  # fmt: skip
+    """The same, of a tile of which some worker says much, and where each worker's places go on behind it."""
+    worker = tl.arange(0, WORKERS)
+    j = tl.arange(0, LONG)
+    for r in range(WORKERS):
+        at = tl.sum(tl.where(worker == r, begin, 0), axis=0)
+        places = tl.load(table + first + r).to(tl.pointer_type(tl.int64))
+        values = tl.load(table + padded + first + r).to(tl.pointer_type(tl.int32))
+        length = tl.load(table + 2 * padded + first + r).to(tl.int32)
+        count = tl.full([], LONG, tl.int32)
+        while count == LONG:
+            inside = j < length - at
+            place = tl.load(places + at + j, mask=inside, other=_FAR).to(tl.int32) - base.to(tl.int32)
+            _add(total, place, tl.load(values + at + j, mask=inside, other=0), 0.0, limit, False)
+            count = tl.sum((place < TILE).to(tl.int32), axis=0)
+            at += count
+        begin = tl.where(worker == r, at, begin)
+        tl.debug_barrier()
+    return begin
+
+
+@triton.jit
+def _divided(said, some, workers):
+    return tl.div_rn(tl.where(some, said, 1.0), tl.zeros_like(said) + workers)
+
+
+@triton.jit
+def _divide_few(total, place, limit, workers):
+    """Where something was said; of a place that many name all read the sum before one writes the mean."""
+    inside = (place >= 0) & (place < limit)
+    said = tl.load(total + place, mask=inside, other=1.0)
+    tl.debug_barrier()
+    tl.store(total + place, _divided(said, inside, workers), mask=inside)
+
+
+@triton.jit
+def _divide_all(total, limit, workers, PART: tl.constexpr):
+    """In parts, so that few registers are held and many programs run at once."""
+    for first in range(0, limit, PART):
+        i = first + tl.arange(0, PART)
+        said = tl.load(total + i, mask=i < limit, other=0.0)
+        some = (said.to(tl.int32, bitcast=True) & 0x7FFFFFFF) != 0  # a zero stays what it is, and is slow to divide
+        tl.store(total + i, _divided(said, some, workers), mask=some)
+
+
+@triton.jit
+def _fill(total, left_out, limit, TILE: tl.constexpr, PART: tl.constexpr):
+    if limit == TILE:
+        tl.store(total + tl.arange(0, TILE), tl.full([TILE], left_out, tl.float32))
+    else:
+        for first in range(0, limit, PART):
+            i = first + tl.arange(0, PART)
+            tl.store(total + i, tl.full([PART], left_out, tl.float32), mask=i < limit)
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
+def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: tl.constexpr, WIDTH: tl.constexpr,
+          WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+    """Of few enough workers to be read at once."""
+    tile = tl.program_id(0).to(tl.int64) * each
+    last = tl.minimum(tile + each, tiles)
+    begin = _entered(table, padded, 0, tile * TILE, steps, WORKERS)
+    place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+    while tile < last:
+        base = tile * TILE
+        limit = tl.minimum(n - base, TILE).to(tl.int32)
+        _fill(total + base, left_out, limit, TILE, LONG)
+        here = place - base.to(tl.int32)
+        said = bits
+        count = tl.sum((here < TILE).to(tl.int32), axis=1)
+        if tl.max(count, axis=0) < WIDTH:
+            begin += count
+            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+            _add_few(total + base, here, said, left_out, limit, True, WORKERS)
+            _divide_few(total + base, here, limit, divisor)
+        else:
+            begin = _add_many(table, padded, 0, begin, total + base, base, limit, TILE, WORKERS, LONG)
+            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+            _divide_all(total + base, limit, divisor, LONG)
+        tile += 1
+
+
+@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
+def _mean_of_many(table, padded, divisor, steps, total, n, tiles, each, left_out, cursors, TILE: tl.constexpr,
+                  WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+    """Some workers after others; where their places go on is kept in memory."""
+    tile = tl.program_id(0).to(tl.int64) * each
+    last = tl.minimum(tile + each, tiles)
+    cursors += tl.program_id(0).to(tl.int64) * padded + tl.arange(0, WORKERS)
+    for first in range(0, padded, WORKERS):
+        tl.store(cursors + first, _entered(table, padded, first, tile * TILE, steps, WORKERS))
+    while tile < last:
+        base = tile * TILE
+        limit = tl.minimum(n - base, TILE).to(tl.int32)
+        _fill(total + base, left_out, limit, TILE, LONG)
+        for first in range(0, padded, WORKERS):
+            begin = tl.load(cursors + first)
+            place, bits = _next(table, padded, first, begin, WORKERS, WIDTH)
+            here = place - base.to(tl.int32)
+            count = tl.sum((here < TILE).to(tl.int32), axis=1)
+            if tl.max(count, axis=0) < WIDTH:
+                _add_few(total + base, here, bits, left_out, limit, False, WORKERS)
+                begin += count
+            else:
+                begin = _add_many(table, padded, first, begin, total + base, base, limit, TILE, WORKERS, LONG)
+            tl.store(cursors + first, begin)
+        _divide_all(total + base, limit, divisor, LONG)
+        tile += 1
+
+
+def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
+    device, workers = values[0].device, len(values)
+    if left_out or not 0 < n < _MOST or not _suit(places, values):
+        return reference.mean_of_sparse(places, values, n, left_out)
+    once = min(triton.next_power_of_2(workers), _AT_ONCE)
+    padded = -(-workers // once) * once
+    nobody = [0] * (padded - workers)
+    numbers = [p.data_ptr() for p in places] + nobody + [v.data_ptr() for v in values] + nobody
+    numbers += [p.numel() for p in places] + nobody
+    table = torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    total = torch.empty(n, device=device)
+    tiles = -(-n // _TILE)
+    each = -(-tiles // _PROGRAMS)
+    programs = -(-tiles // each)
+    steps = max(p.numel() for p in places).bit_length()
+    said = (table, padded, float(workers), steps, total, n, tiles, each, left_out)
+    how = {"num_warps": _WARPS, "enable_fp_fusion": False}
+    if padded == once:
+        _mean[(programs,)](*said, _TILE, _WIDTH, once, _LONG, **how)
+    else:
+        cursors = torch.empty(programs * padded, dtype=torch.int32, device=device)
+        _mean_of_many[(programs,)](*said, cursors, _TILE, _WIDTH, once, _LONG, **how)
+    return total
+
+
+def _suit(places: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+    return all(
+        p.dtype == torch.int64 and v.dtype == torch.float32 and p.is_contiguous() and v.is_contiguous()
+        and p.numel() == v.numel() < 1 << 30 for p, v in zip(places, values, strict=True)
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""Tensors that go through a hot loop together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class TensorList(tuple[Tensor, ...]):
+    """Flat tensors that stay where they are, with what must be known of them to treat them in one launch.
+
+    Whoever has the same tensors in every step (a bucket of gradients, their memories) keeps such a list: asking
+    hundreds of tensors where they lie takes longer than compressing them.
+    """
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(x.numel() for x in self)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where each begins, in the device's memory."""
+        return tuple(x.data_ptr() for x in self)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all are floats of four bytes, one behind another."""
+        return all(x.dtype == torch.float32 and x.is_contiguous() for x in self)
+
+    @cached_property
+    def aligned(self) -> bool:
+        """Whether all begin at a multiple of 16 bytes."""
+        return not any(place % 16 for place in self.places)
+
+
+def listed(tensors: Sequence[Tensor]) -> TensorList:
+    return tensors if isinstance(tensors, TensorList) else TensorList(tensors)

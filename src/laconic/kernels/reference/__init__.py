@@ -1,0 +1,40 @@
+"""What every hot loop computes, in plain torch: the definition that faster bodies are held against, bit by bit.
+
+All take flat float32 tensors on any device; one file a family.
+"""
+
+from laconic.kernels.reference.buckets import bucket_scales, in_buckets
+from laconic.kernels.reference.factors import left_products, orthogonalised, right_products
+from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
+from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
+from laconic.kernels.reference.rotation import hadamard, rotate, turned_back
+from laconic.kernels.reference.selection import largest, mean_of_sparse, sampled_limit, select
+from laconic.kernels.reference.signs import add_signs, feed_signs, pack_signs, vote
+from laconic.kernels.reference.ternaries import sum_of_digits, ternaries_of
+
+__all__ = [
+    "add_levels",
+    "add_levels_of_nibbles",
+    "add_signs",
+    "bucket_scales",
+    "feed_signs",
+    "hadamard",
+    "in_buckets",
+    "largest",
+    "left_products",
+    "mean_of_sparse",
+    "orthogonalised",
+    "pack_numbers",
+    "pack_signs",
+    "quantize",
+    "quantize_in_nibbles",
+    "right_products",
+    "rotate",
+    "sampled_limit",
+    "select",
+    "sum_of_digits",
+    "ternaries_of",
+    "turned_back",
+    "unpack_numbers",
+    "vote",
+]
