@@ -16,7 +16,7 @@ from tests.real.pool import Crew, Pool
 from tests.real.race import by_ddp, by_laconic, difference, sgd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-STEPS = {torch.float32: 50, torch.bfloat16: 3}  # the latter takes a second each where a CPU has none of it
+STEPS = {torch.float64: 50, torch.float32: 50, torch.bfloat16: 3}  # the last may take a second each
 
 
 def example(name: str) -> ModuleType:

@@ -85,7 +85,8 @@ def payload(crew: Crew, name: str) -> None:
     for shape in SHAPES:
         _, sent, promised = exchanged(crew, name, shape)
         spec = TensorSpec("x", shape, torch.float32)
-        assert sent <= promised if getattr(word, "ragged", False) else sent == pytest.approx(promised)
+        exact = pytest.approx(promised)  # the ledger adds up shares of bytes, which rounds
+        assert sent == exact or (getattr(word, "ragged", False) and sent < promised)
         if word.accepts(spec) or name == "none":
             assert all(formula(spec, word) == word.payload_bytes(spec, crew.size) for formula in formulas)
 
