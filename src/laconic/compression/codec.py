@@ -89,7 +89,11 @@ class Codec(Compressor):
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         """Of what everybody's payloads say, added up in the order of ranks."""
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
-        if self.lists:
+        return self.mean(rows, like, meet)
+
+    def mean(self, rows: Sequence[Tensor] | Tensor, like: Tensor, meet: Meet) -> Tensor:
+        """The same of payloads that are there."""
+        if self.lists and isinstance(rows, Tensor):
             return self.means(rows, [like.numel()])[0].view(like.shape)
         total = torch.full_like(like, self.left_out)
         for row in rows:

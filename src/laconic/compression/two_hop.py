@@ -80,10 +80,7 @@ class InTwoHops(Compressor):
         rows = codec.split(single, size)
         told = torch.stack([codec.encode(row, meet) for row in rows])
         heard = yield meet.scatter(told.clone())
-        mean = torch.zeros_like(rows[0])
-        for payload in heard:
-            codec.add(mean, payload, meet)
-        mean /= size
+        mean = codec.mean(heard, rows[0], meet)
         if kept is not None:
             mean += kept
         answer = back.encode(mean, meet)

@@ -7,11 +7,12 @@ of `gpu`, many tensors in one launch; everything else is plain torch. Nothing he
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from laconic.kernels import codes, messages, reference
@@ -74,7 +75,7 @@ _FASTER = {"cpu": ("numba", "fast"), "cuda": ("triton", "gpu")}  # what bodies n
 def bodies(device: str) -> Any:
     """Of all hot loops, for a kind of device: the reference's where there is no faster one."""
     found = {name: getattr(reference, name) for name in reference.__all__}
-    if device in _FASTER:
+    if device in _FASTER and not (device == "cuda" and torch.version.hip):  # some bodies have lines for NVIDIA's alone
         package, extra = _FASTER[device]
         try:
             if device == "cpu":
@@ -88,8 +89,23 @@ def bodies(device: str) -> Any:
                 stacklevel=2,
             )
         else:
-            found |= {name: getattr(faster, name) for name in faster.__all__}
+            chosen = {name: getattr(faster, name) for name in faster.__all__}
+            found |= {name: _there(body) for name, body in chosen.items()} if device == "cuda" else chosen
     return SimpleNamespace(**found)
+
+
+def _there(body: Callable[..., Any]) -> Callable[..., Any]:
+    """On the tensors' own device: Triton launches on the current one, wherever they are."""
+
+    @wraps(body)
+    def launched(first: Tensor | Sequence[Tensor], *more: Any) -> Any:
+        device = (first if isinstance(first, Tensor) else first[0]).device
+        if device.index == torch.cuda.current_device():
+            return body(first, *more)
+        with torch.cuda.device(device):
+            return body(first, *more)
+
+    return launched
 
 
 def _of(x: Tensor) -> Any:
