@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.kernels.messages import finite
 from laconic.worker import Meet, Meets
 
 
@@ -72,12 +73,12 @@ class Codec(Compressor):
         total += self.decode(payload, total.shape, meet)
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
-        """Encode x + error, and leave in `error` what was not said."""
+        """Encode x + error, and leave in `error` what was not said and is finite."""
         if self.lists and error.is_contiguous():
             return self.feed_all([x.reshape(-1)], [error.view(-1)], [meet])
         error += x
         payload = self.encode(error, meet)
-        error -= self.decode(payload, error.shape, meet)
+        finite(error.sub_(self.decode(payload, error.shape, meet)))
         return payload
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:

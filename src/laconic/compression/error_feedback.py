@@ -75,7 +75,7 @@ class Remembering(Keeping):
         error = state["error"]
         payload = codec.feed(x, error, meet)
         mean = yield from codec.average(payload, x, meet)
-        return Outcome(mean, {"error": finite(error)})
+        return Outcome(mean, {"error": error})
 
     def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
         codec = self.inner

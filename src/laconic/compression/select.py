@@ -17,6 +17,7 @@ from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
+from laconic.kernels.messages import finite
 from laconic.registry import knob
 from laconic.worker import Meet
 
@@ -160,6 +161,7 @@ class Selected(Codec):
         flat = error.view(-1)
         payload, places, values = self._say(flat, meet)
         flat[places] -= self.values.decode(values, places.shape, meet)
+        finite(flat)
         return payload
 
     def _feed_passing(self, x: Tensor, error: Tensor, least: float | Tensor, meet: Meet) -> Tensor:
@@ -170,6 +172,7 @@ class Selected(Codec):
             error[places] = values
             places, values = places[kept], values[kept]
             error[places] -= values
+        finite(error)
         return self._written(places, self.values.encode(values, meet), x.numel())
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:

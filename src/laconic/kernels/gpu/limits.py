@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.draws import halves
+from laconic.kernels.gpu.lists import halves_of
 from laconic.kernels.gpu.parts import draw
 from laconic.kernels.gpu.selection import suit
 
@@ -140,11 +140,6 @@ def _third(values, length, room, k, counts, least, limit, TILE: tl.constexpr, KN
         tl.store(limit, tl.maximum((found << THIRD) | last, least).to(tl.float32, bitcast=True))
 
 
-def _halves(key: int) -> tuple[int, int]:
-    low, high = halves(key)
-    return low - (1 << 32) * (low >> 31), high - (1 << 32) * (high >> 31)
-
-
 def _digit_by_digit(
     x: Tensor, error: Tensor | None, key: int, values: Tensor, length: Tensor | None, k: int, least: int, sampled: bool
 ) -> Tensor:
@@ -155,7 +150,7 @@ def _digit_by_digit(
     tile = _TILE if room <= _LARGE else _LONG
     grid = (-(-room // tile),)
     _first[grid](
-        x, x if error is None else error, x.numel(), *_halves(key), values, held, room, counts, tile, known,
+        x, x if error is None else error, x.numel(), *halves_of(key), values, held, room, counts, tile, known,
         sampled, error is not None, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     _second[grid](values, held, room, k, counts, tile, known, num_warps=4)
@@ -183,7 +178,7 @@ def roughly(x: Tensor, error: Tensor | None, count: int, k: int, key: int, bits:
     limit = torch.empty((), device=x.device)
     room = max(triton.next_power_of_2(count), 1024)
     _bit_by_bit[(1,)](
-        x, x if error is None else error, x.numel(), count, k, *_halves(key), _LEAST, limit, room, bits,
+        x, x if error is None else error, x.numel(), count, k, *halves_of(key), _LEAST, limit, room, bits,
         count < x.numel(), error is not None, num_warps=max(room // 1024, 4), enable_fp_fusion=False,
     )  # fmt: skip
     return limit

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.draws import halves
 from laconic.kernels.lists import listed
 
 
@@ -69,6 +70,12 @@ def keys_of(keys: Sequence[int], device: torch.device) -> Any:
     if len(signed) == 1:
         return signed[0]
     return torch.tensor(signed, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def halves_of(key: int) -> tuple[int, int]:
+    """`draws.halves` of one key, as kernels take whole numbers of 32 bits."""
+    low, high = halves(key)
+    return low - (low >> 31 << 32), high - (high >> 31 << 32)
 
 
 def outputs(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:

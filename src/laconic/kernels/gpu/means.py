@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laconic.kernels import messages, reference
 from laconic.kernels.gpu.lists import Tiles, outputs, starts, table, tiled, views
-from laconic.kernels.gpu.parts import INTERPRETED, located, stored
+from laconic.kernels.gpu.parts import INTERPRETED, located, number_at, stored
 from laconic.kernels.gpu.suits import averaged, unrolled
 
 _TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: what was fastest
@@ -46,10 +46,7 @@ def _scales(pointer, ALIGNED: tl.constexpr):
     if ALIGNED:
         return tl.load(pointer.to(tl.pointer_type(tl.float32)))
     else:
-        word = tl.load(pointer).to(tl.uint32)
-        for k in tl.static_range(1, 4):
-            word |= tl.load(pointer + k).to(tl.uint32) << (8 * k)
-        return word.to(tl.float32, bitcast=True)
+        return number_at(pointer)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.draws import halves
+from laconic.kernels.gpu.lists import halves_of
 from laconic.kernels.gpu.parts import draw
 from laconic.kernels.reference.rotation import rotated_length
 
@@ -109,7 +109,7 @@ def _transformed(x: Tensor, key: int | None, before: bool) -> Tensor:
     out = torch.empty(n, device=x.device)
     log, done = n.bit_length() - 1, min(_STAGES, n.bit_length() - 1)
     tile = max(_LEAST, 1 << done)
-    low, high = (h - (h >> 31 << 32) for h in halves(key or 0))
+    low, high = halves_of(key or 0)
     signed, scale = key is not None, n**-0.5
     _first[(max(1, n // tile),)](
         x, out, x.numel(), low, high, scale, tile, done, 128, 128 * _WARPS, signed and before,

@@ -20,6 +20,7 @@ from torch import Tensor
 from laconic.kernels import messages, reference
 from laconic.kernels.gpu.lists import Tiles, pointers, tiled
 from laconic.kernels.gpu.parts import INTERPRETED, loaded, located, pointed, stored
+from laconic.kernels.gpu.suits import plain
 
 _TILE, _WARPS = 2048, 1
 _OWN = 32  # of so many elements of a tile, one has a place of its own
@@ -261,7 +262,7 @@ def on_device(thresholds: Limits, device: torch.device) -> Tensor:
 
 
 def suit(*tensors: Tensor) -> bool:
-    return all(x.dtype == torch.float32 and x.is_contiguous() and x.numel() > 0 for x in tensors)
+    return plain(*tensors) and all(x.numel() for x in tensors)
 
 
 def select(x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
