@@ -126,9 +126,9 @@ class Measured:
 def train(setting: Setting, task: str, workers: int, rate: float, momentum: float, seed: int) -> tuple[float, float]:
     """The final validation loss, and what a worker sent in all."""
     import laconic
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute, Straggling
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.real.connect import connect
+    from laconic.virtual.compute import Compute, Straggling
 
     ends: dict[int, float] = {}
     sent: list[float] = []
@@ -246,7 +246,7 @@ def further(losses: dict[float, float]) -> list[float]:
 
 
 def measure(setting: Setting, task: str, workers: int, known: Sequence[Measured]) -> Measured:
-    from laconic.engine.compare.statistics import bootstrap_ratio
+    from laconic.experiments.statistics import bootstrap_ratio
 
     optimizer = setting.optimizer or OPTIMIZER[task]
     earlier = [row.rate for row in known if row.sentence == setting.sentence and row.task == task and row.rates]

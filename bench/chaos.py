@@ -30,16 +30,16 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.membership import Event
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.post import Trouble, Troubles
+from laconic.network.levels import Network
+from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.asp import ASP
 from laconic.sync.ssp import SSP
+from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.membership import Event
+from laconic.virtual.rpc import Trouble, Troubles
 from laconic.worker import Field
 
 WORKERS, SERVERS, STEPS = 4, 2, 60

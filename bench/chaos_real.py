@@ -134,7 +134,7 @@ def main(folder: Path, sentence: str) -> None:
     """What every process of the run does; servers stay in `distribute`."""
     sys.path.insert(0, str(Path(__file__).parent))
     from chaos import Tagged, register
-    from laconic.engine.config import RunConfig
+    from laconic.values.run_config import RunConfig
 
     register()
     rank, life = int(os.environ["RANK"]), RunConfig.current().life

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from laconic.compression.base import TensorSpec
-from laconic.engine.ledger import Ledger
-from laconic.engine.rehearsal.codecs import Codecs
-from laconic.engine.rehearsal.echo import EchoGroup
 from laconic.errors import LaconicError
 from laconic.planner.candidates import chains
+from laconic.real.profiling.codecs import Codecs
+from laconic.real.profiling.echo_group import EchoGroup
+from laconic.runtime.ledger import Ledger
+from laconic.values.tensor_spec import TensorSpec
 
 TENSORS = 16
 

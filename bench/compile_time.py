@@ -48,7 +48,7 @@ begin = time.perf_counter()
 print(json.dumps([imported, time.perf_counter() - begin]))
 """
 SENTENCE = """
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from laconic.compression.base import TensorSpec
 from laconic.strategy import Strategy
 made = Strategy.parse("{text}").compressor

@@ -188,7 +188,7 @@ def cost(sentence: str) -> dict[str, Any]:
     neighbour only."""
     import torch
 
-    from laconic.engine.table import Stopwatch, meet, spec_of
+    from laconic.testing.in_memory import Stopwatch, meet, spec_of
 
     torch.set_num_threads(1)
     _, made = compressor_of(sentence)
@@ -216,8 +216,8 @@ def cost(sentence: str) -> dict[str, Any]:
 
 
 def run_alone(made: Any, x: Any, state: Any, step: int) -> None:
-    from laconic.engine.meeting import Meeting
-    from laconic.engine.table import answered
+    from laconic.runtime.meeting import Meeting
+    from laconic.testing.in_memory import answered
 
     talk, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
     while True:
@@ -346,7 +346,7 @@ def plan(row: Row, example: str, protocol: bool, kept: Kept) -> tuple[list[Train
 
 
 def line(row: Row, plans: dict[str, tuple[list[Training], list[Training]]], kept: Kept) -> dict[str, Any]:
-    from laconic.engine.compare.statistics import bootstrap_ratio
+    from laconic.experiments.statistics import bootstrap_ratio
 
     costs = kept.get(_key(row.sentence)) or {}
     out: dict[str, Any] = {"technique": row.name, "family": row.family, "sentence": row.sentence}
@@ -376,8 +376,8 @@ def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
     """Why it ends above the baseline, as far as its promises tell. The quick form's rates are the baseline's."""
     import torch
 
-    from laconic.compression.base import TensorSpec
     from laconic.compression.error_feedback import Remembering
+    from laconic.values.tensor_spec import TensorSpec
 
     above = [e for e in examples if float(out[f"{e}_high"]) > WITHIN]
     untuned = f"not tuned, and only {' and '.join(str(STEPS[e]) for e in above)} steps"

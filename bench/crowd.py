@@ -24,10 +24,10 @@ def price_once(workers: int, steps: int) -> tuple[float, float]:
     """Seconds here and virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
     import torch
 
-    from laconic.compression.base import TensorSpec
-    from laconic.engine.virtual.compute import Compute, Straggling
-    from laconic.engine.virtual.crowd import price
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.values.tensor_spec import TensorSpec
+    from laconic.virtual.compute import Compute, Straggling
+    from laconic.virtual.symmetric import price
 
     tensors = [TensorSpec(f"layer{k}.weight", (1000, 1000), torch.float32, "matrix") for k in range(25)]
     compute = Compute(0.05, 0.1, 0.005, straggling=Straggling(0.02, 3.0))

@@ -55,8 +55,8 @@ def train(training: Training, device: str) -> list[tuple[int, float]]:
         work(training, device, curve)
         return curve
     import laconic
-    from laconic.engine.virtual.compute import Compute
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.virtual.compute import Compute
 
     network = Network.flat(WORKERS, 1e9, 1e-4)
     laconic.simulate(lambda: work(training, device, curve), WORKERS, network, Compute(0.01, 0.02, 0.001), training.seed)
@@ -118,7 +118,7 @@ def carry_out(training: Training, device: str) -> list[tuple[int, float]] | None
 
 
 def alternatives_of(texts: list[str]) -> list[str]:
-    from laconic.engine.compare.settings import alternatives
+    from laconic.experiments.settings import alternatives
 
     return [one for text in texts for one in alternatives(text)]
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laconic.engine.net import NetError
-from laconic.engine.net.kernel import require_means
+from laconic.launch.net import NetError
+from laconic.launch.net.kernel import require_means
 
 HERE = Path(__file__).resolve().parent
 CHARS = HERE.parent / "examples" / "chars.py"

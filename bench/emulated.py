@@ -26,9 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.net import shaped
-from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.launch.net import shaped
 from laconic.profile.zoo import resnet50
+from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 from workers import STORE_PORT, end, listen, start, tell
 
 WORKERS, BITS_PER_SECOND, LATENCY_SECONDS = 8, 1e10, 50e-6
@@ -73,9 +73,9 @@ def train(schedule: str, dilation: float, clock: Any) -> list[float]:
 
 def predict(schedule: str) -> float:
     import laconic
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.real.connect import connect
+    from laconic.virtual.compute import Compute
 
     network = Network.flat(WORKERS, BITS_PER_SECOND, LATENCY_SECONDS)
     out = laconic.simulate(

@@ -25,9 +25,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 from curves import BATCH, EVERY, WORKERS, Training, read  # noqa: E402
-from laconic.engine.compare.compare import compare  # noqa: E402
-from laconic.engine.compare.settings import Settings  # noqa: E402
-from laconic.engine.compare.statistics import Spread, bootstrap_ratio  # noqa: E402
+from laconic.experiments.compare import compare  # noqa: E402
+from laconic.experiments.settings import Settings  # noqa: E402
+from laconic.experiments.statistics import Spread, bootstrap_ratio  # noqa: E402
 from laconic.report.progress import progress  # noqa: E402
 
 CHARS = HERE.parent / "examples" / "chars.py"

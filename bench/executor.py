@@ -21,10 +21,10 @@ from rich.table import Table
 from torch import nn
 
 import laconic
-from laconic.compression.base import TensorSpec
-from laconic.schedule.prices import Price
-from laconic.schedule.timing import Timing
 from laconic.strategy import Strategy
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 from workers import free_port
 
 TENSORS, ELEMENTS, BLOCKS, STEPS = 400, 256, 15, 8

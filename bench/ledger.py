@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.net import interface_bytes, shaped
+from laconic.launch.net import interface_bytes, shaped
 from workers import STORE_PORT, environment
 
 WORKERS = 4
@@ -31,7 +31,7 @@ REPEATS = 3
 def work() -> None:
     import torch
 
-    from laconic.engine.connect import connect
+    from laconic.real.connect import connect
 
     worker = connect()
     group, rank, size = worker.world, worker.rank, worker.size

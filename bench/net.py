@@ -26,8 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.net import Net, down, every, shaped, up
-from laconic.engine.net.state import FOLDER
+from laconic.launch.net import Net, down, every, shaped, up
+from laconic.launch.net.state import FOLDER
 from laconic.units import write_rate
 
 CYCLES, CRASH_EVERY = 100, 10

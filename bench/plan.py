@@ -30,9 +30,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.choosing import PAYS
-from laconic.engine.config import RunConfig
-from laconic.engine.net import Net, shaped
+from laconic.launch.net import Net, shaped
+from laconic.planner.autotune import PAYS
+from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, build_model, machine
 from workers import STORE_PORT, end, listen, start, tell
 
@@ -169,10 +169,10 @@ def start_all(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subpr
 
 def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, Any]:
     """Calibrate, rehearse, predict, measure: one cell."""
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.planner.deployment import Setting
     from laconic.planner.price import Pricer
-    from laconic.planner.setting import Setting
-    from laconic.profile.values import Profile
+    from laconic.values.profile import Profile
 
     rate = RATES[ratio]
     heard = RunConfig(heartbeat_seconds=60)

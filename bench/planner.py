@@ -24,9 +24,9 @@ from typing import Any
 from laconic.planner.advise import Wishes, advise
 from laconic.planner.candidates import candidates
 from laconic.planner.codecs import codecs_on
+from laconic.planner.deployment import Setting
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
-from laconic.planner.setting import Setting
 from laconic.profile.gpus import gpu, profile_of
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

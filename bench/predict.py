@@ -27,8 +27,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.config import RunConfig
-from laconic.engine.net import Net, shaped
+from laconic.launch.net import Net, shaped
+from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, machine
 from workers import STORE_PORT, end, listen, start, tell
 
@@ -126,10 +126,10 @@ def work(todo: Work) -> None:
 def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
     """Virtual seconds of one step, after as many to warm up as the real ones have."""
     import laconic
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute
-    from laconic.engine.virtual.network import Network
-    from laconic.profile.values import Profile
+    from laconic.network.levels import Network
+    from laconic.real.connect import connect
+    from laconic.values.profile import Profile
+    from laconic.virtual.compute import Compute
 
     profile = Profile.read(profile_path)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.compare.statistics import Spread, bootstrap_ratio
+from laconic.experiments.statistics import Spread, bootstrap_ratio
 
 WORKERS, STEPS, BATCH, EVERY = 8, 160, 8, 2
 LONGER = 2  # how many times as many gradients as bsp a rule may make on its way to the target
@@ -121,9 +121,9 @@ def train(task: tuple[str, bool, float, int, str, int]) -> Run:
     from torch.nn import functional
 
     import laconic
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute, Straggling
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.real.connect import connect
+    from laconic.virtual.compute import Compute, Straggling
 
     torch.set_num_threads(1)
     digits = load_digits()

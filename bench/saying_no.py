@@ -27,19 +27,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laconic.compression.base import TensorSpec
-from laconic.engine.choosing import PAYS
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.crowd import price
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
 from laconic.planner.advise import CAPS
+from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import DENSE, MERGED, MIB, chains
 from laconic.planner.codecs import codecs_on
+from laconic.planner.deployment import Setting
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
-from laconic.planner.setting import Setting
 from laconic.profile.gpus import gpu, profile_of
-from laconic.profile.values import CodecTimes
+from laconic.values.profile import CodecTimes
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute
+from laconic.virtual.symmetric import price
 
 MODELS = ("resnet50", "vgg16", "bert-base", "bert-large", "gpt2", "gpt2-medium")
 RATES = (10, 25, 100, 200, 400)  # Gb/s

@@ -26,8 +26,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.net import shaped
-from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.launch.net import shaped
+from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 from workers import STORE_PORT, end, listen, start, tell
 
 WORKERS, BITS_PER_SECOND = 8, 400e6
@@ -115,8 +115,8 @@ def work(todo: dict[str, Any]) -> None:
 
     import torch.distributed as dist
 
-    from laconic.engine.connect import connect
     from laconic.profile.links import Links
+    from laconic.real.connect import connect
 
     world = connect().world
     links = Links(world, 4.0 * max(sum(n for _, n in shapes(model)) for model in MODELS))
@@ -137,9 +137,9 @@ def predict(cell: dict[str, Any], links: dict[str, Any]) -> float:
     """On the virtual engine: the model's profile, and collectives as they were measured alone and at once. Emulated
     computing needs no processor, so that they go on beside it as without it."""
     import laconic
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute
-    from laconic.engine.virtual.network import Network
+    from laconic.network.levels import Network
+    from laconic.real.connect import connect
+    from laconic.virtual.compute import Compute
 
     own = profile(cell["model"], cell["seconds"])
     table = json.loads(own.to_json()) | {"links": links}

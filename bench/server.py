@@ -29,14 +29,14 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
-from laconic.engine.net import Place, shaped
-from laconic.engine.post.codec import Limits, decode_answer, decode_envelope, encode
-from laconic.engine.post.directory import FileDirectory
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.keys import Keys
-from laconic.engine.post.real import Post
-from laconic.engine.post.seal import Seal, session_of
-from laconic.engine.post.sockets import hand_over
+from laconic.launch.net import Place, shaped
+from laconic.rpc.authentication import Seal, session_of
+from laconic.rpc.directory import FileDirectory
+from laconic.rpc.endpoint import Post
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.frames import Limits, decode_answer, decode_envelope, encode
+from laconic.rpc.keys import Keys
+from laconic.rpc.sockets import hand_over
 from laconic.worker import Letter
 
 WORKERS, PARAMETERS = 4, 25_000_000
@@ -63,13 +63,13 @@ def serve(todo: dict[str, Any]) -> None:
     """One shard of the parameter server, under plain asynchronous SGD."""
     from torch import nn
 
-    from laconic.architecture.server.machine import Shard
+    from laconic.architecture.server.actor import Shard
     from laconic.architecture.server.sharding import Range
     from laconic.architecture.server.store import Store
-    from laconic.compression.base import TensorSpec
     from laconic.compression.none import Identity
-    from laconic.engine.meeting import Meeting
+    from laconic.runtime.meeting import Meeting
     from laconic.sync.asp import ASP
+    from laconic.values.tensor_spec import TensorSpec
 
     torch.set_num_threads(1)
     count = sizes(todo["servers"])[todo["index"]]

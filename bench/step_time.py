@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from laconic.engine.net import interface_bytes, shaped
+from laconic.launch.net import interface_bytes, shaped
 from workers import STORE_PORT, end, free_port, listen, start, tell
 
 WORKERS = 4

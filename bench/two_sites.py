@@ -77,8 +77,8 @@ def work(training: Training) -> None:
 
     import laconic
     from chars import Shape, build_model, default_text, draw_batch, load_text, loss_of, validate
-    from laconic.engine.connect import connect
-    from laconic.engine.net import interface_bytes
+    from laconic.launch.net import interface_bytes
+    from laconic.real.connect import connect
 
     t, text = training, default_text()
     shape = Shape(t.layers, t.width, t.context)
@@ -156,9 +156,9 @@ def predict(training: Training, compute_seconds: float) -> float:
 
     import laconic
     from chars import Shape, build_model
-    from laconic.engine.connect import connect
-    from laconic.engine.virtual.compute import Compute
-    from laconic.engine.virtual.network import NO_TIME_AT_ALL, Level, Network
+    from laconic.network.levels import NO_TIME_AT_ALL, Level, Network
+    from laconic.real.connect import connect
+    from laconic.virtual.compute import Compute
 
     network = Network(WORKERS, (Level(1, NO_TIME_AT_ALL), Level(SITE_WORKERS, UPLINK_BITS_PER_SECOND, DELAY_SECONDS)))
     compute = Compute(compute_seconds / 3, 2 * compute_seconds / 3)
@@ -201,7 +201,7 @@ class Notes:
 
 
 def over_links(training: Training) -> dict[str, Any]:
-    from laconic.engine.net import shaped
+    from laconic.launch.net import shaped
 
     with shaped(WORKERS, None, DELAY_SECONDS, SITE_WORKERS, UPLINK_BITS_PER_SECOND) as net:
         return run(training, net)

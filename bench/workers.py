@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.net import Place
+from laconic.launch.net import Place
 
 STORE_PORT = 29500
 """Where workers of a shaped network meet: each network has its own ports, so one number will do."""

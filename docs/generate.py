@@ -22,9 +22,10 @@ from typing import Any, cast
 import torch
 
 from laconic import registry
-from laconic.compression.base import Compressor, TensorSpec
-from laconic.language.knobs import knobs
+from laconic.compression.base import Compressor
+from laconic.knobs import knobs
 from laconic.strategy import Phases, Sentence, Strategy
+from laconic.values.tensor_spec import TensorSpec
 
 HERE = Path(__file__).resolve().parent
 FAMILIES = HERE.parent / "bench" / "compressors.toml"

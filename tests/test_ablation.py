@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from laconic import registry
 from laconic.cli import app as cli
-from laconic.language.ablation import variants
+from laconic.experiments.ablation import variants
 from laconic.strategy import Sentence, Strategy
 
 SCRIPT = Path(__file__).parent / "compare" / "regression.py"

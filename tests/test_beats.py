@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from laconic.engine.liveness.beats import (
+from laconic.liveness.beats import (
     SILENT,
     START_SECONDS,
     Beat,

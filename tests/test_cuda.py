@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import laconic
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.virtual.compute import Compute
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

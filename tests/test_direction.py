@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from laconic.engine.direction import as_good, falls_by_course, falls_by_name, falls_towards
+from laconic.values.metric_direction import as_good, falls_by_course, falls_by_name, falls_towards
 
 
 @pytest.mark.parametrize(

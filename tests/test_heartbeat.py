@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from laconic.engine.config import VARIABLE
-from laconic.engine.liveness.beats import START_SECONDS
-from laconic.engine.liveness.heartbeat import Heartbeat
-from laconic.engine.liveness.watch import Place
+from laconic.liveness.beats import START_SECONDS
+from laconic.liveness.heartbeat import Heartbeat
+from laconic.liveness.watch import Place
+from laconic.values.run_config import VARIABLE
 
 
 @pytest.fixture

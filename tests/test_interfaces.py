@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine import interfaces as net
 from laconic.errors import LaconicError
+from laconic.network import interfaces as net
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -65,7 +65,7 @@ def namespace() -> Iterator[str]:
 
 
 def inside(namespace: str, expression: str) -> str:
-    code = f"from laconic.engine import interfaces as net; print({expression})"
+    code = f"from laconic.network import interfaces as net; print({expression})"
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)

@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from laconic.engine.config import RunConfig, attempt_prefix
-from laconic.engine.launcher.folder import Record, choose_folder
-from laconic.engine.launcher.follow import Follow
-from laconic.engine.launcher.request import LaunchError, Request, read_slowness, read_stragglers
+from laconic.cli.app import app
 from laconic.errors import LaconicError, StrategyError
+from laconic.launch.log_follower import Follow
+from laconic.launch.request import LaunchError, Request, read_slowness, read_stragglers
+from laconic.launch.run_folder import Record, choose_folder
+from laconic.values.run_config import RunConfig, attempt_prefix
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -64,7 +66,6 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
         ({"rendezvous": "10.0.0.1:70000"}, "is not HOST:PORT"),
         ({"servers": -1}, "--servers -1"),
         ({"servers": 1, "server_restarts": -1}, "--server-restarts -1"),
-        ({"servers": 1, "strategy": "torch:ddp"}, "leave --servers out"),
         ({"servers": 1, "colocate": True}, "add --servers and --net"),
         ({"keys": "keys.json"}, "add --servers"),
         ({"servers": 1, "nodes": 2, "rendezvous": "10.0.0.1:29400"}, "--keys FILE"),
@@ -90,15 +91,15 @@ def test_who_is_slower_is_read_as_people_write_it(script: str) -> None:
 
 
 def test_a_bad_strategy_is_refused_before_anything_starts(script: str) -> None:
-    with pytest.raises(StrategyError):
-        Request(command=(script,), strategy="no such word at all")
+    refused = CliRunner().invoke(app, ["run", "--strategy", "no such word at all", script])
+    assert isinstance(refused.exception, StrategyError)
     assert not Path("runs").exists()
 
 
 def test_a_name_that_only_means_this_machine_cannot_be_a_meeting_point(
     script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laconic.engine.launcher.request.resolves_to_loopback", lambda host: True)
+    monkeypatch.setattr("laconic.launch.request.resolves_to_loopback", lambda host: True)
     with pytest.raises(LaunchError, match="give the machine's address"):
         Request(command=(script,), nodes=2, rendezvous="myself:29400")
     assert Request(command=(script,), nodes=2, rendezvous="127.0.0.1:29400").endpoint == ("127.0.0.1", 29400)

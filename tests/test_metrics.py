@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine import metrics
-from laconic.engine.config import RunConfig
-from laconic.engine.metrics import Record
+from laconic.runtime import metrics
+from laconic.runtime.metrics import Record
+from laconic.values.run_config import RunConfig
 
 
 def test_targets_are_reached_from_the_side_the_metric_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +67,9 @@ def test_every_simulation_logs_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_logged_before_connecting_stays_with_the_process() -> None:
     code = """
 import laconic
-from laconic.engine import metrics
+from laconic.runtime import metrics
 laconic.log(loss=3.0)
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
 connect()
 assert metrics.latest("loss") == 3.0 and metrics.serial() == 1
 laconic.log(loss=2.0)

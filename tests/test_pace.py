@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.pace import Pace
-from laconic.engine.unequal import Speeds, Straggling
-from laconic.engine.virtual.compute import Compute
+from laconic.real.connect import connect
+from laconic.real.slowdown import Pace
+from laconic.values.worker_speeds import Speeds, Straggling
+from laconic.virtual.compute import Compute
 from tests.real.pool import Crew, Pool
 
 FORWARD, BACKWARD, STEP = 2.0, 3.0, 0.5

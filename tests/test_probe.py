@@ -10,7 +10,7 @@ CODE = """
 import sys
 import torch
 import laconic
-from laconic.engine.config import RunConfig
+from laconic.values.run_config import RunConfig
 import os
 
 def script():

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from laconic import claims, registry
-from laconic.compression.base import TensorSpec
 from laconic.errors import LaconicError
-from laconic.schedule.plan import CommPlan, Message, whole
 from laconic.schedule.sequential import Sequential
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Word
+from laconic.values.comm_plan import CommPlan, Message, whole
+from laconic.values.tensor_spec import TensorSpec
 
 SCHEDULES = [e.name for e in registry.entries("schedule") if any(isinstance(c, claims.CoversOnce) for c in e.claims)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]

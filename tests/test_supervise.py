@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.config import RunConfig
-from laconic.engine.connect import _join
-from laconic.engine.launcher.request import Request
-from laconic.engine.launcher.supervise import Supervisor, build_supervisor
 from laconic.errors import ContractError
+from laconic.launch.request import Request
+from laconic.launch.supervisor import Supervisor, build_supervisor
+from laconic.real.connect import _join
+from laconic.values.run_config import RunConfig
 from tests.real.launching import processes_with
 
 SCRIPT = Path(__file__).parent / "real" / "scripts" / "member.py"
@@ -25,7 +25,7 @@ Run = Callable[..., tuple[Supervisor, int, str]]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """See a run through in this process; gives the supervisor, the exit code and what was said."""
-    monkeypatch.setattr("laconic.engine.launcher.supervise._GOODBYE_SECONDS", 0.1)  # these servers never say it
+    monkeypatch.setattr("laconic.launch.supervisor._GOODBYE_SECONDS", 0.1)  # these servers never say it
 
     def carry_out(plan: dict[str, list[str]], **asked: object) -> tuple[Supervisor, int, str]:
         said: list[str] = []

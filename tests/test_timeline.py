@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.engine.recording import Recording, merge, rank_file
-from laconic.engine.timeline import Recorder, Span, Timeline, TimelineError
+from laconic.real.recording import Recording, merge, rank_file
+from laconic.runtime.timeline import Recorder, Span, Timeline, TimelineError
 
 moments = st.floats(0, 1e4, allow_nan=False)
 spans = st.builds(

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from laconic import registry
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, Sync
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

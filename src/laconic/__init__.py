@@ -14,16 +14,7 @@ from laconic._version import __version__
 
 if TYPE_CHECKING:
     from laconic import optim
-    from laconic.engine.batches import batch_size
-    from laconic.engine.checkpoint import checkpoint, resume
-    from laconic.engine.clip import clip_grad_norm_
-    from laconic.engine.connect import rank, size
-    from laconic.engine.ddp_hook import ddp_hook
-    from laconic.engine.distribute import distribute, undistribute
-    from laconic.engine.finish import finish
-    from laconic.engine.metrics import log
-    from laconic.engine.shard import ShardSampler, shard
-    from laconic.engine.virtual.simulate import simulate
+    from laconic.api.distribute import distribute, undistribute
     from laconic.errors import (
         ContractError,
         Disagreement,
@@ -32,32 +23,41 @@ if TYPE_CHECKING:
         StrategyError,
         WorkerLost,
     )
+    from laconic.integrations.ddp_hook import ddp_hook
     from laconic.planner.plan import plan
+    from laconic.runtime.batch_size import batch_size
+    from laconic.runtime.checkpoint import checkpoint, resume
+    from laconic.runtime.clip import clip_grad_norm_
+    from laconic.runtime.current_worker import rank, size
+    from laconic.runtime.finish import finish
+    from laconic.runtime.metrics import log
+    from laconic.runtime.shard import ShardSampler, shard
     from laconic.strategy import Strategy
+    from laconic.virtual.simulate import simulate
 
 _HOMES = {
     "ContractError": "errors",
     "Disagreement": "errors",
     "LaconicError": "errors",
     "NonFinite": "errors",
-    "ShardSampler": "engine.shard",
+    "ShardSampler": "runtime.shard",
     "Strategy": "strategy",
     "StrategyError": "errors",
     "WorkerLost": "errors",
-    "batch_size": "engine.batches",
-    "checkpoint": "engine.checkpoint",
-    "clip_grad_norm_": "engine.clip",
-    "ddp_hook": "engine.ddp_hook",
-    "distribute": "engine.distribute",
-    "finish": "engine.finish",
-    "log": "engine.metrics",
+    "batch_size": "runtime.batch_size",
+    "checkpoint": "runtime.checkpoint",
+    "clip_grad_norm_": "runtime.clip",
+    "ddp_hook": "integrations.ddp_hook",
+    "distribute": "api.distribute",
+    "finish": "runtime.finish",
+    "log": "runtime.metrics",
     "plan": "planner.plan",
-    "rank": "engine.connect",
-    "resume": "engine.checkpoint",
-    "shard": "engine.shard",
-    "simulate": "engine.virtual.simulate",
-    "size": "engine.connect",
-    "undistribute": "engine.distribute",
+    "rank": "runtime.current_worker",
+    "resume": "runtime.checkpoint",
+    "shard": "runtime.shard",
+    "simulate": "virtual.simulate",
+    "size": "runtime.current_worker",
+    "undistribute": "api.distribute",
 }
 
 __all__ = [

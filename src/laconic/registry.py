@@ -11,7 +11,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
@@ -23,8 +23,8 @@ from pkgutil import walk_packages
 from typing import Any, Literal, TypeVar
 
 from laconic.errors import LaconicError, StrategyError
-from laconic.language.knobs import Knob, Technique, knob, knobs, unwritable
-from laconic.language.literals import NAME, shown
+from laconic.knobs import Knob, Technique, knob, knobs, unwritable
+from laconic.literals import NAME, shown
 
 __all__ = [
     "AXES",
@@ -33,6 +33,8 @@ __all__ = [
     "Evidence",
     "Knob",
     "Technique",
+    "compose",
+    "composes",
     "entries",
     "find",
     "knob",
@@ -110,6 +112,7 @@ class Entry:
 
 
 _entries: dict[str, Entry] = {}
+_composers: dict[type, Callable[[Sequence[Any]], Any]] = {}
 
 
 @cache
@@ -180,6 +183,23 @@ def named_sentence(
     _register(Entry(name, axis, "sentence", paper, grade, *facts))
 
 
+def composes(kind: type[Technique]) -> Callable[[Target], Target]:
+    """Register the function below it as what turns a chain of words of this kind into one."""
+
+    def announce(composer: Target) -> Target:
+        _composers[kind] = composer
+        return composer
+
+    return announce
+
+
+def compose(words: Sequence[Any]) -> Any:
+    """Return the one word that a chain of words becomes; raises where they cannot be chained."""
+    load()
+    composer = next((_composers[kind] for kind in type(words[0]).__mro__ if kind in _composers), None)
+    return words[-1] if composer is None else composer(words)
+
+
 def _evidence(evidence: Evidence | str) -> Evidence:
     if evidence not in list(Evidence):
         raise LaconicError(f'"{evidence}" is no evidence; write one of {", ".join(Evidence)}')
@@ -227,9 +247,9 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 
 @cache
 def load() -> None:
-    """Import, once, every module of the six rooms, of `theory`, and of the entry points `laconic.techniques`."""
-    for axis in (*AXES, "theory"):
-        if find_spec(room := f"laconic.{axis}"):
+    """Import, once, every module of the packages that hold techniques, and the entry points `laconic.techniques`."""
+    for package in (*AXES, "theory", "cost", "planner.validation"):
+        if find_spec(room := f"laconic.{package}"):
             for module in walk_packages(import_module(room).__path__, f"{room}."):
                 import_module(module.name)
     for point in entry_points(group="laconic.techniques"):

@@ -14,10 +14,11 @@ from typing import Any, cast
 
 from laconic import registry
 from laconic.errors import StrategyError
-from laconic.language.knobs import Technique
-from laconic.language.literals import NAME, shown
+from laconic.knobs import Technique
+from laconic.language.grammar import DEEPEST, Shapes, parse
 from laconic.language.predicates import Condition, Else, Glob, MetricCondition, Role, Selector, Shape, StepCondition
 from laconic.language.word import Word
+from laconic.literals import NAME, shown
 from laconic.registry import AXES
 
 __all__ = [
@@ -47,7 +48,6 @@ _ASKED = {
     "shared": "memory that all workers share",
 }
 """What a sync rule may ask of the architecture, in words."""
-DEEPEST = 32
 
 
 class Strategy:
@@ -56,13 +56,11 @@ class Strategy:
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
         """The strategy that `text` says; a strategy is returned as it is."""
-        from laconic.language.text import parse  # the grammar is built on the values below
-
         if isinstance(text, Strategy):
             return text
         if not isinstance(text, str):
             raise StrategyError(f'a strategy is text, not {shown(text)}; write "bsp / none / allreduce", for example')
-        return parse(text)
+        return cast(Strategy, parse(text, _SHAPES))
 
     @property
     def parts_within(self) -> tuple[Strategy, ...]:
@@ -292,7 +290,7 @@ def _check_chain(chain: tuple[Word, ...]) -> None:
 
 def _composed(chain: tuple[Word, ...]) -> Technique:
     """What a chain of compression becomes."""
-    compressor: Technique = chain[0].technique.composed([word.make() for word in chain])
+    compressor: Technique = registry.compose([word.make() for word in chain])
     return compressor
 
 
@@ -383,3 +381,6 @@ class Phases(Strategy):
 
 def _grouped(strategy: Strategy) -> str:
     return f"[{strategy}]" if isinstance(strategy, Phases) else str(strategy)
+
+
+_SHAPES = Shapes(sentence=Sentence.of, tiers=Tiers, map=Map, phases=Phases)

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 
 from laconic.errors import LaconicError
-from laconic.language.literals import read_number
+from laconic.literals import read_number
 
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 

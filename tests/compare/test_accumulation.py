@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.compare.compare import compare
-from laconic.engine.compare.settings import Settings, Tuning
-from laconic.engine.compare.watch import Silent
+from laconic.experiments.compare import compare
+from laconic.experiments.settings import Settings, Tuning
+from laconic.experiments.watch import Silent
 from laconic.report.table import write
 
 SCRIPT = Path(__file__).parent / "regression.py"

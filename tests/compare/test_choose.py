@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.compare.choose import choose
-from laconic.engine.compare.folder import Folder
-from laconic.engine.compare.outcome import Logged, Outcome
-from laconic.engine.compare.row import Row
-from laconic.engine.compare.settings import CompareError, Settings, Tuning
-from laconic.engine.compare.watch import Silent
+from laconic.experiments.choose import choose
+from laconic.experiments.folder import Folder
+from laconic.experiments.outcome import Logged, Outcome
+from laconic.experiments.row import Row
+from laconic.experiments.settings import CompareError, Settings, Tuning
+from laconic.experiments.watch import Silent
 
 BEST = {"bsp": 0.1, "torch:ddp(bucket_cap_mb=1)": 0.2, "torch:ddp(bucket_cap_mb=5)": 0.2}
 SECONDS = {"bsp": 5.0, "torch:ddp(bucket_cap_mb=1)": 9.0, "torch:ddp(bucket_cap_mb=5)": 8.0}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from laconic.engine.compare.compare import Comparison
-from laconic.engine.compare.measure import Trio, line_of
-from laconic.engine.compare.outcome import Material, Outcome
-from laconic.engine.compare.settings import Settings, Tuning
+from laconic.experiments.compare import Comparison
+from laconic.experiments.measure import Trio, line_of
+from laconic.experiments.outcome import Material, Outcome
+from laconic.experiments.settings import Settings, Tuning
 from laconic.report.table import as_csv, as_text, write
 
 BLOCK = 4

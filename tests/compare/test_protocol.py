@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.compare.protocol import Curve, Remembered, Trial, least_trials, tune
-from laconic.engine.compare.settings import CompareError
+from laconic.experiments.protocol import Curve, Remembered, Trial, least_trials, tune
+from laconic.experiments.settings import CompareError
 
 SEEDS = (0, 1)
 

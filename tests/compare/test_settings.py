@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from laconic.engine.compare.choose import with_rivals
-from laconic.engine.compare.folder import Folder, read_settings
-from laconic.engine.compare.outcome import Block, Outcome
-from laconic.engine.compare.request import settings_of
-from laconic.engine.compare.settings import CompareError, Settings, Tuning, alternatives, groups
 from laconic.errors import LaconicError
+from laconic.experiments.choose import with_rivals
+from laconic.experiments.folder import Folder, read_settings
+from laconic.experiments.outcome import Block, Outcome
+from laconic.experiments.request import settings_of
+from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives, groups
 
 PLAIN: dict[str, Any] = {
     "target": None, "blocks": None, "seeds": None, "quick": False, "protocol": False, "lr": None, "lr_argument": "--lr",

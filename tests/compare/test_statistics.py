@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from laconic.engine.compare.statistics import bootstrap_ratio, mean_and_range, paired, quartiles, ratios
+from laconic.experiments.statistics import bootstrap_ratio, mean_and_range, paired, quartiles, ratios
 
 
 def test_quartiles_are_not_moved_by_one_bad_block() -> None:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor
-from laconic.engine.table import answered, meet, spec_of
 from laconic.strategy import Sentence, Strategy
+from laconic.testing.in_memory import answered, meet, spec_of
 
 __all__ = ["KINDS", "answered", "compressor", "meet", "spec_of", "tensor"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laconic.compression.base import Compressor
 from laconic.compression.budget import ACSGD, _Scaled
 from laconic.compression.entropy import EGC, entropy
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import meet, spec_of
 from tests.sync import digits
 from tests.sync.test_large_batch import Standardised

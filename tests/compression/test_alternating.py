@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import laconic
 from laconic.compression.alternating import Alternating
 from laconic.compression.linear import PowerSGD
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_linear import low_rank
 from tests.sync import digits

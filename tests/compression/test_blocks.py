@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.blocks import Blocks, decoded, formats
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import meet, tensor
 
 FORMATS = ["mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4"]

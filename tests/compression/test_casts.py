@@ -14,7 +14,7 @@ from torch import Tensor
 from laconic.compression.cast import CastBF16, CastFP16
 from laconic.compression.codec import Codec
 from laconic.compression.eight_bits import CastFP8, CastInt8
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 
 MEETING = Meeting(0, 1, 0, "x")

@@ -13,8 +13,8 @@ from torch import Tensor
 from laconic.compression.codes import golomb, trits
 from laconic.compression.dfs import DFS, in_blocks, price, pruned
 from laconic.compression.zero_runs import ZeroRunLength
-from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 
 MEET = Meeting(0, 1, 0, "x")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laconic.compression.base import Compressor
 from laconic.compression.dithering import range_deviation
 from laconic.compression.eight_bits import BlockwiseEightBits, CastInt8, dynamic_code
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.sync import digits
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.demo import DeMo
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import meet, spec_of, tensor
 from tests.compression.test_momentum import train
 from tests.data import fixture

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.dion import Dion
 from laconic.compression.linear import orthogonal
 from laconic.optim import Muon, matrices_apart
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import meet, spec_of, tensor
 from tests.compression.test_momentum import train
 from tests.sync import text

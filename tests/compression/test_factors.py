@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.factors import SufficientFactors, factor_values, served_values
-from laconic.engine.factors import Factors
-from laconic.engine.meeting import Meeting
+from laconic.runtime.linear_factors import Factors
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import answered, compressor
 
 Pair = tuple[Tensor, Tensor]

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import laconic
+from laconic.compression.adaptive_ratio import DGC, Heeding, IterationRatio
 from laconic.compression.base import Compressor, State
-from laconic.compression.feedback import DGC, Heeding, IterationRatio
-from laconic.engine.connect import connect
-from laconic.engine.meeting import Meeting
 from laconic.errors import ContractError, StrategyError
+from laconic.real.connect import connect
+from laconic.runtime.meeting import Meeting
 from laconic.worker import Kind
 from tests.compression.table import answered, compressor, meet, spec_of, tensor
 from tests.sync.digits import data, network

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
-from laconic.compression.base import TensorSpec
 from laconic.compression.layerwise import WIDTHS, LayerwiseBits, error_of, hidden_density, spend
 from laconic.compression.sparse import largest
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 from tests.compression.table import compressor, meet
 from tests.data import fixture

@@ -19,9 +19,9 @@ from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.levels import QSGD, Natural, TernGrad
 from laconic.compression.rotated import KLevel, Rotated
-from laconic.engine.meeting import Meeting
 from laconic.errors import ContractError, StrategyError
 from laconic.kernels import draws
+from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
 from tests.compression.table import answered, meet, spec_of, tensor
 from tests.data import fixture

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
-from laconic.compression.base import TensorSpec
 from laconic.compression.lgc import LGC, decoded, encoded, weights_of
 from laconic.compression.sparse import largest
 from laconic.compression.wrapper import inner_of
 from laconic.strategy import Strategy
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.real.pool import Crew, Pool
 from tests.sync.digits import data, sgd, trained

@@ -14,8 +14,8 @@ from torch.nn import functional
 import laconic
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
-from laconic.engine.connect import connect
 from laconic.errors import ContractError
+from laconic.real.connect import connect
 from laconic.worker import Kind
 from tests.compression.table import compressor, meet, tensor
 from tests.sync.digits import data, network

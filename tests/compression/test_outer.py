@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import laconic
-from laconic.compression.base import TensorSpec
 from laconic.compression.raw import Raw
 from laconic.compression.ring_hop import InRing
 from laconic.optim import Muon, matrices_apart
 from laconic.strategy import Strategy
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import KINDS, compressor, meet, spec_of, tensor
 from tests.real.pool import Pool
 from tests.sync import text

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.compression.factors import SufficientFactors, factor_values, served_values
-from laconic.engine.connect import connect
-from laconic.engine.virtual.simulate import Simulated
+from laconic.real.connect import connect
+from laconic.virtual.simulate import Simulated
 from laconic.worker import Kind
 from tests.real.test_against_ddp import batch
 from tests.sync import digits

@@ -11,9 +11,9 @@ import torch
 import laconic
 from laconic.compression.base import Outcome
 from laconic.compression.power_gossip import PowerGossip
-from laconic.engine.connect import connect
-from laconic.engine.meeting import EdgeMeeting
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.runtime.meeting import EdgeMeeting
 from laconic.worker import Kind
 from tests.data import fixture
 from tests.sync.digits import network
@@ -42,7 +42,7 @@ def across(made: PowerGossip, low: Any, high: Any, states: tuple[Any, Any]) -> t
 
 
 def spec(x: torch.Tensor) -> Any:
-    from laconic.compression.base import TensorSpec
+    from laconic.values.tensor_spec import TensorSpec
 
     return TensorSpec("x", tuple(x.shape), x.dtype)
 

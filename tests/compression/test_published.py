@@ -28,9 +28,9 @@ from laconic.compression.three_lc import ThreeLC
 from laconic.compression.unbiased_sparse import KonecnyRichtarik
 from laconic.compression.varlen import VariableLength
 from laconic.compression.zipml import both, twice
-from laconic.engine.meeting import Meeting
 from laconic.kernels import uniform
 from laconic.registry import Evidence, entries
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import STAGES, adam, train
 from tests.figures import figure

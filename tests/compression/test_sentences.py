@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.chunks import StridedBits, codes_of
 from laconic.compression.codes import bits
 from laconic.compression.sparse import largest
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import train
 from tests.data import fixture

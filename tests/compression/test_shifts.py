@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Outcome, State
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
 from laconic.compression.shifts import DIANA, EF21
 from laconic.errors import StrategyError
 from laconic.strategy import Strategy
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import train
 from tests.sync import digits

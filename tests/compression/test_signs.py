@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import laconic
 from laconic import registry
-from laconic.compression.base import TensorSpec
 from laconic.compression.codes import bits
 from laconic.compression.error_feedback import Remembering
 from laconic.compression.none import Identity
 from laconic.compression.signs import OneBit, ScaledSign, SignSGD
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.data import fixture
 from tests.sync import digits

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.architecture.allreduce import AllReduce
-from laconic.compression.base import TensorSpec
 from laconic.compression.sparse import GlobalTopK, MSTopK, RandK, ScaleCom, TopK, largest
-from laconic.engine.connect import connect
-from laconic.engine.exchange import Departed, confer, drive
-from laconic.engine.meeting import Meeting
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.runtime.in_flight import Departed, confer, drive
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.data import fixture

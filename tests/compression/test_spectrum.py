@@ -14,7 +14,7 @@ from laconic.compression.basis import PCA
 from laconic.compression.codes import range_float
 from laconic.compression.payload import unpack
 from laconic.compression.spectrum import FFTSparse
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import meet, spec_of, tensor
 from tests.data import fixture
 

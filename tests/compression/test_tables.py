@@ -17,7 +17,7 @@ from laconic.compression.dithering import NUQSGD, QNN, Binary, DoReFa, NaturalDi
 from laconic.compression.levels import QSGD
 from laconic.compression.rotated import KLevel
 from laconic.compression.tables import Tabled, bucket_norms, lost, mirrored, omega, rounded
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 
 MEETING = Meeting(0, 1, 0, "x")

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from laconic.compression.codes import trits
 from laconic.compression.three_lc import ThreeLC
-from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.sync import digits
 from tests.sync.test_large_batch import Standardised

@@ -14,7 +14,6 @@ from torch import Tensor
 
 import laconic
 from laconic.architecture.allreduce import AllReduce
-from laconic.compression.base import TensorSpec
 from laconic.compression.dgc import EXACT, sampled
 from laconic.compression.dragonn import Dragonn
 from laconic.compression.ok_topk import OkTopK
@@ -22,7 +21,8 @@ from laconic.compression.redsync import RedSync, bisected, trimmed
 from laconic.compression.select import share_of
 from laconic.compression.sparse import largest
 from laconic.compression.thresholds import FITS, HardThreshold, SIDCo, Strom, adapted, fitted
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.data import fixture
 from tests.sync import digits

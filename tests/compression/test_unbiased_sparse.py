@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.compression.select import share_of
 from laconic.compression.unbiased_sparse import GSpar, KonecnyRichtarik, filled, least_count
-from laconic.engine.meeting import Meeting
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import meet, spec_of, tensor
 
 MEET = Meeting(0, 1, 0, "x")

@@ -16,8 +16,8 @@ from laconic.compression.codes import huffman
 from laconic.compression.rotated import KLevel
 from laconic.compression.tables import lost
 from laconic.compression.varlen import VariableLength, length_bound
-from laconic.engine.meeting import Meeting
 from laconic.errors import ContractError, StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import spec_of, tensor
 
 MEETING = Meeting(0, 1, 0, "x")

@@ -17,7 +17,7 @@ from laconic.compression.codes import bits
 from laconic.compression.optimal_levels import optimal_levels
 from laconic.compression.tables import lost, rounded
 from laconic.compression.zipml import ZipML, both, least_squares, twice
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import spec_of, tensor
 
 MEETING = Meeting(0, 1, 0, "x")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine import net
-from laconic.engine.net.state import FOLDER
+from laconic.launch import net
+from laconic.launch.net.state import FOLDER
 
 
 def _why_not() -> str | None:

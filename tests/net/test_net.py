@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from laconic.engine import net
-from laconic.engine.launcher.request import LaunchError, Request
-from laconic.engine.net import Net, NetError, Place
+from laconic.launch import net
+from laconic.launch.net import Net, NetError, Place
+from laconic.launch.request import LaunchError, Request
 from tests.net.conftest import lines
 from tests.real.launching import LOST_SECONDS, SCRIPT, Launched, names
 
@@ -135,7 +135,7 @@ def test_an_error_inside_leaves_nothing(allowed: None, remains: Remains, delay_s
 HOLD = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever is started in the background ignores
-from laconic.engine import net
+from laconic.launch import net
 with net.shaped(2, delay_seconds=0.002) as n: print(n.name, flush=True); input()
 """
 
@@ -157,7 +157,7 @@ def test_a_signal_leaves_nothing(allowed: None, remains: Remains, number: signal
 
 DIE = """
 import os, subprocess, sys
-from laconic.engine import net
+from laconic.launch import net
 run, left = subprocess.run, iter(range(int(sys.argv[2])))
 def run_or_die(command, **options):
     if next(left, None) is not None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine import net
-from laconic.engine.config import RunConfig
-from laconic.engine.launcher.members import enlist
-from laconic.engine.launcher.request import LaunchError, Request
-from laconic.engine.launcher.site import Site
+from laconic.launch import net
+from laconic.launch.members import enlist
+from laconic.launch.request import LaunchError, Request
+from laconic.launch.site import Site
+from laconic.values.run_config import RunConfig
 from tests.real.launching import START_SECONDS, Launched
 
 WHERE = """
 import os
-from laconic.engine.interfaces import address_towards
+from laconic.network.interfaces import address_towards
 print("I am at", address_towards(os.environ["MASTER_ADDR"]))
 """
 

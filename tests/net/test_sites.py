@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from laconic.engine import net
-from laconic.engine.net import NetError
-from laconic.engine.net.state import load
+from laconic.launch import net
+from laconic.launch.net import NetError
+from laconic.launch.net.state import load
 from tests.net.test_net import Remains, asked, bound, deliver, rate_of
 
 DELAY_SECONDS = 0.05

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.net import NetError, state
-from laconic.engine.net.kernel import require_means
-from laconic.engine.net.state import Owner, State
 from laconic.errors import LaconicError
+from laconic.launch.net import NetError, state
+from laconic.launch.net.kernel import require_means
+from laconic.launch.net.state import Owner, State
 from laconic.units import bits_per_second, seconds, write_rate
 
 MADE = State("lab", "0a1b2c", 3, 0.025, (1e8, None, 1e7), cut=(1,), owner=Owner(12, 345))
@@ -69,7 +69,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is(wrong: dict[str, obje
 
 
 def test_without_root_the_virtual_engine_is_named() -> None:
-    command = [sys.executable, "-c", "from laconic.engine import net; net.every()"]
+    command = [sys.executable, "-c", "from laconic.launch import net; net.every()"]
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("`setpriv`, to become somebody else, is not here")

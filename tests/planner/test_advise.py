@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from laconic.engine.choosing import PAYS
-from laconic.engine.virtual.network import Level, Network
 from laconic.errors import StrategyError
+from laconic.network.levels import Level, Network
 from laconic.planner.advise import Wishes, advise
+from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
+from laconic.planner.deployment import Setting
 from laconic.planner.price import Pricer
-from laconic.planner.setting import Setting
 from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
 from tests.planner.test_price import PROFILE

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Level, Network
-from laconic.planner.iteration import Traffic, iterate
+from laconic.cost.closed_form import Traffic, iterate
+from laconic.cost.collectives import Carriage
+from laconic.network.levels import Level, Network
+from laconic.planner.deployment import Setting
 from laconic.planner.price import Pricer
-from laconic.planner.setting import Setting
 from laconic.planner.values import PlanError
-from laconic.planner.wire import Carriage
 from laconic.profile.emulate import emulated
-from laconic.profile.values import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
+from laconic.real.connect import connect
+from laconic.values.profile import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
+from laconic.virtual.compute import Compute
 
 COMPUTING = 0.05
 

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laconic.engine.post.directory import FileDirectory
-from laconic.engine.post.keys import Keys
-from laconic.engine.post.real import Post
+from laconic.rpc.directory import FileDirectory
+from laconic.rpc.endpoint import Post
+from laconic.rpc.keys import Keys
 from tests.post.shards import shard
 
 HEARTBEAT_SECONDS = 3.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from laconic.architecture.server.machine import Shard
+from laconic.architecture.server.actor import Shard
 from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.compression.none import Identity
-from laconic.engine.meeting import Meeting
+from laconic.runtime.meeting import Meeting
 from laconic.sync.asp import ASP
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Letter
 
 SHAPES = ((4, 3), (5,))

@@ -6,7 +6,10 @@ import msgspec
 import pytest
 import torch
 
-from laconic.engine.post.codec import (
+from laconic.errors import LaconicError
+from laconic.rpc.authentication import Forged, Seal, make_key
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.frames import (
     DTYPES,
     HEADER_LIMIT_BYTES,
     SEAL_BYTES,
@@ -18,9 +21,6 @@ from laconic.engine.post.codec import (
     encode,
     wire_bytes,
 )
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.seal import Forged, Seal, make_key
-from laconic.errors import LaconicError
 from laconic.worker import Letter
 
 LIMITS = Limits()

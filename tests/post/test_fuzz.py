@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from laconic.engine.post import control
-from laconic.engine.post.codec import Limits, Malformed, decode_answer, decode_envelope, encode
-from laconic.engine.post.control import Beat, Hello, Welcome
-from laconic.engine.post.desk import Box, Desk
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.inbox import Inbox
-from laconic.engine.post.seal import Seal, make_key
+from laconic.rpc import control
+from laconic.rpc.authentication import Seal, make_key
+from laconic.rpc.control import Beat, Hello, Welcome
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.frames import Limits, Malformed, decode_answer, decode_envelope, encode
+from laconic.rpc.inbox import Inbox
+from laconic.rpc.service import Box, Desk
 from laconic.worker import Letter
 from tests.post.shards import push, shard, values
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 import zmq
 
-from laconic.engine.post.codec import encode, wire_bytes
-from laconic.engine.post.control import Hello
-from laconic.engine.post.control import encode as encode_control
-from laconic.engine.post.envelope import Envelope
-from laconic.engine.post.keys import Keys, Pair
-from laconic.engine.post.real import Post
-from laconic.engine.post.seal import Seal, make_key
 from laconic.errors import ContractError, WorkerLost
+from laconic.rpc.authentication import Seal, make_key
+from laconic.rpc.control import Hello
+from laconic.rpc.control import encode as encode_control
+from laconic.rpc.endpoint import Post
+from laconic.rpc.envelope import Envelope
+from laconic.rpc.frames import encode, wire_bytes
+from laconic.rpc.keys import Keys, Pair
 from laconic.worker import Kind, Letter
 from tests.post.processes import post, start
 from tests.post.shards import ELEMENTS, push, shard, values

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from laconic.architecture.server.copies import Copies
-from laconic.engine.post.codec import Malformed
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.inbox import Inbox
-from laconic.engine.post.outbox import Outbox
-from laconic.engine.post.saver import Saver
-from laconic.engine.post.snapshots import Snapshots, read, tensor_bytes, write
 from laconic.errors import WorkerLost
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.frames import Malformed
+from laconic.rpc.inbox import Inbox
+from laconic.rpc.outbox import Outbox
+from laconic.rpc.saver import Saver
+from laconic.rpc.snapshots import Snapshots, read, tensor_bytes, write
 from laconic.worker import Letter
 from tests.post.shards import push, shard, values
 

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.inbox import Inbox
-from laconic.engine.post.outbox import Outbox
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.inbox import Inbox
+from laconic.rpc.outbox import Outbox
 from laconic.worker import Letter
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laconic.planner.validation.nccl import SystemErrors, of_system, plain
 from laconic.profile.collectives import CollectiveTimes, Curve, bus_factor, steps, with_kin
 from laconic.profile.nccl import FILE, read
-from laconic.profile.values import ProfileError
+from laconic.values.profile import ProfileError
 from tests import data
 
 SIZES = [512 << k for k in range(21)]

@@ -6,7 +6,7 @@ import torch
 
 import laconic
 from laconic.profile.emulate import Pacer, emulated
-from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 from tests.real.pool import Crew, Pool
 
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.compression.base import TensorSpec
-from laconic.engine.rehearsal.steps import Step, latest, model_times
 from laconic.errors import LaconicError
 from laconic.profile.fit import fit_line, operation_times, pace_beside, rising, shared_seconds, weighted_median
-from laconic.profile.values import Point
+from laconic.real.profiling.steps import Step, latest, model_times
+from laconic.values.profile import Point
+from laconic.values.tensor_spec import TensorSpec
 
 SIZES = [96.0 * 4**k for k in range(9)]
 ALPHAS, BETAS = st.floats(1e-5, 0.1), st.floats(1e-10, 1e-6)

@@ -13,8 +13,8 @@ from laconic.errors import LaconicError
 from laconic.profile.gpus import GPUS, default_batch, gpu, memory_bytes, memory_of, profile_of, usable_bytes
 from laconic.profile.gpus.measured import H200, Case, cited, definition, held_out, own, published
 from laconic.profile.gpus.roofline import HIGH, LOW, forward_seconds
-from laconic.profile.values import Profile
 from laconic.profile.zoo import MODELS, model
+from laconic.values.profile import Profile
 from tests import data
 
 

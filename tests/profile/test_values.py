@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
 from laconic.profile.cache import Subject
-from laconic.profile.values import (
+from laconic.values.profile import (
     CodecTimes,
     LinkTimes,
     ModelTimes,

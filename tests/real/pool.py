@@ -119,7 +119,7 @@ def _work(rank: int, port: int, pipe: Any, stacks: str) -> None:
     import torch.distributed as dist
 
     from laconic import registry
-    from laconic.engine.connect import connect
+    from laconic.real.connect import connect
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))

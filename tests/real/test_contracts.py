@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import laconic
-from laconic.engine.optimizer import DistributedOptimizer
+from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.worker import Kind
 from tests import toys
 from tests.real.pool import Crew, Pool
@@ -522,7 +522,7 @@ def disagrees(crew: Crew, what: str) -> str:
     elif what == "frozen" and odd:
         model[0].weight.requires_grad_(False)
     elif what == "version" and odd:
-        from laconic.engine import agreement
+        from laconic.runtime import agreement
 
         agreement.__version__ = "9.9.9"
     try:
@@ -530,7 +530,7 @@ def disagrees(crew: Crew, what: str) -> str:
     finally:
         if what == "version":
             from laconic import __version__
-            from laconic.engine import agreement
+            from laconic.runtime import agreement
 
             agreement.__version__ = __version__
 

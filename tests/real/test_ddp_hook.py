@@ -15,7 +15,7 @@ from tests.real.test_against_ddp import mlp, plain_step
 
 
 def hooked(crew: Crew, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
-    from laconic.engine.connect import connect
+    from laconic.real.connect import connect
 
     toys.register()
     torch.manual_seed(1)

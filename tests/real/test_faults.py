@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from laconic.engine.config import RunConfig
+from laconic.values.run_config import RunConfig
 from tests.real.launching import (
     LOST_SECONDS,
     SCRIPT,

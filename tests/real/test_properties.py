@@ -10,14 +10,15 @@ import torch
 import laconic
 from laconic import claims, registry
 from laconic.architecture.base import Architecture
-from laconic.compression.base import Outcome, TensorSpec
+from laconic.compression.base import Outcome
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
-from laconic.engine.connect import connect
-from laconic.engine.exchange import Departed, confer, drive, together
-from laconic.engine.meeting import Meeting
-from laconic.engine.tiers import level_names
+from laconic.real.connect import connect
+from laconic.runtime.in_flight import Departed, confer, drive, together
+from laconic.runtime.meeting import Meeting
+from laconic.runtime.tiers import level_names
 from laconic.strategy import Sentence, Strategy, Word
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind, Reduce
 from tests.real.pool import Crew, Pool
 from tests.real.race import sgd

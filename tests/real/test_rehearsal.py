@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laconic.profile.values import Profile
+from laconic.values.profile import Profile
 from tests.real.launching import SOURCE, START_SECONDS
 
 SCRIPT = """

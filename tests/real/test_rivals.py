@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import laconic
-from laconic.engine.launcher.request import Request
-from laconic.engine.rivals.text import RIVALS, is_rival, parse, read
 from laconic.errors import ContractError, LaconicError, StrategyError
+from laconic.experiments.rivals.text import RIVALS, check, is_rival, parse, read
 from laconic.strategy import Strategy
 from tests.real.launching import Launched
 from tests.real.pool import Crew, Pool
@@ -59,17 +58,19 @@ def test_knobs_are_read_by_name_and_by_place() -> None:
 )
 def test_a_text_that_makes_no_sense_is_refused_before_anything_starts(text: str, says: str) -> None:
     with pytest.raises(StrategyError, match=says.replace("(", r"\(")):
-        Request(command=(__file__,), strategy=text)
+        check(text)
 
 
 def test_what_a_rival_cannot_do_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StrategyError, match="torch's own code needs real processes"):
-        Request(command=(__file__,), strategy="torch:ddp", engine="virtual")
+        check("torch:ddp", virtual=True)
+    with pytest.raises(StrategyError, match="leave --servers out"):
+        check("torch:ddp", servers=1)
     with pytest.raises(StrategyError, match="a dry run prices our own sentences"):
-        Request(command=(__file__,), strategy="torch:ddp", dry_run=True)
-    monkeypatch.setattr("laconic.engine.rivals.base.find_spec", lambda name: None)
+        check("torch:ddp", dry_run=True)
+    monkeypatch.setattr("laconic.experiments.rivals.base.find_spec", lambda name: None)
     with pytest.raises(LaconicError, match=r"torchft's own code, which is not installed: pip install 'laconic\[riv"):
-        Request(command=(__file__,), strategy="torchft:diloco")
+        check("torchft:diloco")
 
 
 def test_virtual_workers_refuse_rivals_by_name() -> None:

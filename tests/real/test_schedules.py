@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.real import RealWorker
-from laconic.engine.recording import Recording
+from laconic.real.connect import connect
+from laconic.real.recording import Recording
+from laconic.real.worker import RealWorker
+from laconic.rpc.envelope import Answer, Envelope
 from tests.real.pool import Crew, Pool
 from tests.real.race import by_laconic, difference, sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import laconic
-from laconic.compression.base import TensorSpec
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 from tests import toys
 from tests.real.pool import Crew, Pool
@@ -280,9 +280,9 @@ def test_a_mesh_dimension_without_a_tier_is_refused(pool: Pool) -> None:
 
 
 def test_a_plans_own_order_is_kept() -> None:
-    from laconic.engine.planning import in_order
-    from laconic.engine.reducer import Part
-    from laconic.schedule.plan import CommPlan, whole
+    from laconic.runtime.comm_planner import in_order
+    from laconic.runtime.reducer import Part
+    from laconic.values.comm_plan import CommPlan, whole
 
     def alone(count: int) -> CommPlan:
         specs = tuple(TensorSpec("x", (1,), torch.float32) for _ in range(count))

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.config import RunConfig
-from laconic.engine.connect import connect
-from laconic.engine.real import RealWorker
-from laconic.engine.recording import Recording
-from laconic.engine.timeline import Span, Timeline
+from laconic.real.connect import connect
+from laconic.real.recording import Recording
+from laconic.real.worker import RealWorker
+from laconic.runtime.timeline import Span, Timeline
+from laconic.values.run_config import RunConfig
 from tests.real.launching import SOURCE, START_SECONDS, Launched
 from tests.real.pool import Crew, Pool
 

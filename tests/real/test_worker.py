@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
 from laconic.worker import Kind
 from tests.real.pool import Crew, Pool
 

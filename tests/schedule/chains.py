@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.post import Trip
-from laconic.engine.virtual.simulate import Simulated, simulate
+from laconic.network.levels import Network
+from laconic.virtual.compute import Compute
+from laconic.virtual.rpc import Trip
+from laconic.virtual.simulate import Simulated, simulate
 
 
 @dataclass(frozen=True)

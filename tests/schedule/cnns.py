@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laconic.schedule.iteration import Layers
+from laconic.values.layer_times import LayerTimes
 
 Layer = tuple[int, int]  # weights, multiplications per sample
 
@@ -47,10 +47,10 @@ def resnet50() -> list[Layer]:
 CNNS = {"alexnet": alexnet, "vgg16": vgg16, "resnet50": resnet50}
 
 
-def profile(name: str, compute_seconds: float = 0.25) -> Layers:
+def profile(name: str, compute_seconds: float = 0.25) -> LayerTimes:
     """Time as multiplications go, a third of it in the forward pass; gradients of four bytes each."""
     layers = CNNS[name]()
     total = sum(work for _, work in layers)
     shares = [compute_seconds * work / total for _, work in layers]
     sizes = tuple(4.0 * weights for weights, _ in layers)
-    return Layers(tuple(share / 3 for share in shares), tuple(2 * share / 3 for share in shares), sizes)
+    return LayerTimes(tuple(share / 3 for share in shares), tuple(2 * share / 3 for share in shares), sizes)

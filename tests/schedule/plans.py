@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from laconic.compression.base import TensorSpec
+from laconic.cost.comm_plan import predicted_seconds
 from laconic.schedule.base import Schedule
-from laconic.schedule.iteration import Layers
-from laconic.schedule.plan import CommPlan
-from laconic.schedule.prices import Price
-from laconic.schedule.pricing import predicted_seconds
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
         return predicted_seconds(made, self.arrival, self.timing)
 
     @property
-    def layers(self) -> Layers:
+    def layers(self) -> LayerTimes:
         return self.timing.layers(self.specs, self.arrival)
 
 
@@ -45,7 +45,7 @@ def case(
     return Case(specs, arrival, Timing(tuple(forward), tuple(backward), price, duplex))
 
 
-def of_layers(layers: Layers, price: Price, duplex: bool = False) -> Case:
+def of_layers(layers: LayerTimes, price: Price, duplex: bool = False) -> Case:
     return case(layers.forward, layers.backward, [round(n / 4) for n in layers.nbytes], price, duplex)
 
 

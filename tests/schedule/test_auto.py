@@ -10,10 +10,10 @@ from torch import nn
 
 import laconic
 from laconic import claims, registry
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.simulate import simulate
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
+from laconic.virtual.simulate import simulate
 
 WORDS = [e.name for e in registry.entries("schedule") if any(isinstance(c, claims.CoversOnce) for c in e.claims)]
 OTHERS = [word for word in WORDS if word != "auto"]

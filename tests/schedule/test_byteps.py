@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.summation import Summed, summation
+from laconic.cost.iteration import Order, Stage, Transfer, period
+from laconic.cost.lanes import Lane
+from laconic.cost.star import sliced
+from laconic.cost.summation import Summed, summation
 from laconic.errors import LaconicError
+from laconic.network.levels import Network
 from laconic.schedule.byteps import PIECE_BYTES, Fleet, byteps
-from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
-from laconic.schedule.lanes import Lane
-from laconic.schedule.prices import Price
-from laconic.schedule.star import sliced
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 from tests.schedule.cnns import profile
 
 MODEL = 1.3e9  # bytes
@@ -84,7 +85,7 @@ def test_with_as_many_servers_as_workers_it_is_a_push_and_a_pull_by_wait_free_ba
 
 def test_a_stage_that_is_slower_than_the_links_decides() -> None:
     """Pieces overlap in the stages: a hundred of them take as long as the slowest stage, and one through the others."""
-    layers = Layers((0.0,), (0.0,), (100.0 * PIECE_BYTES,))
+    layers = LayerTimes((0.0,), (0.0,), (100.0 * PIECE_BYTES,))
     slow = Price(0.0, 1e-9)
     found = byteps(layers, Fleet(2, 2, 8e10, local=Price(0.0, 2e-10), copy=slow, summing=Price(0.0, 5e-10)))
     through = 2 * 2e-10 + 2 * 1e-10 + 5e-10 + 2 * 1e-9

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.cost.iteration import Order, period
 from laconic.errors import LaconicError
 from laconic.schedule.compressed import Coding, compressed, seconds
-from laconic.schedule.iteration import Layers, Order, period
-from laconic.schedule.prices import Price
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 from tests.schedule.cnns import CNNS, profile
 from tests.schedule.test_iteration import alone, models
 
@@ -17,7 +18,7 @@ FREE = Price(0.0, 0.0)
 
 
 @st.composite
-def settings_of(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Layers, Price]:
+def settings_of(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], LayerTimes, Price]:
     """A model, the price of a message, and some groups of neighbours in the order of backward."""
     layers = draw(models())
     cuts = draw(st.lists(st.booleans(), min_size=layers.count, max_size=layers.count))
@@ -31,7 +32,7 @@ def settings_of(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Layers, Price]:
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("compression_scheduler", check=1)
 def test_what_costs_and_saves_nothing_is_not_compressed(
-    given: tuple[list[tuple[int, ...]], Layers, Price], gated: bool
+    given: tuple[list[tuple[int, ...]], LayerTimes, Price], gated: bool
 ) -> None:
     _, layers, price = given
     one_by_one = [(i,) for i in reversed(range(layers.count))]
@@ -44,7 +45,7 @@ def test_what_costs_and_saves_nothing_is_not_compressed(
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("compression_scheduler", check=3)
 def test_it_is_never_above_sending_all_as_it_is_or_all_compressed(
-    given: tuple[list[tuple[int, ...]], Layers, Price], a: float, b: float, ratio: float, gated: bool
+    given: tuple[list[tuple[int, ...]], LayerTimes, Price], a: float, b: float, ratio: float, gated: bool
 ) -> None:
     groups, layers, price = given
     coding = Coding(Price(a, b), Price(a / 2, b / 2), ratio)
@@ -75,4 +76,4 @@ def test_slower_networks_have_more_compressed_the_large_ones_first(name: str, ga
 
 def test_groups_of_other_tensors_are_refused() -> None:
     with pytest.raises(LaconicError, match="each of 2 tensors once"):
-        compressed([(0,)], Layers((0.0,) * 2, (0.0,) * 2, (1.0,) * 2), FREE, Coding(FREE, FREE, 0.5))
+        compressed([(0,)], LayerTimes((0.0,) * 2, (0.0,) * 2, (1.0,) * 2), FREE, Coding(FREE, FREE, 0.5))

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 
 from laconic.schedule.dear import DeAR
-from laconic.schedule.prices import Price
 from laconic.schedule.wfbp import WFBP
+from laconic.values.price import Price
 from laconic.worker import Kind
 from tests.schedule.chains import Chain
 from tests.schedule.plans import Case, case, cases

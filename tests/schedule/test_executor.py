@@ -11,9 +11,9 @@ from torch import nn
 
 import laconic
 from laconic import claims, registry
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.simulate import Simulated, simulate
+from laconic.network.levels import Network
+from laconic.virtual.compute import Compute
+from laconic.virtual.simulate import Simulated, simulate
 
 WORDS = [e.name for e in registry.entries("schedule") if any(isinstance(c, claims.CoversOnce) for c in e.claims)]
 STEPS = 12  # iterations are timed in the first six

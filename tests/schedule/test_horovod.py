@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.cost.iteration import period
 from laconic.schedule.horovod import Horovod
-from laconic.schedule.iteration import Layers, period
-from laconic.schedule.prices import Price
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 from tests.schedule.test_iteration import alone, models, whole
 
 NO_LIMIT = 2**60
@@ -18,7 +19,7 @@ NO_LIMIT = 2**60
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("horovod", check=1)
 def test_its_ends_are_wait_free_backpropagation_and_sending_all_at_once(
-    layers: Layers, a: float, b: float, longer: float
+    layers: LayerTimes, a: float, b: float, longer: float
 ) -> None:
     price = Price(a, b)
     eager, patient = Horovod(0, 0.0), Horovod(NO_LIMIT, longer * sum(layers.backward) + 1e-9)
@@ -29,7 +30,7 @@ def test_its_ends_are_wait_free_backpropagation_and_sending_all_at_once(
 @given(models(), st.floats(0.01, 2.0), st.integers(0, 30))
 @settings(max_examples=80, deadline=None)
 def test_every_tensor_travels_once_in_order_of_readiness_and_none_is_fused_above_the_threshold(
-    layers: Layers, cycle: float, threshold: int
+    layers: LayerTimes, cycle: float, threshold: int
 ) -> None:
     since = [sum(layers.backward[i:]) for i in range(layers.count)]
     groups = Horovod(threshold, cycle).fused(layers)
@@ -42,7 +43,7 @@ def test_every_tensor_travels_once_in_order_of_readiness_and_none_is_fused_above
 
 
 def test_a_cycle_gathers_what_came_since_the_last() -> None:
-    layers = Layers((0.0,) * 5, (0.25, 0.25, 0.1, 0.25, 0.1), (1.0,) * 5)  # ready at 0.95, 0.7, 0.45, 0.35, 0.1
+    layers = LayerTimes((0.0,) * 5, (0.25, 0.25, 0.1, 0.25, 0.1), (1.0,) * 5)  # ready at 0.95, 0.7, 0.45, 0.35, 0.1
     assert Horovod(NO_LIMIT, 0.3).fused(layers) == [(4,), (3, 2), (1,), (0,)]
     assert Horovod(1, 0.3).fused(layers) == [(4,), (3,), (2,), (1,), (0,)]
     seconds = Horovod(NO_LIMIT, 0.3).iteration_seconds(layers, Price(0.2, 0.0))

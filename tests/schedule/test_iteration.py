@@ -9,27 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.cost.iteration import Order, Stage, Transfer, period
+from laconic.cost.lanes import Lane, Task, serve
 from laconic.errors import LaconicError
-from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
-from laconic.schedule.lanes import Lane, Task, serve
+from laconic.values.layer_times import LayerTimes
 
 URGENT = Order({"net": Lane(by_urgency=True)}, gated=True)
 
 
 @st.composite
-def models(draw: st.DrawFn, most: int = 9) -> Layers:
+def models(draw: st.DrawFn, most: int = 9) -> LayerTimes:
     count = draw(st.integers(1, most))
     seconds = st.lists(st.floats(0.0, 1.0), min_size=count, max_size=count)
     sizes = st.lists(st.floats(0.1, 10.0), min_size=count, max_size=count)
-    return Layers(tuple(draw(seconds)), tuple(draw(seconds)), tuple(draw(sizes)))
+    return LayerTimes(tuple(draw(seconds)), tuple(draw(seconds)), tuple(draw(sizes)))
 
 
-def alone(layers: Layers, price: Callable[[float], float]) -> list[Transfer]:
+def alone(layers: LayerTimes, price: Callable[[float], float]) -> list[Transfer]:
     """Every tensor by itself, as backward makes them."""
     return [Transfer((i,), (Stage("net", price(n)),), n) for i, n in reversed(list(enumerate(layers.nbytes)))]
 
 
-def in_halves(layers: Layers, half: list[float]) -> float:
+def in_halves(layers: LayerTimes, half: list[float]) -> float:
     """The period by hand: reduce-scatters beside backward, all-gathers beside forward."""
     ready = scattered = 0.0
     for i in reversed(range(layers.count)):
@@ -42,7 +43,7 @@ def in_halves(layers: Layers, half: list[float]) -> float:
     return forward
 
 
-def whole(layers: Layers, price: Callable[[float], float]) -> list[Transfer]:
+def whole(layers: LayerTimes, price: Callable[[float], float]) -> list[Transfer]:
     total = sum(layers.nbytes)
     return [Transfer(tuple(range(layers.count)), (Stage("net", price(total)),), total, after_backward=True)]
 
@@ -50,7 +51,7 @@ def whole(layers: Layers, price: Callable[[float], float]) -> list[Transfer]:
 @given(models(), st.booleans())
 @settings(max_examples=60)
 @pytest.mark.technique("iteration_dag", check=1)
-def test_without_communication_the_period_is_computing(layers: Layers, gated: bool) -> None:
+def test_without_communication_the_period_is_computing(layers: LayerTimes, gated: bool) -> None:
     free = alone(layers, lambda n: 0.0)
     assert period(layers, free, Order(gated=gated)) == pytest.approx(layers.compute_seconds, rel=1e-12, abs=1e-12)
 
@@ -65,7 +66,7 @@ def test_without_communication_the_period_is_computing(layers: Layers, gated: bo
 @settings(max_examples=120)
 @pytest.mark.technique("iteration_dag", check=2)
 def test_no_period_is_below_its_busiest_lane_and_more_work_takes_no_less(
-    layers: Layers, a: float, b: float, which: int, what: str
+    layers: LayerTimes, a: float, b: float, which: int, what: str
 ) -> None:
     def price(n: float) -> float:
         return a + b * n
@@ -84,7 +85,7 @@ def test_no_period_is_below_its_busiest_lane_and_more_work_takes_no_less(
 @settings(max_examples=60)
 @pytest.mark.technique("iteration_dag", check=3)
 def test_speed_up_without_overlap_is_amdahls(ts: float, tm: float, workers: int) -> None:
-    layers = Layers((ts / workers / 3,), (2 * ts / workers / 3,), (1.0,))
+    layers = LayerTimes((ts / workers / 3,), (2 * ts / workers / 3,), (1.0,))
     found = ts / period(layers, whole(layers, lambda n: tm))
     assert found == pytest.approx(ts / (ts / workers + tm), rel=1e-9)
 
@@ -92,7 +93,7 @@ def test_speed_up_without_overlap_is_amdahls(ts: float, tm: float, workers: int)
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3))
 @settings(max_examples=60)
 @pytest.mark.technique("wfbp_a2a", check=1)
-def test_waiting_for_nothing_ends_when_the_recursion_says(layers: Layers, a: float, b: float) -> None:
+def test_waiting_for_nothing_ends_when_the_recursion_says(layers: LayerTimes, a: float, b: float) -> None:
     ready = end = 0.0
     for seconds, n in reversed(list(zip(layers.backward, layers.nbytes, strict=True))):
         ready += seconds
@@ -107,7 +108,7 @@ def test_waiting_for_nothing_ends_when_the_recursion_says(layers: Layers, a: flo
 
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3))
 @settings(max_examples=60)
-def test_push_and_pull_follow_their_recursion(layers: Layers, a: float, b: float) -> None:
+def test_push_and_pull_follow_their_recursion(layers: LayerTimes, a: float, b: float) -> None:
     transfers = [
         Transfer((i,), (Stage("up", a + b * n), Stage("down", a + b * n)), n)
         for i, n in reversed(list(enumerate(layers.nbytes)))
@@ -122,7 +123,7 @@ def test_push_and_pull_follow_their_recursion(layers: Layers, a: float, b: float
 
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3))
 @settings(max_examples=60)
-def test_a_split_all_reduce_follows_its_recursion(layers: Layers, a: float, b: float) -> None:
+def test_a_split_all_reduce_follows_its_recursion(layers: LayerTimes, a: float, b: float) -> None:
     half = [a / 2 + b / 2 * n for n in layers.nbytes]
     transfers = [
         Transfer((i,), (Stage("net", half[i]),), n, later=(Stage("net", half[i]),))
@@ -134,7 +135,7 @@ def test_a_split_all_reduce_follows_its_recursion(layers: Layers, a: float, b: f
 def test_postponed_weights_let_the_first_layer_leave_sooner() -> None:
     """Six layers of which the first is large; three postponed: its gradient is there after 5 of 6 seconds,
     and those of the second and third follow while the next forward pass has begun."""
-    layers = Layers((0.1,) * 6, (1.0,) * 6, (6.0, *(0.5,) * 5))
+    layers = LayerTimes((0.1,) * 6, (1.0,) * 6, (6.0, *(0.5,) * 5))
     transfers = alone(layers, lambda n: n / 2)
     plain, postponed = (period(layers, transfers, replace(URGENT, postponed=k)) for k in (0, 3))
     assert (plain, postponed) == (pytest.approx(6 + 3 + 0.6), pytest.approx(5 + 3 + 0.5 + 0.4))
@@ -157,4 +158,4 @@ def test_tasks_that_need_each_other_are_never_served() -> None:
 
 def test_layers_of_different_lengths_are_refused() -> None:
     with pytest.raises(LaconicError, match="as many forward and backward times"):
-        Layers((1.0,), (1.0, 2.0), (1.0,))
+        LayerTimes((1.0,), (1.0, 2.0), (1.0,))

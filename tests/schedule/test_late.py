@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import laconic
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.simulate import simulate
 from laconic.errors import ContractError
+from laconic.network.levels import Network
+from laconic.virtual.compute import Compute
+from laconic.virtual.simulate import simulate
 
 LATE = ["dear", "bytescheduler", "auto"]
 Optimizer = torch.optim.Optimizer

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.base import TensorSpec
+from laconic.cost.comm_plan import predicted_seconds
 from laconic.schedule.merging import DenseCosts, exact, exact_dense, greedy, timeline
 from laconic.schedule.mg_wfbp import MGWFBP
-from laconic.schedule.prices import Price
-from laconic.schedule.pricing import predicted_seconds
-from laconic.schedule.timing import Timing
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 from tests.compression.test_merging import all_groupings
 from tests.data import cases
 

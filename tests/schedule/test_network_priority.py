@@ -14,17 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.virtual.exchange import carry
-from laconic.engine.virtual.fluid import Fluid, Job
+from laconic.cost.iteration import Order, Stage, Transfer, period
+from laconic.cost.lanes import Lane
+from laconic.cost.star import Star, carried, class_of, returning, sliced
+from laconic.cost.star_flows import carry
 from laconic.errors import LaconicError
+from laconic.network.fluid import Fluid, Job
+from laconic.network.packets import Packet, forward, packets
 from laconic.schedule.geryon import SLICE_BYTES, geryon
-from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
-from laconic.schedule.lanes import Lane
 from laconic.schedule.mercury import mercury
-from laconic.schedule.packets import Packet, forward, packets
-from laconic.schedule.prices import Price, one_way
-from laconic.schedule.star import Star, carried, class_of, returning, sliced
 from laconic.schedule.tensorexpress import switched, tensorexpress
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price, one_way
 from tests.schedule.cnns import CNNS, profile
 
 Flow = tuple[float, dict[int, float], int]  # start, bytes by link, class
@@ -131,14 +132,14 @@ def fifo(star: Star, tensors: Sequence[tuple[float, float]]) -> list[float]:
     return back
 
 
-def drawn(seed: int, tensors: int = 16) -> Layers:
+def drawn(seed: int, tensors: int = 16) -> LayerTimes:
     draw = Random(seed)
     sizes = tuple(float(draw.randint(20_000, 120_000)) for _ in range(tensors))
     backward = tuple(draw.uniform(0.0, 1e-4) for _ in range(tensors))
-    return Layers(tuple(seconds / 2 for seconds in backward), backward, sizes)
+    return LayerTimes(tuple(seconds / 2 for seconds in backward), backward, sizes)
 
 
-def latency(layers: Layers, star: Star, queues: int) -> float:
+def latency(layers: LayerTimes, star: Star, queues: int) -> float:
     """Seconds from the first layer's gradient to its parameters."""
     pieces = sliced(layers.nbytes, star.servers)
     ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, queues)) for piece in pieces]
@@ -165,7 +166,7 @@ def test_queues_shorten_an_iteration_that_waits_for_the_network() -> None:
     assert layers.compute_seconds < many < 0.96 * few
 
 
-def bound(layers: Layers, price: Price) -> float:
+def bound(layers: LayerTimes, price: Price) -> float:
     """No order of service, however fine, is faster: the tensors up to the i-th all come after the gradient of the i-th,
     and the forward pass from that layer on comes after one of them."""
     since, sent, best = layers.ready(), 0.0, layers.compute_seconds
@@ -180,11 +181,11 @@ def packet_seconds(star: Star) -> float:
 
 
 @st.composite
-def models(draw: st.DrawFn, most: int = 12, largest: float = 4e6) -> Layers:
+def models(draw: st.DrawFn, most: int = 12, largest: float = 4e6) -> LayerTimes:
     count = draw(st.integers(1, most))
     seconds = st.lists(st.floats(0.0, largest * 1e-9), min_size=count, max_size=count)
     sizes = st.lists(st.floats(100.0, largest), min_size=count, max_size=count)
-    return Layers(tuple(draw(seconds)), tuple(draw(seconds)), tuple(draw(sizes)))
+    return LayerTimes(tuple(draw(seconds)), tuple(draw(seconds)), tuple(draw(sizes)))
 
 
 stars = st.builds(Star, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1e9, 1e10]))
@@ -193,7 +194,7 @@ stars = st.builds(Star, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1
 @given(models(), stars)
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("mercury", check=1)
-def test_packets_come_within_one_each_of_the_preemptive_bound(layers: Layers, star: Star) -> None:
+def test_packets_come_within_one_each_of_the_preemptive_bound(layers: LayerTimes, star: Star) -> None:
     price = one_way(star.workers, star.servers, Price(0.0, star.seconds_per_byte))
     packet = packet_seconds(star)
     found, least = mercury(layers, star), bound(layers, price)
@@ -208,7 +209,7 @@ def test_packets_come_within_one_each_of_the_bound_on_cnns(name: str) -> None:
     assert 0 <= mercury(layers, star) - bound(layers, price) <= layers.count * 1500 * price.seconds_per_byte
 
 
-def bytescheduler(layers: Layers, star: Star, startup_seconds: float, piece_bytes: float) -> float:
+def bytescheduler(layers: LayerTimes, star: Star, startup_seconds: float, piece_bytes: float) -> float:
     """Pieces by priority with a start-up each, pushed and then pulled, no credit."""
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
     transfers = [
@@ -220,7 +221,7 @@ def bytescheduler(layers: Layers, star: Star, startup_seconds: float, piece_byte
 
 @given(models(8, 4e4), stars, st.floats(0.0, 1.0), st.floats(1.0, 100.0))
 @settings(max_examples=100, deadline=None)
-def test_no_partition_is_faster_than_packets(layers: Layers, star: Star, fineness: float, startup: float) -> None:
+def test_no_partition_is_faster_than_packets(layers: LayerTimes, star: Star, fineness: float, startup: float) -> None:
     """Pieces from 500 bytes to whole tensors; a start-up, of microseconds, is at least a packet's time."""
     packet, piece = packet_seconds(star), 500 * (max(*layers.nbytes, 501) / 500) ** fineness
     assert mercury(layers, star, startup * packet) <= bytescheduler(layers, star, startup * packet, piece) * (1 + 1e-12)
@@ -229,7 +230,7 @@ def test_no_partition_is_faster_than_packets(layers: Layers, star: Star, finenes
 @given(models(8, 4e4), stars, st.floats(0.0, 1.0), st.floats(1e-3, 1.0))
 @settings(max_examples=50, deadline=None)
 def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
-    layers: Layers, star: Star, fineness: float, startup: float
+    layers: LayerTimes, star: Star, fineness: float, startup: float
 ) -> None:
     packet, piece = packet_seconds(star), 500 * (max(*layers.nbytes, 501) / 500) ** fineness
     pieces = bytescheduler(layers, star, startup * packet, piece)
@@ -237,7 +238,7 @@ def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
 
 
 def test_a_start_up_is_paid_once_per_tensor() -> None:
-    layers, star = Layers((0.0,) * 3, (0.0,) * 3, (1.5e6,) * 3), Star(2, 2, 1e10)
+    layers, star = LayerTimes((0.0,) * 3, (0.0,) * 3, (1.5e6,) * 3), Star(2, 2, 1e10)
     assert mercury(layers, star, 1e-4) - mercury(layers, star) == pytest.approx(3e-4)
 
 

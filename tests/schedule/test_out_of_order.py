@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from laconic.engine.postponed import Postponed
+from laconic.runtime.deferred_weight_grad import Postponed
 from laconic.schedule.bytescheduler import ByteScheduler
 from laconic.schedule.out_of_order import OutOfOrder
-from laconic.schedule.prices import Price
+from laconic.values.price import Price
 from tests.schedule.chains import Chain
 from tests.schedule.plans import Case, case, cases
 

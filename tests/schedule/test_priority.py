@@ -13,14 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.queue import Queue as RealQueue
-from laconic.engine.virtual.clock import Operation
-from laconic.engine.virtual.queue import Queue as VirtualQueue
+from laconic.cost.comm_plan import tasks_of, trace
+from laconic.cost.iteration import Transfer, period
+from laconic.real.send_queue import Queue as RealQueue
 from laconic.schedule.bytescheduler import P3, ByteScheduler
-from laconic.schedule.iteration import Layers, Transfer, period
-from laconic.schedule.prices import Price
-from laconic.schedule.pricing import tasks_of, trace
 from laconic.schedule.wfbp import WFBP
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
+from laconic.virtual.clock import Operation
+from laconic.virtual.send_queue import Queue as VirtualQueue
 from laconic.worker import Priority
 from tests.schedule.chains import Chain
 from tests.schedule.cnns import CNNS, Layer
@@ -284,7 +285,7 @@ def test_slices_by_priority_hide_what_wait_free_backpropagation_cannot() -> None
     work = vgg_like()
     total = sum(multiplications for _, multiplications in work)
     shares = [0.25 * multiplications / total for _, multiplications in work]
-    layers = Layers(
+    layers = LayerTimes(
         tuple(share / 3 for share in shares),
         tuple(2 * share / 3 for share in shares),
         tuple(4.0 * weights for weights, _ in work),

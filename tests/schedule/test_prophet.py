@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from laconic.schedule.bytescheduler import ByteScheduler
-from laconic.schedule.iteration import Layers
-from laconic.schedule.plan import urgencies
-from laconic.schedule.prices import Price
 from laconic.schedule.prophet import Prophet, blocks, bursts
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import urgencies
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 from tests.schedule.cnns import profile
 from tests.schedule.plans import Case, case, cases, of_layers
 
@@ -84,13 +84,13 @@ def test_what_does_not_fit_competes_in_the_next_block() -> None:
     ]
 
 
-def bursty(layers: Layers, count: int) -> Layers:
+def bursty(layers: LayerTimes, count: int) -> LayerTimes:
     """The same model whose gradients come in so many bursts."""
     cuts = [layers.count * k // count for k in range(count + 1)]
     backward = [0.0] * layers.count
     for begin, end in pairwise(cuts):
         backward[end - 1] = sum(layers.backward[begin:end])
-    return Layers(layers.forward, tuple(backward), layers.nbytes)
+    return LayerTimes(layers.forward, tuple(backward), layers.nbytes)
 
 
 @pytest.mark.parametrize("startup", [1e-5, 3e-4])

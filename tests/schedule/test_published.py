@@ -13,16 +13,33 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from laconic.cli.app import app
+from laconic.cost.cluster import Cluster
+from laconic.cost.iteration import Stage, Transfer, period, simulated
+from laconic.cost.lanes import Lane, Task, serve
 from laconic.errors import LaconicError
+from laconic.planner.validation.exchange_methods import (
+    METHODS,
+    bytescheduler_a2a,
+    choose,
+    iteration_seconds,
+    mg_wfbp,
+    wfbp_ps,
+)
+from laconic.planner.validation.published_steps import (
+    GPUS,
+    PLANNED,
+    Experiments,
+    first_guess,
+    inside,
+    layers,
+    predict,
+    read,
+)
+from laconic.planner.validation.step_times import Validation, validate
 from laconic.report import validation as report
-from laconic.schedule.cluster import Cluster
-from laconic.schedule.iteration import Layers, Stage, Transfer, period, simulated
-from laconic.schedule.lanes import Lane, Task, serve
 from laconic.schedule.merging import DenseCosts, exact_dense, greedy, timeline
-from laconic.schedule.prices import Price
-from laconic.schedule.published import GPUS, PLANNED, Experiments, first_guess, inside, layers, predict, read
-from laconic.schedule.seven import METHODS, bytescheduler_a2a, choose, iteration_seconds, mg_wfbp, wfbp_ps
-from laconic.schedule.validation import Validation, validate
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 from tests import data
 from tests.schedule.test_iteration import alone, models, whole
 
@@ -207,7 +224,7 @@ def noisy(value: float, rng: random.Random) -> float:
     return value * (1 + rng.uniform(-0.1, 0.1))
 
 
-def synthetic(rng: random.Random) -> tuple[Layers, Cluster]:
+def synthetic(rng: random.Random) -> tuple[LayerTimes, Cluster]:
     """A model of a few layers over three orders of size, on one of many networks."""
     count = rng.randint(5, 30)
     work = [rng.uniform(1e-4, 1e-2) for _ in range(count)]
@@ -215,7 +232,7 @@ def synthetic(rng: random.Random) -> tuple[Layers, Cluster]:
     machines = rng.choice((2, 4, 8))
     between = Price(10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8.5))
     cluster = Cluster(4 * machines, Price(5e-6, 2e-10), between, servers=rng.randint(1, machines))
-    return Layers(tuple(work), tuple(2 * w for w in work), nbytes), cluster
+    return LayerTimes(tuple(work), tuple(2 * w for w in work), nbytes), cluster
 
 
 @pytest.mark.technique("auto_architecture", check=2)
@@ -229,7 +246,7 @@ def test_choosing_survives_noise_on_all_inputs() -> None:
         sure = choose(own, cluster)
         best = min(sure.seconds.values())
         assert sure.seconds[sure.method] <= 1.005 * best and sure.margin >= 0
-        believed = Layers(*(tuple(noisy(x, rng) for x in xs) for xs in (own.forward, own.backward, own.nbytes)))
+        believed = LayerTimes(*(tuple(noisy(x, rng) for x in xs) for xs in (own.forward, own.backward, own.nbytes)))
         prices = [
             Price(noisy(p.startup_seconds, rng), noisy(p.seconds_per_byte, rng))
             for p in (cluster.inside, cluster.between)
@@ -242,7 +259,7 @@ def test_choosing_survives_noise_on_all_inputs() -> None:
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3))
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("wfbp_ps", check=1)
-def test_pushes_and_pulls_end_when_the_recursion_says(own: Layers, a: float, b: float) -> None:
+def test_pushes_and_pulls_end_when_the_recursion_says(own: LayerTimes, a: float, b: float) -> None:
     sent = [Transfer((i,), (Stage("up", a + b * n), Stage("down", a + b * n)), n) for i, n in _backwards(own)]
     pushes = [Transfer((i,), (Stage("up", a + b * n),), n) for i, n in _backwards(own)]
     ready = pushed = pulled = 0.0
@@ -260,7 +277,7 @@ def test_pushes_and_pulls_end_when_the_recursion_says(own: Layers, a: float, b: 
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3))
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("wfbp_ps", check=2)
-def test_overlap_with_servers_loses_no_more_than_its_start_ups(own: Layers, a: float, b: float) -> None:
+def test_overlap_with_servers_loses_no_more_than_its_start_ups(own: LayerTimes, a: float, b: float) -> None:
     def both_ways(startup: float) -> tuple[float, float]:
         def stages(n: float) -> tuple[Stage, ...]:
             return (Stage("up", startup + b * n), Stage("down", startup + b * n))
@@ -275,7 +292,7 @@ def test_overlap_with_servers_loses_no_more_than_its_start_ups(own: Layers, a: f
     assert overlapped <= plain + (own.count - 1) * 2 * a + 1e-9
 
 
-def _backwards(own: Layers) -> list[tuple[int, float]]:
+def _backwards(own: LayerTimes) -> list[tuple[int, float]]:
     return list(reversed(list(enumerate(own.nbytes))))
 
 
@@ -326,7 +343,7 @@ def test_clusters_and_methods_that_cannot_be_are_refused() -> None:
     with pytest.raises(LaconicError, match="do not fill machines"):
         Cluster(6, hop, hop)
     with pytest.raises(LaconicError, match="no method 'WFBP'"):
-        iteration_seconds("WFBP", Layers((1.0,), (1.0,), (1.0,)), Cluster(8, hop, hop))
+        iteration_seconds("WFBP", LayerTimes((1.0,), (1.0,), (1.0,)), Cluster(8, hop, hop))
 
 
 def test_the_command_says_what_is_missing_and_the_report_is_complete(

@@ -6,15 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from laconic.compression.base import TensorSpec
 from laconic.schedule.bytescheduler import ByteScheduler
 from laconic.schedule.dear import DeAR
 from laconic.schedule.mg_wfbp import MGWFBP
-from laconic.schedule.prices import Price, ring
 from laconic.schedule.search import search
 from laconic.schedule.sequential import Sequential
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.price import Price, ring
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 from tests.schedule.cnns import profile
 from tests.schedule.plans import Case, cases, of_layers
 

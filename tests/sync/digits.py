@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
 from laconic.worker import Kind
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
 from laconic.strategy import Sentence, Strategy
 from laconic.topology.mixing import Mixing
 from laconic.worker import Kind

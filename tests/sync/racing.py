@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.simulate import Simulated
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.simulate import Simulated
 from tests.sync.digits import data, network
 
 

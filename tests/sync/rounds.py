@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

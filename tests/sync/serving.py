@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.simulate import Simulated
+from laconic.real.connect import connect
+from laconic.virtual.simulate import Simulated
 from tests.sync import digits
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

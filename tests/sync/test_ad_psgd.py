@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import StrategyError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
 from laconic.sync.ad_psgd import Model, sides
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind, Letter
 from tests.sync.gossiping import DIMENSION, Point, classify, draws, sgd
 

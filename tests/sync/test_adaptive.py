@@ -15,14 +15,14 @@ from torch.nn import functional
 
 import laconic
 from laconic import registry
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import ContractError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.adacomm import AdaComm
 from laconic.sync.base import Section, State
 from laconic.sync.controller import Controlled, Decision, Observed
+from laconic.virtual.compute import Compute
 from tests.sync import digits
 from tests.sync.rounds import Make, assert_same, flat, sgd, simulated, train, with_momentum
 

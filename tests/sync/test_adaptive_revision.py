@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.sync.adaptive_revision import AdaptiveRevision
+from laconic.values.tensor_spec import TensorSpec
 from tests.sync import rounds
 
 RULE = AdaptiveRevision()

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.virtual.compute import Compute, Straggling
 from laconic.errors import StrategyError
 from laconic.theory import rates
 from laconic.theory.delayed.momentum import first_guess, staleness_law
+from laconic.virtual.compute import Compute, Straggling
 from tests.sync import digits, rounds, serving
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}

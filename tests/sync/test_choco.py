@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
 from laconic.errors import StrategyError
+from laconic.real.connect import connect
 from laconic.sync.choco import ChocoSGD
 from laconic.worker import Kind
 from tests.sync.gossiping import DIMENSION, Array, draws, mixing_of, sgd, walk

@@ -10,9 +10,9 @@ from torch import nn
 
 import laconic
 from laconic.architecture.server.sharding import BLOCK, Range, even, hashed
-from laconic.compression.base import TensorSpec
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.worker import VirtualWorker
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute
+from laconic.virtual.worker import VirtualWorker
 from laconic.worker import Letter
 from tests.sync import rounds, serving
 from tests.sync.test_ssp import apart

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.architecture.server.changes import Holdings, Readers
-from laconic.compression.base import TensorSpec
-from laconic.engine.meeting import Meeting
-from laconic.engine.virtual.post import Trouble
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.rpc import Trouble
 from laconic.worker import Letter
 from tests.compression.table import compressor
 from tests.sync import serving

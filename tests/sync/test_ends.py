@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.architecture.server.machine import Rule, Shard
+from laconic.architecture.server.actor import Rule, Shard
 from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.compression.none import Identity
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
 from laconic.sync.ssp import SSP
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute, Straggling
 from laconic.worker import Letter
 from tests.sync.racing import race
 

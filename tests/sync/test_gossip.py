@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import StrategyError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.sync.gossiping import DIMENSION, Point, classify, draws, mixing_of, sgd, walk
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.virtual.network import Level, Network
+from laconic.network.levels import Level, Network
 
 RULES = ["dpsgd", "d2", "sgp(2)", "detsgrad(0.1)", "matcha", "cooperative(3, auxiliary=2) / torus"]
 

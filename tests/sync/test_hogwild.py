@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.real.pool import Crew, Pool
 from tests.sync import rounds

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.engine.virtual.compute import Straggling
 from laconic.sync.ashl import local_steps
 from laconic.sync.fsp import breakpoint_of
 from laconic.sync.gssp import alike
+from laconic.virtual.compute import Straggling
 from tests.sync.racing import Race, race
 
 CLASSES = (1.0,) * 4 + (2.0,) * 4 + (3.0,) * 4 + (4.0,) * 4

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import laconic
-from laconic.engine.connect import connect
 from laconic.errors import ContractError, StrategyError
 from laconic.optim import LARS
+from laconic.real.connect import connect
 from laconic.strategy import Strategy
 from laconic.sync.jointspar import layers_of, projected
 from laconic.worker import Kind

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
 from laconic.errors import StrategyError
+from laconic.real.connect import connect
 from laconic.worker import Kind
 from tests.sync import digits
 from tests.sync.rounds import flat

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Level, Network
+from laconic.network.levels import Level, Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.sync import digits
 from tests.sync.rounds import (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
 from laconic.topology.matchings import activation, best_probabilities, edge_colouring, laplacian
+from laconic.virtual.compute import Compute
 from tests.sync.gossiping import DIMENSION, classify, draws, sgd, walk
 
 BRIDGE = (3, 4)

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import laconic
-from laconic.architecture.server.machine import Push
+from laconic.architecture.server.actor import Push
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.compression.important import Important
 from laconic.compression.zipml import ZipML
-from laconic.engine.connect import connect
-from laconic.engine.meeting import Meeting
-from laconic.engine.virtual.compute import Compute
+from laconic.real.connect import connect
+from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
 from laconic.sync.mipd import SmoothedASP
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.sync import digits, rounds, serving
 

@@ -14,19 +14,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from laconic.architecture.server.actor import Shard
 from laconic.architecture.server.client import Server
-from laconic.architecture.server.machine import Shard
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.compression.none import Identity
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.inbox import Inbox
-from laconic.engine.post.outbox import Outbox
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.inbox import Inbox
+from laconic.rpc.outbox import Outbox
 from laconic.sync.asp import ASP
 from laconic.sync.server import ServerSync
 from laconic.sync.ssp import SSP
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Letter, Priority
 
 ORDERS = 2_500

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
 from tests.sync import digits, rounds
 
 WORKERS = 4

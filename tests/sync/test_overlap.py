@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.virtual.compute import Compute
 from tests.sync.digits import sgd as digits_sgd
 from tests.sync.digits import trained
 from tests.sync.rounds import WORKERS, adamw, assert_same, by_hand, net, sgd, simulated, timed, train, with_momentum

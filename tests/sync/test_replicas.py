@@ -11,21 +11,21 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.architecture.server.machine import Shard
+from laconic.architecture.server.actor import Shard
 from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
-from laconic.compression.base import TensorSpec
 from laconic.compression.none import Identity
-from laconic.engine.connect import connect
-from laconic.engine.post.envelope import Answer, Envelope
-from laconic.engine.post.inbox import Inbox
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.membership import Event
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.post import Trouble, Troubles
-from laconic.engine.virtual.simulate import Simulated
 from laconic.errors import WorkerLost
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.rpc.envelope import Answer, Envelope
+from laconic.rpc.inbox import Inbox
 from laconic.sync.asp import ASP
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute
+from laconic.virtual.membership import Event
+from laconic.virtual.rpc import Trouble, Troubles
+from laconic.virtual.simulate import Simulated
 from laconic.worker import Letter
 
 WORKERS, STEPS = 3, 40

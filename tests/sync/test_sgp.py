@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.engine.exchange import drive
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.runtime.in_flight import drive
+from laconic.virtual.compute import Compute
 from tests.sync.gossiping import DIMENSION, draws, mixing_of, sgd, walk
 
 UNEVEN = 'edges("0>1,1>2,2>3,3>0,0>2,3>1")'

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.virtual.compute import Compute
+from laconic.virtual.compute import Compute
 from tests.sync import serving
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute, Straggling
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute, Straggling
 from tests.sync import rounds, serving
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}

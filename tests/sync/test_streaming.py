@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import StrategyError
+from laconic.network.levels import Network
 from laconic.strategy import Strategy
 from laconic.sync.streaming import fragments_of
+from laconic.virtual.compute import Compute
 from tests.sync.rounds import WORKERS, Make, Run, adamw, muon, net, sgd, simulated, timed, train
 
 NAMES = tuple(name for name, _ in net().named_parameters())

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.post import Trip
-from laconic.engine.virtual.simulate import Simulated
 from laconic.errors import ContractError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
 from laconic.sync.equal_times import divide, fit
+from laconic.virtual.compute import Compute
+from laconic.virtual.rpc import Trip
+from laconic.virtual.simulate import Simulated
 from tests.sync import rounds
 
 WORKERS = 4

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.connect import connect
+from laconic.real.connect import connect
 from laconic.worker import Kind
 from tests.data import FOLDER
 from tests.test_examples import loaded

@@ -11,11 +11,11 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import LaconicError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
 from laconic.theory.benchmark import Point, table, uniform_benchmark
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.sync.digits import data, network
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.schedule.iteration import Layers, Stage, Transfer, period
-from laconic.schedule.prices import Price, one_way, ring, tree
+from laconic.cost.iteration import Stage, Transfer, period
 from laconic.theory.intensity import bsp_speed_up, c2c_ratio, intensity, ring_traffic, server_traffic
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price, one_way, ring, tree
 from tests import data
 
 BATCHES_AND_INTENSITIES = {"ResNet-50": (64, 470.0), "BERT-Base": (64, 249.0), "BERT-Large": (8, 248.0)}
@@ -19,12 +20,16 @@ OPERATIONS_PER_SECOND = 6e12
 NETWORKS = {"1 Gb/s": Price(50e-6, 8e-9), "10 Gb/s": Price(20e-6, 8e-10), "100 Gb/s": Price(2e-6, 8e-11)}
 
 
-def model(parameters: float, tensors: int, batch: int, per_parameter: float, share: Callable[[int], float]) -> Layers:
+def model(
+    parameters: float, tensors: int, batch: int, per_parameter: float, share: Callable[[int], float]
+) -> LayerTimes:
     """Tensors of which the i-th holds a part of all parameters; time goes with parameters, a third of it forward."""
     total = sum(map(share, range(tensors)))
     sizes = [parameters * share(i) / total for i in range(tensors)]
     seconds = [batch * per_parameter * size / OPERATIONS_PER_SECOND for size in sizes]
-    return Layers(tuple(t / 3 for t in seconds), tuple(2 * t / 3 for t in seconds), tuple(4 * size for size in sizes))
+    return LayerTimes(
+        tuple(t / 3 for t in seconds), tuple(2 * t / 3 for t in seconds), tuple(4 * size for size in sizes)
+    )
 
 
 def stages(kind: str, workers: int, link: Price, nbytes: float) -> tuple[Stage, ...]:
@@ -35,7 +40,7 @@ def stages(kind: str, workers: int, link: Price, nbytes: float) -> tuple[Stage, 
     return (Stage("net", price.seconds(nbytes)),)
 
 
-def transfers(layers: Layers, method: str, kind: str, workers: int, link: Price) -> list[Transfer]:
+def transfers(layers: LayerTimes, method: str, kind: str, workers: int, link: Price) -> list[Transfer]:
     """All at the end, each tensor by itself, or neighbours together up to a fifth of the model."""
     groups: list[list[int]] = [[]]
     for i in reversed(range(layers.count)):
@@ -50,7 +55,7 @@ def transfers(layers: Layers, method: str, kind: str, workers: int, link: Price)
     return found
 
 
-def speed_up(layers: Layers, method: str, kind: str, workers: int, link: Price) -> float:
+def speed_up(layers: LayerTimes, method: str, kind: str, workers: int, link: Price) -> float:
     return workers * layers.compute_seconds / period(layers, transfers(layers, method, kind, workers, link))
 
 

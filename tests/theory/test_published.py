@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
+from laconic.real.connect import connect
 from laconic.registry import Evidence, entries
 from laconic.strategy import Word
 from laconic.theory.delayed import momentum
@@ -20,6 +19,7 @@ from laconic.theory.problems import Quadratic
 from laconic.theory.simulate.arrivals import arrivals, reads
 from laconic.theory.simulate.delayed import delayed_sgd
 from laconic.topology.mixing import Mixing
+from laconic.virtual.compute import Compute
 from laconic.worker import Kind
 from tests.figures import figure
 from tests.sync import rounds, serving

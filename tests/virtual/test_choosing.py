@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.choosing import START, begins_as, budget_of
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.network import Network
 from laconic.errors import StrategyError
+from laconic.language.auto import START, begins_as, budget_of
+from laconic.network.levels import Network
 from laconic.planner.admitted import within
 from laconic.planner.risk import risk_of
+from laconic.virtual.compute import Compute
 
 WORKERS, STEPS = 2, 14
 COMPUTE = Compute(0.004, 0.008, 0.001)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laconic
-from laconic.compression.base import TensorSpec
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.crowd import price
-from laconic.engine.virtual.network import Level, Network
 from laconic.errors import LaconicError
+from laconic.network.levels import Level, Network
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.symmetric import price
 from tests.virtual.test_time import chain, stepper
 
 SENTENCES = [

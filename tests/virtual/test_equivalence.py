@@ -13,8 +13,8 @@ from torch import nn
 
 import laconic
 from laconic import registry
-from laconic.engine.connect import connect
-from laconic.engine.tiers import is_collective
+from laconic.real.connect import connect
+from laconic.runtime.tiers import is_collective
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.sync.moments import OfMoments
 from laconic.worker import Kind

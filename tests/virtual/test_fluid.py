@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.engine.virtual.fluid import Fluid, Job
-from laconic.engine.virtual.network import Level, Network
 from laconic.errors import LaconicError
+from laconic.network.fluid import Fluid, Job
+from laconic.network.levels import Level, Network
 from laconic.units import bits_per_second, seconds
 
 

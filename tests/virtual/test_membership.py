@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.membership import Event, Life, lives
-from laconic.engine.virtual.network import Network
 from laconic.errors import LaconicError, WorkerLost
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute
+from laconic.virtual.membership import Event, Life, lives
 
 COMPUTE = Compute(forward_seconds=0.2, backward_seconds=0.7, step_seconds=0.1)  # a second a step
 NETWORK = Network.flat(3, 1e9)

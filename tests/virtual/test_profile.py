@@ -9,14 +9,10 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.compression.base import TensorSpec
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.crowd import price
-from laconic.engine.virtual.network import Network
-from laconic.engine.virtual.script import Setting
 from laconic.errors import LaconicError
-from laconic.profile.values import (
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.values.profile import (
     CodecTimes,
     LinkTimes,
     ModelTimes,
@@ -26,6 +22,10 @@ from laconic.profile.values import (
     Seconds,
     TensorTime,
 )
+from laconic.values.tensor_spec import TensorSpec
+from laconic.virtual.compute import Compute
+from laconic.virtual.script import Setting
+from laconic.virtual.symmetric import price
 
 ALONE, SHARED = 0.5, 0.375
 

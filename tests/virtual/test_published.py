@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from laconic.engine.virtual import flows
-from laconic.engine.virtual.fluid import Fluid
-from laconic.engine.virtual.network import Level, Network
+from laconic.collective import flows
+from laconic.network.fluid import Fluid
+from laconic.network.levels import Level, Network
 from tests import data
 
 NIC_BYTES_PER_SECOND = 1.15e9  # the row's one fitted figure, for 10 Gb/s Ethernet

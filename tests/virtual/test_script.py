@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from laconic.engine.virtual.network import Level, Network
-from laconic.engine.virtual.script import Setting
 from laconic.errors import LaconicError
+from laconic.network.levels import Level, Network
+from laconic.virtual.script import Setting
 from tests.real.launching import COMMAND, SOURCE, START_SECONDS
 
 TRAIN = Path(__file__).parents[1] / "real" / "scripts" / "train.py"

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn, optim
 
 import laconic
-from laconic.engine.virtual import memory, sharing
-from laconic.engine.virtual.sharing import Family, Replica
+from laconic.virtual import copy_on_write as memory
+from laconic.virtual import sharing
+from laconic.virtual.sharing import Family, Replica
 
 pytestmark = pytest.mark.skipif(not memory.available(), reason="sharing needs Linux's /proc/self/pagemap")
 

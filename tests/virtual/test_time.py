@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.network import Network
 from laconic.errors import LaconicError
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.virtual.compute import Compute, Straggling
 
 BITS, ALPHA = 8e6, 1e-4  # a megabyte per second: seconds are easy to read
 

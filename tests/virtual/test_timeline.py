@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.timeline import Timeline
-from laconic.engine.virtual.compute import Compute, Straggling
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
+from laconic.real.connect import connect
+from laconic.runtime.timeline import Timeline
+from laconic.virtual.compute import Compute, Straggling
 from tests.virtual.test_script import TRAIN, run
 from tests.virtual.test_time import ALPHA, BITS, ring_seconds, stepper
 

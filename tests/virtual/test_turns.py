@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.turns import Turns
 from laconic.errors import ContractError
+from laconic.real.connect import connect
+from laconic.runtime.multi_model_order import Turns
 
 
 class Twice(nn.Module):

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import laconic
-from laconic.engine.connect import connect
-from laconic.engine.launcher.request import Request
-from laconic.engine.unequal import Speeds, Straggling
-from laconic.engine.virtual.compute import Compute
-from laconic.engine.virtual.launch import launch_virtually
-from laconic.engine.virtual.network import Level, Network
 from laconic.errors import LaconicError
+from laconic.launch.request import Request
+from laconic.launch.virtual import launch_virtually
+from laconic.network.levels import Level, Network
+from laconic.real.connect import connect
+from laconic.values.worker_speeds import Speeds, Straggling
+from laconic.virtual.compute import Compute
 
 BYTES_PER_SECOND = 1e6
 RATES = [8 * BYTES_PER_SECOND, 8 * BYTES_PER_SECOND, 8 * BYTES_PER_SECOND, 0.8 * BYTES_PER_SECOND]

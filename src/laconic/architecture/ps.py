@@ -13,9 +13,11 @@ from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import Server
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
-from laconic.compression.base import Compressor, TensorSpec
+from laconic.compression.base import Compressor
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
+from laconic.strategy import Sentence, Strategy
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meets, Reduce, Request
 
 _PLACEMENTS = {"even": even, "whole": whole, "hashed": hashed}
@@ -64,8 +66,6 @@ class ParameterServer(Architecture):
         """What reads go through."""
         if self.down == "none":
             return None
-        from laconic.strategy import Sentence, Strategy  # which knows all words
-
         said = Strategy.parse(self.down)
         if not isinstance(said, Sentence) or str(Sentence(compression=said.compression)) != str(said):
             raise StrategyError(f'ps(down={self.down}) is no compression alone; write bf16, int8 or "topk(0.01)"')

@@ -44,7 +44,7 @@ def ablate(
     Links of a chain are taken out, other words give way to the plain one, switches are switched off, knobs go back to
     their defaults. Everything else, the learning rate included, stays (--protocol tunes it for every row).
     """
-    from laconic.language.ablation import variants
+    from laconic.experiments.ablation import variants
     from laconic.report.ablation import listed, write
     from laconic.strategy import Strategy
 
@@ -53,8 +53,8 @@ def ablate(
     if only_list:
         typer.echo(listed(whole, found), nl=False)
         return
-    from laconic.engine.compare.compare import compare
-    from laconic.engine.compare.request import settings_of
+    from laconic.experiments.compare import compare
+    from laconic.experiments.request import settings_of
     from laconic.report.progress import progress
 
     rows = [str(whole), *(str(v.strategy) for v in found if v.strategy is not None)]

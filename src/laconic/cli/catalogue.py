@@ -45,7 +45,7 @@ def list_techniques(
 def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
     """Show one technique: its paper, knobs, claims and what it does."""
     from laconic import registry
-    from laconic.engine.rivals.text import is_rival, parse
+    from laconic.experiments.rivals.text import is_rival, parse
 
     if is_rival(name):
         rival = type(parse(name))
@@ -68,7 +68,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
 
 
 def _list_rivals() -> None:
-    from laconic.engine.rivals.text import RIVALS
+    from laconic.experiments.rivals.text import RIVALS
 
     for name, rival in RIVALS.items():
         print(f"{name:<22}{rival.summary()}")
@@ -108,7 +108,7 @@ def _print(table: Table) -> None:
 
 
 def _knob_lines(word: type) -> list[str]:
-    from laconic.language.knobs import knobs
+    from laconic.knobs import knobs
 
     lines = []
     for knob in knobs(word):

@@ -63,9 +63,9 @@ def compare(
     Real rows live side by side and take turns in blocks of steps, so that the machine's mood touches all alike. Exit
     code 1 when a row failed.
     """
-    from laconic.engine.compare.compare import compare as carry_out
-    from laconic.engine.compare.folder import read_settings
-    from laconic.engine.compare.request import settings_of
+    from laconic.experiments.compare import compare as carry_out
+    from laconic.experiments.folder import read_settings
+    from laconic.experiments.request import settings_of
     from laconic.report.progress import progress
     from laconic.report.table import write
 

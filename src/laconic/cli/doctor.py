@@ -19,7 +19,7 @@ def doctor(
 
     Exit code 1 when something is missing without which nothing trains.
     """
-    from laconic.engine.doctor import examine
+    from laconic.launch.doctor import examine
 
     findings = list(examine())
     if as_json:

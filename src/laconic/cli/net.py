@@ -32,7 +32,7 @@ def up(
     name: Annotated[str, typer.Option(help="What to call it.")] = "lab",
 ) -> None:
     """Make a network that stands until `laconic net down`."""
-    from laconic.engine import net
+    from laconic.launch import net
     from laconic.units import bits_per_second, seconds
 
     made = net.up(name, workers, bits_per_second(rate), seconds(delay), dict(map(net.read_link, link or ())))
@@ -49,7 +49,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every network that stands.")] = False,
 ) -> None:
     """Take a network down."""
-    from laconic.engine import net
+    from laconic.launch import net
 
     for taken in net.standing(name, everything):
         net.down(taken)
@@ -61,7 +61,7 @@ def status() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from laconic.engine import net
+    from laconic.launch import net
     from laconic.units import write_rate
 
     networks = net.every()
@@ -85,14 +85,14 @@ def status() -> None:
 
 def cut(name: _Name, worker: _Worker) -> None:
     """Unplug a worker: nothing comes through in either direction."""
-    from laconic.engine import net
+    from laconic.launch import net
 
     net.find(name).cut(worker)
 
 
 def restore(name: _Name, worker: _Worker) -> None:
     """Plug a worker in again, with the address and rate it had."""
-    from laconic.engine import net
+    from laconic.launch import net
 
     net.find(name).restore(worker)
 
@@ -103,7 +103,7 @@ def limit(
     worker: Annotated[int | None, typer.Option(help="This worker's link only.")] = None,
 ) -> None:
     """Change the rate of one worker's link, or of all."""
-    from laconic.engine import net
+    from laconic.launch import net
     from laconic.units import bits_per_second
 
     net.find(name).limit(bits_per_second(rate), worker)

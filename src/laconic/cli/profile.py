@@ -29,8 +29,8 @@ def profile(
     The script runs on all workers at once without exchanging gradients; collectives and encoders are timed apart. So no
     step of the training that is predicted later is used to predict it.
     """
-    from laconic.engine.launcher.launch import leave
-    from laconic.engine.rehearsal.launch import measure
+    from laconic.launch.launch import leave
+    from laconic.launch.profiling import measure
     from laconic.report.profile import show
 
     show(measure((script, *(arguments or ())), workers, net, steps, threads, out, fresh))

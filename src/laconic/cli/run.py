@@ -85,9 +85,12 @@ def run(
     Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
     seconds and say which; with --servers, the run goes on without it.
     """
-    from laconic.engine.launcher.launch import launch, leave
-    from laconic.engine.launcher.request import Request, read_slowness, read_stragglers, read_target
+    from laconic.experiments.rivals.text import check
+    from laconic.launch.launch import launch, leave
+    from laconic.launch.request import Request, read_slowness, read_stragglers, read_target
 
+    if strategy is not None:
+        check(strategy, virtual=engine == "virtual", dry_run=dry_run, servers=servers)
     request = Request(
         command=(script, *(arguments or ())),
         module=module,

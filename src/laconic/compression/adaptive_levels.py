@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from laconic.compression.adaptive import Adaptive, Choice
-from laconic.compression.base import State, TensorSpec
+from laconic.compression.base import State
 from laconic.compression.select import drawn
 from laconic.compression.tables import Tabled, bucket_norms, mirrored
 from laconic.compression.truncated import Array, Normals, multiplier, powers, sweep
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

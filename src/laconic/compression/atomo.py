@@ -10,10 +10,10 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Unbiased
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

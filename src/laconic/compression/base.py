@@ -16,29 +16,10 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import Technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Edge, Gather, GatherRagged, Meet, Meets, Merge, Pass, Reduce, Request, Scatter, Swap, Tell
 
 State = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What may be known about a tensor before any gradient exists."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    role: str = "matrix"
-    parts: tuple[int, ...] = ()
-    """Lengths of the tensors that it joins, where it does."""
-
-    @property
-    def numel(self) -> int:
-        return int(torch.Size(self.shape).numel())
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +65,6 @@ class Compressor(Technique):
     axis: ClassVar[str] = "compression"
     wire: ClassVar[torch.dtype | None] = None
     """The format in which it sends, where casting is all it does: then it can also be told to one worker alone."""
-
-    @classmethod
-    def composed(cls, links: Sequence[Any]) -> Compressor:
-        from laconic.compression.chain import chain  # which knows all that can be chained
-
-        return chain(links)
 
     joins: ClassVar[bool] = False
     """Whether the tensors of a message are compressed as one."""

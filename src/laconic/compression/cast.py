@@ -10,10 +10,11 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Payload
-from laconic.compression.base import Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.payload import unpack
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

@@ -10,8 +10,10 @@ from laconic.compression.flat import Flat, Joint
 from laconic.compression.select import Selected, Selector
 from laconic.compression.wrapper import Wrapping
 from laconic.errors import StrategyError
+from laconic.registry import composes
 
 
+@composes(Compressor)
 def chain(links: Sequence[Compressor]) -> Compressor:
     """One compressor that does what the links say.
 

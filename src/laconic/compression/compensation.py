@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

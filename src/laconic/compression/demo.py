@@ -10,11 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import bits
 from laconic.compression.linear import sides
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

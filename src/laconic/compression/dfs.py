@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.payload import pack
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 _UNIT = 8  # the smallest block; a header says a block's size and where it begins in these

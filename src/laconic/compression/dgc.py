@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
 from laconic.compression.select import sample, share_of
 from laconic.compression.sparse import largest
 from laconic.compression.thresholds import passing
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 _SAMPLE, EXACT = 0.01, 1 << 16

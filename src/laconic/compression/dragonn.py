@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import TensorSpec
 from laconic.compression.dgc import DGC, EXACT, sampled
 from laconic.compression.payload import pack
 from laconic.compression.select import share_of
 from laconic.compression.sparse import largest
 from laconic.compression.thresholds import passing
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.payload import pack, unpack
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

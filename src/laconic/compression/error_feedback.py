@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, named_sentence, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce
 
 _PAPER = "Zhang et al. (Poseidon), USENIX ATC 2017; Xie et al. (sufficient factor broadcasting), UAI 2016"

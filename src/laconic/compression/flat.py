@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, State
 from laconic.compression.wrapper import Wrapper
 from laconic.errors import StrategyError
 from laconic.registry import technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from laconic.claims import Payload
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.registry import technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 _SCALE_BYTES = 4

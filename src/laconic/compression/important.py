@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.select import PLACES, Selector
 from laconic.compression.sparse import largest
 from laconic.compression.thresholds import passing
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Contraction
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, named_sentence, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 _PAPER = "Shi et al., IEEE Network 2020 (a direction of their survey)"

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Payload, Unbiased
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.payload import pack, unpack
 from laconic.kernels.messages import WIDTHS
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, Reduce
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim.adam import adam
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.linear import first_draw
 from laconic.compression.select import Selected
 from laconic.compression.sparse import TopK
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, Meet, Meets
 
 _CHANNELS = 4  # of the code, at a sixteenth of the length

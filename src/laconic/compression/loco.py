@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.eight_bits import CastInt8
 from laconic.compression.error_feedback import ErrorFeedback, Remembering
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapper, Wrapping
 from laconic.registry import knob, named_sentence, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 _BLOCK = 1024  # values of the memory that share a scale

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.claims import Lossless, Payload
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.registry import technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

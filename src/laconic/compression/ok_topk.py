@@ -9,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack
 from laconic.compression.select import share_of
 from laconic.compression.sparse import largest
 from laconic.compression.thresholds import above, passing
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce, Scatter
 
 _RAISE, _TIMES, _MANY = 1.03, 5, 4 / 3  # a threshold that lets too many pass is raised, so often in a step at most

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.linear import first_draw, orthogonal, sides
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Edge, Meet, Meets
 
 

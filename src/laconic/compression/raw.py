@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

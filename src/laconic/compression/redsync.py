@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import State, TensorSpec
+from laconic.compression.base import State
 from laconic.compression.dgc import DGC
 from laconic.compression.payload import pack
 from laconic.compression.select import share_of
 from laconic.compression.sparse import largest
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 _TRIMS = (0.8, 0.6, 0.4, 0.2, 0.0)  # of the way from the mean to the largest

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Payload, Unbiased
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
 from laconic.kernels.reference.rotation import rotated_length
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, State
 from laconic.compression.select import Selected
 from laconic.compression.wrapper import Wrapper, Wrapping
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 SHAPES = ("exponential", "linear", "stairs")

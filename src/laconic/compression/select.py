@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
 from laconic.kernels.messages import finite
 from laconic.registry import knob
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 PLACES = ("packed", "plain", "bitmap", "golomb")

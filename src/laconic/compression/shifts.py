@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.error_feedback import counted
 from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, Reduce
 
 _ANY = TensorSpec("any", (8, 8), torch.float32)

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Exchange, Outcome, State
 from laconic.compression.signs import SignSGD
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import trits
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

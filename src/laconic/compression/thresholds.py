@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.base import Compressor, Exchange, Outcome, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
 from laconic.compression.payload import pack
 from laconic.compression.select import PLACES, Selector, share_of
 from laconic.compression.sparse import largest
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Unbiased
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack
 from laconic.compression.select import drawn, share_of
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, State, TensorSpec
+from laconic.compression.base import Compressor, Exchange, State
 from laconic.errors import StrategyError
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from laconic.claims import Lossless
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias, golomb, runs
 from laconic.compression.payload import pack
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 

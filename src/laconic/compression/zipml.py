@@ -10,7 +10,6 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.claims import Payload, Unbiased
-from laconic.compression.base import TensorSpec
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.optimal_levels import optimal_levels
@@ -18,6 +17,7 @@ from laconic.compression.payload import pack, unpack
 from laconic.compression.select import sample
 from laconic.compression.tables import lost, rounded
 from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 _LOOKED = 1 << 16

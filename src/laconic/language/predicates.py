@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from laconic.errors import StrategyError
-from laconic.language.literals import NAME, quoted, real, shown, whole
+from laconic.literals import NAME, quoted, real, shown, whole
 
 ROLES = ("matrix", "vector", "scalar", "conv", "embedding", "norm", "bias")
 QUANTITIES = ("numel", "ndim")

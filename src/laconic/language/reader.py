@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from laconic.errors import StrategyError
-from laconic.language.literals import CONSTANTS, NAME, NUMBER, read_number
+from laconic.literals import CONSTANTS, NAME, NUMBER, read_number
 
 _TOKEN = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>{NUMBER})|(?P<name>{NAME})|(?P<mark><=|>=|==|[^\s])""", re.DOTALL

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from laconic import registry
 from laconic.errors import StrategyError
-from laconic.language.knobs import Knob, Technique, knobs
-from laconic.language.literals import shown
+from laconic.knobs import Knob, Technique, knobs
+from laconic.literals import shown
 
 
 @dataclass(frozen=True)

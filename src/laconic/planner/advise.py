@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from laconic.engine.choosing import PAYS
-from laconic.engine.rivals.text import is_rival
+from laconic.experiments.rivals.text import is_rival
+from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import MIB, candidates
 from laconic.planner.certainty import spread_of
+from laconic.planner.deployment import Setting
 from laconic.planner.price import Priced, Pricer
 from laconic.planner.risk import guarantee_of, risk_of
-from laconic.planner.setting import Setting
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
 from laconic.strategy import Sentence, Strategy, Word
 

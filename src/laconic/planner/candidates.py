@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from laconic.errors import StrategyError
-from laconic.planner.setting import Setting
+from laconic.planner.deployment import Setting
 from laconic.strategy import Sentence, Strategy
 
 MIB = 2**20

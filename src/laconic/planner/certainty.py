@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from laconic.planner.setting import Setting
+from laconic.planner.deployment import Setting
 from laconic.strategy import Sentence, Strategy
 
 _UNKNOWN = (0.8, 1.25)  # where nothing was measured

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from laconic.profile.gpus import Gpu, gpu
-from laconic.profile.values import CodecTimes
+from laconic.values.profile import CodecTimes
 
 MEASURED_ON = "H200"
 

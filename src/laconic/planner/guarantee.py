@@ -63,7 +63,7 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
         return None
     memory = words[-1] if len(words) > 1 and words[-1].name in (ERROR_FEEDBACK, "ef21", "diana", "marina") else None
     inner = [word for word in words[: -1 if memory else None] if word.name != "flat"]
-    made = inner[0].technique.composed([word.make() for word in inner])
+    made = registry.compose([word.make() for word in inner])
     omega, delta = _promised(made)
     names = "+".join(word.name for word in inner)
     if made.wire is not None:
@@ -87,7 +87,7 @@ def _promised(made: Any) -> tuple[float | None, float | None]:
     """ω and δ of a compressor on a matrix; error feedback scales what is unbiased by 1/(1+ω), a contraction too."""
     import torch
 
-    from laconic.compression.base import TensorSpec
+    from laconic.values.tensor_spec import TensorSpec
 
     spec = TensorSpec("x", (_SIDE, _SIDE), torch.float32)
     omega, delta = made.variance(spec), made.contraction(spec)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laconic.engine.virtual.network import Level, Network
-from laconic.engine.virtual.script import Setting as Described
 from laconic.errors import LaconicError
+from laconic.network.levels import Level, Network
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
 from laconic.units import bits_per_second, seconds, write_rate
+from laconic.virtual.script import Setting as Described
 
 PROBE = "probe"
 LINE_SHARE = 0.88

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.engine.virtual.network import Network
+from laconic.network.levels import Network
 from laconic.planner.advise import Wishes, advise
 from laconic.planner.codecs import codecs_on
+from laconic.planner.deployment import Setting
 from laconic.planner.networks import PROBE, Links, links_of
-from laconic.planner.setting import Setting
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
 from laconic.units import write_rate

@@ -14,15 +14,15 @@ import numpy as np
 
 from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor
-from laconic.planner.iteration import Iterated, Traffic, iterate
-from laconic.planner.setting import Setting
+from laconic.cost.closed_form import Iterated, Traffic, iterate
+from laconic.cost.collectives import Carriage, Vector, Wire
+from laconic.cost.plan_arrays import View
+from laconic.planner.deployment import Setting
 from laconic.planner.values import PlanError
-from laconic.planner.view import View
-from laconic.planner.wire import Carriage, Vector, Wire
-from laconic.profile.values import CodecTimes
-from laconic.schedule.prices import Price
-from laconic.schedule.timing import Timing
 from laconic.strategy import Sentence, Strategy, Tiers
+from laconic.values.price import Price
+from laconic.values.profile import CodecTimes
+from laconic.values.timing import Timing
 
 _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
 

@@ -14,8 +14,8 @@ from laconic.planner.candidates import chains
 from laconic.planner.networks import PROBE
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu, gpu, profile_of
-from laconic.profile.values import Profile
 from laconic.profile.zoo import canonical
+from laconic.values.profile import Profile
 
 STEPS = 16  # that a rehearsal times
 _TIMED_WORDS = [chain for chain in chains() if chain != "none"]
@@ -59,7 +59,7 @@ def _of_script(
     text: str, arguments: Sequence[str], workers: int, network: str, net: str | None, fresh: bool
 ) -> Subject:
     """Rehearsed: on all workers with their links where these are at hand, otherwise on one that plays its part."""
-    from laconic.engine.rehearsal.launch import measure
+    from laconic.launch.profiling import measure
 
     if not Path(text).is_file():
         raise PlanError(

@@ -1,7 +1,7 @@
 """A script on virtual workers in a process of its own, which goes on by as many steps as it is granted.
 
-It stops at a comparison's gate (`engine/probe.py`) on rank 0 alone: while one virtual worker waits there, none of the
-others moves, so they need no gate of their own. What rank 0 logged comes through the same socket.
+It stops at a comparison's gate (`runtime/step_recorder.py`) on rank 0 alone: while one virtual worker waits there, none
+of the others moves, so they need no gate of their own. What rank 0 logged comes through the same socket.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.compare.row import Row
-from laconic.engine.launcher.request import Request
-from laconic.planner.nursery import ForkedRow
+from laconic.experiments.row import Row
+from laconic.launch.request import Request
+from laconic.planner.forkserver import ForkedRow
 from laconic.planner.verified import Logged
 
 _UNBOUNDED = 2**62

@@ -16,8 +16,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 
-from laconic.engine.launcher.request import Request
 from laconic.errors import LaconicError
+from laconic.launch.request import Request
 from laconic.planner.entrant import Entrant
 from laconic.planner.stepping import SteppedRun
 from laconic.planner.verified import Trained, Verified

@@ -11,7 +11,7 @@ from typing import Any
 
 from laconic._version import __version__
 from laconic.profile.machine import machine
-from laconic.profile.values import VERSION
+from laconic.values.profile import VERSION
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from laconic.profile.values import ProfileError
+from laconic.values.profile import ProfileError
 
 _FLAT_SIZES, _FLAT = 5, 1.25  # a latency is the median of the smallest sizes that take about as long as the first
 _LARGE_SIZES = 5  # from which it is told how bandwidth changes with the number of GPUs

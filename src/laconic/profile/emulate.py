@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.profile.skeleton import plant
-from laconic.profile.values import Profile, ProfileError
+from laconic.values.profile import Profile, ProfileError
 
 
 @dataclass

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import combinations
 
-from laconic.profile.values import OperationTimes, Point, ProfileError
+from laconic.values.profile import OperationTimes, Point, ProfileError
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

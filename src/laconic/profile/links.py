@@ -14,8 +14,9 @@ from functools import partial
 
 import torch
 
+from laconic.collective.flows import wire_factor
 from laconic.profile.fit import operation_times, pace_beside, shared_seconds
-from laconic.profile.values import LinkTimes, OperationTimes, Point
+from laconic.values.profile import LinkTimes, OperationTimes, Point
 from laconic.worker import Group, Handle
 
 LANES = 2  # gloo's threads
@@ -114,16 +115,6 @@ class _Trials:
     def _start(self, tensor: torch.Tensor) -> Handle:
         operation: Callable[[torch.Tensor], Handle] = getattr(self._group, self.name)
         return operation(tensor)
-
-
-def wire_factor(name: str, size: int) -> float:
-    """What the busiest worker sends for each byte it hands over."""
-    return {
-        "all_reduce": 2 * (size - 1) / size,
-        "all_gather": size - 1,
-        "all_to_all": (size - 1) / size,
-        "broadcast": (size - 1).bit_length(),
-    }[name]
 
 
 def _timed(group: Group, acts: Sequence[Callable[[], None]]) -> list[float]:

@@ -9,7 +9,7 @@ import csv
 from pathlib import Path
 
 from laconic.profile.collectives import WIDTHS, CollectiveTimes, Curve, with_kin
-from laconic.profile.values import ProfileError
+from laconic.values.profile import ProfileError
 
 FILE = Path("nccl") / "nccl_perf.csv"
 _COLUMNS = ("system", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")

@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from laconic.engine.compare.compare import Comparison
-from laconic.engine.compare.measure import Line
-from laconic.language.ablation import Variant
+from laconic.experiments.ablation import Variant
+from laconic.experiments.compare import Comparison
+from laconic.experiments.measure import Line
 from laconic.report.table import aligned, csv_headings, csv_quantity, made_how, ratio, value
 from laconic.strategy import Strategy
 

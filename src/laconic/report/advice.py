@@ -153,7 +153,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _factors(text: str | None) -> tuple[float, ...]:
-    from laconic.engine.launcher.request import read_slowness
+    from laconic.launch.request import read_slowness
 
     return tuple(read_slowness(text)) if text is not None else ()
 

@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.architecture.ps import ParameterServer
+from laconic.cost.explain import Explained, Explanation, explain
+from laconic.cost.from_profile import prices_measured, prices_on, tensors_of, timing_of
 from laconic.errors import StrategyError
-from laconic.profile.values import Profile, ProfileError
-from laconic.schedule.explain import Explained, Explanation, explain
-from laconic.schedule.from_profile import prices_measured, prices_on, tensors_of, timing_of
 from laconic.strategy import Sentence, Strategy
 from laconic.units import bits_per_second, seconds
+from laconic.values.profile import Profile, ProfileError
 
 
 def explained(sentence: str, path: str, workers: int | None, network: str | None, latency: str) -> Explanation:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from laconic.profile.values import Profile, Seconds
+from laconic.values.profile import Profile, Seconds
 
 
 def show(path: Path) -> None:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from laconic.engine.compare.compare import Comparison
-from laconic.engine.compare.measure import Line, Quantity
-from laconic.engine.compare.statistics import Spread
-from laconic.engine.launcher.account import shown
+from laconic.experiments.compare import Comparison
+from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.statistics import Spread
+from laconic.launch.failure_report import shown
 
 _MISSING = "–"
 

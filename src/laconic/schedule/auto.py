@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan
 from laconic.schedule.search import search
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import CommPlan
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique("auto", paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)", claims=[CoversOnce()])

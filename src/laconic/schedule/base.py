@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from laconic.compression.base import TensorSpec
 from laconic.registry import Technique
-from laconic.schedule.plan import CommPlan
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 class Schedule(Technique):

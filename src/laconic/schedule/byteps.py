@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.cost.iteration import Order, Stage, Transfer, period
+from laconic.cost.lanes import Lane
+from laconic.cost.star import sliced
 from laconic.errors import LaconicError
 from laconic.registry import technique
-from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
-from laconic.schedule.lanes import Lane
-from laconic.schedule.prices import Price
-from laconic.schedule.star import sliced
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 
 PIECE_BYTES = 4_096_000
 _FREE = Price(0.0, 0.0)
@@ -64,7 +65,7 @@ class Fleet:
 
 @technique("byteps", axis="schedule", paper="Jiang et al., OSDI 2020")
 def byteps(
-    layers: Layers,
+    layers: LayerTimes,
     fleet: Fleet,
     piece_bytes: float = PIECE_BYTES,
     credit_bytes: float | None = None,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
+from laconic.cost.comm_plan import in_order_of_urgency
 from laconic.registry import knob, named_sentence, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, in_pieces
-from laconic.schedule.pricing import in_order_of_urgency
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan, in_pieces
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique("bytescheduler", paper="Peng et al., SOSP 2019", claims=[CoversOnce()])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.errors import LaconicError
 from laconic.registry import technique
-from laconic.schedule.iteration import Layers, Order, Stage, Transfer, period
-from laconic.schedule.prices import Price
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
 
 _EACH = 16  # so many of the largest are tried one by one, then in steps of a quarter
 
@@ -38,7 +39,7 @@ class Chosen:
     "compression_scheduler", axis="schedule", paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)"
 )
 def compressed(
-    groups: Sequence[Sequence[int]], layers: Layers, price: Price, coding: Coding, gated: bool = False
+    groups: Sequence[Sequence[int]], layers: LayerTimes, price: Price, coding: Coding, gated: bool = False
 ) -> Chosen:
     """The largest tensors, as many of them as shorten the simulated iteration the most: none, some or all.
 
@@ -54,7 +55,7 @@ def compressed(
 
 def seconds(
     groups: Sequence[Sequence[int]],
-    layers: Layers,
+    layers: LayerTimes,
     price: Price,
     coding: Coding,
     tensors: frozenset[int],

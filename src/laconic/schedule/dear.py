@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, whole
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import CommPlan, whole
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique("dear", paper="Zhang et al., ICDCS 2023 (arXiv 2302.12445)", claims=[CoversOnce()])

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laconic.cost.star import Carry, Star, carried, class_of, sliced
 from laconic.errors import LaconicError
 from laconic.registry import technique
-from laconic.schedule.iteration import Layers
-from laconic.schedule.star import Carry, Star, carried, class_of, sliced
+from laconic.values.layer_times import LayerTimes
 
 SLICE_BYTES = 4_096_000
 
 
 @technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
-def geryon(layers: Layers, star: Star, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES) -> float:
+def geryon(layers: LayerTimes, star: Star, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES) -> float:
     """Seconds of an iteration where every link serves the tensors nearest the input strictly first.
 
     Tensors are sliced over the servers; each worker and server are joined by one flow per class, so an urgent slice
     overtakes whatever any server has on a link. With one class it is slicing alone. On the virtual network only:
-    `carry` is its, `laconic.engine.virtual.exchange.carry`. Reading chosen: classes of equally many tensors.
+    `carry` is its, `laconic.cost.star_flows.carry`. Reading chosen: classes of equally many tensors.
     """
     if classes < 1:
         raise LaconicError(f"a network has at least one class, not {classes}")

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
+from laconic.cost.iteration import Stage, Transfer, period
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.iteration import Layers, Stage, Transfer, period
-from laconic.schedule.plan import CommPlan, of_one_dtype, whole
-from laconic.schedule.prices import Price
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import CommPlan, of_one_dtype, whole
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique("horovod", paper="Sergeev and Del Balso, arXiv 1802.05799", claims=[CoversOnce()])
@@ -40,7 +41,7 @@ class Horovod(Schedule):
         buckets = of_one_dtype(tensors, [[order[k] for k in group] for group in groups])
         return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival))
 
-    def fused(self, layers: Layers) -> list[tuple[int, ...]]:
+    def fused(self, layers: LayerTimes) -> list[tuple[int, ...]]:
         """Which layers' tensors share a message, in the order of readiness; one that is larger goes alone."""
         since, nbytes = layers.ready(), layers.nbytes
         ends = self._boundaries(since)
@@ -55,7 +56,7 @@ class Horovod(Schedule):
                 held = nbytes[i]
         return [tuple(group) for group in groups]
 
-    def iteration_seconds(self, layers: Layers, allreduce: Price) -> float:
+    def iteration_seconds(self, layers: LayerTimes, allreduce: Price) -> float:
         """With the waiting for each cycle's end, which a plan made ahead does not have."""
         since = layers.ready()
         waits, transfers = self._boundaries(since), []

@@ -6,16 +6,16 @@ import heapq
 import math
 from collections.abc import Sequence
 
+from laconic.cost.star import Star, returning
 from laconic.errors import LaconicError
+from laconic.network.packets import PACKET_BYTES
 from laconic.registry import technique
-from laconic.schedule.iteration import Layers
-from laconic.schedule.packets import PACKET_BYTES
-from laconic.schedule.prices import Price, one_way
-from laconic.schedule.star import Star, returning
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price, one_way
 
 
 @technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
-def mercury(layers: Layers, star: Star, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES) -> float:
+def mercury(layers: LayerTimes, star: Star, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES) -> float:
     """Seconds of an iteration where a tensor overtakes less urgent ones at the next packet, uncut and at one start-up.
 
     Servers add packets of one offset as they come and return the sum at once, so a tensor comes back while it still

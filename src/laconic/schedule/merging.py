@@ -15,8 +15,8 @@ import numpy as np
 
 from laconic.errors import LaconicError
 from laconic.registry import technique
-from laconic.schedule.plan import Groups
-from laconic.schedule.prices import Price
+from laconic.values.comm_plan import Groups
+from laconic.values.price import Price
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
 from laconic.schedule.merging import DenseCosts, exact_dense, greedy
-from laconic.schedule.plan import CommPlan, of_one_dtype, whole
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import CommPlan, of_one_dtype, whole
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
+from laconic.cost.comm_plan import in_order_of_urgency, predicted_seconds
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
 from laconic.schedule.bytescheduler import ByteScheduler
-from laconic.schedule.plan import CommPlan
-from laconic.schedule.pricing import in_order_of_urgency, predicted_seconds
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique("ooo_backprop_dp", aliases=["ooo"], paper="Oh et al., EuroSys 2022", claims=[CoversOnce()])

@@ -8,12 +8,12 @@ from itertools import accumulate
 from typing import ClassVar
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import knob, technique
 from laconic.schedule.base import Schedule
 from laconic.schedule.bytescheduler import ByteScheduler
-from laconic.schedule.plan import CommPlan, Message, of_one_dtype, urgencies
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan, Message, of_one_dtype, urgencies
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from laconic.compression.base import TensorSpec
+from laconic.cost.comm_plan import in_order_of_urgency, predicted_seconds
 from laconic.registry import technique
 from laconic.schedule.mg_wfbp import merged
-from laconic.schedule.plan import CommPlan, Groups, in_pieces, of_one_dtype
-from laconic.schedule.pricing import in_order_of_urgency, predicted_seconds
-from laconic.schedule.timing import Timing
 from laconic.schedule.wfbp import WFBP
+from laconic.values.comm_plan import CommPlan, Groups, in_pieces, of_one_dtype
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 _SIZES = (0, 2**18, 2**20, 2**22, 25 * 2**20)  # bytes at which messages close, among the starting points
 

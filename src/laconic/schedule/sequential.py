@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import named_sentence, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, of_one_dtype, whole
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan, of_one_dtype, whole
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique(

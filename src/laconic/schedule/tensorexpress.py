@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from laconic.cost.star import Piece, Star, carried, class_of, sliced
 from laconic.errors import LaconicError
+from laconic.network.packets import PACKET_BYTES, Packet, packets, through
 from laconic.registry import technique
-from laconic.schedule.iteration import Layers
-from laconic.schedule.packets import PACKET_BYTES, Packet, packets, through
-from laconic.schedule.star import Piece, Star, carried, class_of, sliced
+from laconic.values.layer_times import LayerTimes
 
 
 @technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
-def tensorexpress(layers: Layers, star: Star, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
+def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
     """Seconds of an iteration where a switch serves its ports' queues strictly, by the priority written in a packet.
 
     Hosts send in the order in which gradients and sums appear; an urgent packet overtakes those of others where they

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from laconic.claims import CoversOnce
-from laconic.compression.base import TensorSpec
 from laconic.registry import knob, named_sentence, technique
 from laconic.schedule.base import Schedule
-from laconic.schedule.plan import CommPlan, Groups, whole
-from laconic.schedule.timing import Timing
+from laconic.values.comm_plan import CommPlan, Groups, whole
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 
 
 @technique(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import Section, State

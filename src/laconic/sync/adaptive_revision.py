@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.server import tickets
-from laconic.architecture.server.machine import Pull, Push
+from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import technique
 from laconic.sync.server import PushPull

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.machine import Push
+from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.machine import Push
+from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.asp import ASP

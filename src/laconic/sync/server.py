@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from laconic.architecture.server.actor import Rule
 from laconic.architecture.server.client import Pulled
-from laconic.architecture.server.machine import Rule
 from laconic.sync.base import Section, State, Sync, average_buffers
 from laconic.sync.tensors import copy_into
 from laconic.worker import Field, whole

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from laconic.architecture.server.machine import Push
+from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.server import PushPull

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from laconic.errors import LaconicError
-from laconic.language.literals import read_number
+from laconic.literals import read_number
 from laconic.theory.delayed.orders import Curvature
 from laconic.theory.values import Measure, Problem, counts, require
 from laconic.units import seconds

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from laconic.errors import StrategyError
-from laconic.language.literals import shown
+from laconic.literals import shown
 from laconic.registry import knob, technique
 from laconic.topology.base import Topology
 from laconic.topology.mixing import Mixing, adjacency, equal_weights, metropolis, pushing

@@ -16,7 +16,7 @@ from torch import nn
 
 from laconic.profile.inputs import kineto
 from laconic.profile.inputs.files import InputError
-from laconic.profile.values import Profile
+from laconic.values.profile import Profile
 from tests.profile.inputs.writing import Layer, Writing
 
 SAMPLES = Path(__file__).parent / "samples"

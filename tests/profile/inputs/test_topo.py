@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.virtual.network import Level, Network
 from laconic.errors import LaconicError
+from laconic.network.levels import Level, Network
 from laconic.profile.inputs import nvidia_topo
 from laconic.profile.inputs.files import InputError
 from laconic.profile.inputs.nvidia_topo import CLASSES

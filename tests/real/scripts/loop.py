@@ -14,9 +14,9 @@ import time
 import torch
 import torch.distributed as dist
 
-from laconic.engine.config import RunConfig
-from laconic.engine.interfaces import prepare_environment
-from laconic.engine.liveness.heartbeat import Heartbeat
+from laconic.liveness.heartbeat import Heartbeat
+from laconic.network.interfaces import prepare_environment
+from laconic.values.run_config import RunConfig
 
 
 def main() -> None:

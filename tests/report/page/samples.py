@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.compare.compare import Comparison
-from laconic.engine.compare.folder import Folder
-from laconic.engine.compare.measure import Trio, line_of
-from laconic.engine.compare.outcome import Block, Logged, Outcome
-from laconic.engine.compare.settings import Settings, groups
-from laconic.engine.timeline import Timeline
+from laconic.experiments.compare import Comparison
+from laconic.experiments.folder import Folder
+from laconic.experiments.measure import Trio, line_of
+from laconic.experiments.outcome import Block, Logged, Outcome
+from laconic.experiments.settings import Settings, groups
 from laconic.planner.values import Advice, Layer, Option, Risk
 from laconic.report.table import write as write_table
+from laconic.runtime.timeline import Timeline
 
 HOSTILE = """</title></code><script>document.title='taken'</script><img src=x onerror="document.title='taken'">'"`&"""
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.compare.measure import Line, Quantity
-from laconic.engine.compare.statistics import Spread
 from laconic.errors import LaconicError
+from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.statistics import Spread
 from laconic.report import ablation
 from laconic.report.page import comparison
 from laconic.report.page.collect import collect, read

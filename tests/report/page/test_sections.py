@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.engine.compare.measure import Line, Quantity
-from laconic.engine.compare.outcome import Logged
-from laconic.engine.compare.statistics import Spread
-from laconic.engine.timeline import Span, Timeline
+from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.outcome import Logged
+from laconic.experiments.statistics import Spread
 from laconic.report.page import breakdown, curves, layers, timeline
 from laconic.report.page.collect import collect
 from laconic.report.page.predicted import canonical, pairs
+from laconic.runtime.timeline import Span, Timeline
 from tests.report.page import samples
 from tests.report.page.reading import parsed, saved
 

@@ -13,8 +13,9 @@ from functools import partial
 
 from torch import Tensor
 
-from laconic.architecture.server.speech import said, understood
-from laconic.compression.base import Compressor, TensorSpec
+from laconic.architecture.server.point_to_point import said, understood
+from laconic.compression.base import Compressor
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Field, Letter, Meet
 
 Words = tuple[Mapping[str, Field], tuple[Tensor, ...]]

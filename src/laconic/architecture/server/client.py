@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.architecture.server.changes import Holdings, Meetings
+from laconic.architecture.server.point_to_point import said, understood
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
-from laconic.architecture.server.speech import said, understood
 from laconic.architecture.server.store import scalars_of
-from laconic.compression.base import Compressor, State, TensorSpec
+from laconic.compression.base import Compressor, State
 from laconic.errors import Disagreement
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Field, Handle, Letter, Priority, Worker, whole
 
 

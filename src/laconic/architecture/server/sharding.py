@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from laconic.compression.base import TensorSpec
 from laconic.kernels.draws import key_of
+from laconic.values.tensor_spec import TensorSpec
 
 BLOCK = 4096
 """Elements of a hashed range: small enough to spread evenly, large enough to be worth a name."""

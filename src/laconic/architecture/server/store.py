@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from laconic.architecture.server.copies import Copies
 from laconic.architecture.server.sharding import Range
-from laconic.compression.base import TensorSpec
 from laconic.errors import ContractError
+from laconic.values.tensor_spec import TensorSpec
 
 Scalar = int | float | bool | list[float]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 from laconic.planner.validation import nccl, pollux, runs
+from laconic.planner.validation import step_times as published
 from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED, RUNS, SECTIONS
 from laconic.planner.validation.nccl import SystemErrors
 from laconic.planner.validation.pollux import ModelErrors
+from laconic.planner.validation.published_steps import read
 from laconic.planner.validation.runs import RunErrors
-from laconic.schedule import validation as published
-from laconic.schedule.published import read
-from laconic.schedule.validation import Validation
+from laconic.planner.validation.step_times import Validation
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from laconic.profile.gpus.memory import (
     usual_optimizer,
 )
 from laconic.profile.gpus.table import Gpu, Precision, gpu
-from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
 from laconic.profile.zoo import Tensor, canonical
+from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 
 OPTIMIZER_PASSES = {"adam": 22, "sgd": 9}  # over the parameters in 32 bits, as torch's own `foreach` loops were timed
 OPTIMIZER_SHARE = 0.85  # of the memory's rate

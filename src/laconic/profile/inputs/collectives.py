@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Iterator
 
+from laconic.collective.flows import wire_factor
 from laconic.profile.fit import operation_times
 from laconic.profile.inputs.dims import WIDTHS, dtype_of, inputs_of
 from laconic.profile.inputs.trace import Event, Trace
-from laconic.profile.links import wire_factor
-from laconic.profile.values import LinkTimes, Point
+from laconic.values.profile import LinkTimes, Point
 
 CARRIED_BY = {"reduce_scatter": "all_to_all"}  # whose bytes it sends
 

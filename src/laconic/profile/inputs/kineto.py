@@ -22,7 +22,7 @@ from laconic.profile.inputs.collectives import is_communication, links
 from laconic.profile.inputs.dims import inputs_of
 from laconic.profile.inputs.files import InputError
 from laconic.profile.inputs.trace import Event, Trace
-from laconic.profile.values import ModelTimes, Profile, Seconds, TensorTime
+from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 
 RECORD = (
     "record with `torch.profiler.profile(record_shapes=True, schedule=torch.profiler.schedule(wait=1, warmup=2, "

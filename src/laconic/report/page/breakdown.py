@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from laconic.engine.compare.measure import Line
-from laconic.engine.timeline import Timeline
+from laconic.experiments.measure import Line
 from laconic.planner.values import Advice
 from laconic.report.page.axes import axis_for
 from laconic.report.page.html import Child, Markup, el, join
 from laconic.report.page.svg import drawing, figure, legend, rect, segment, shortened, text
 from laconic.report.page.units import said
+from laconic.runtime.timeline import Timeline
 
 Part = Literal["computing", "coding", "exposed", "beyond"]
 

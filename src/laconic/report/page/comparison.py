@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from laconic.engine.compare.measure import Line, Quantity
-from laconic.engine.compare.statistics import Spread
+from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.statistics import Spread
 from laconic.report.page import breakdown, curves
 from laconic.report.page.circumstances import command_line, settings_text, versions
 from laconic.report.page.html import Cell, Column, Markup, el, facts, join, table, tiles

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from laconic.engine.compare.outcome import Logged
+from laconic.experiments.outcome import Logged
 from laconic.report.page.axes import Axis, axis_for, wide_apart
 from laconic.report.page.html import Markup, as_csv, el, save
 from laconic.report.page.svg import Frame, colour, dash, drawing, figure, legend, mark, path, swatch

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from laconic._version import __version__
-from laconic.engine.files import replacing
+from laconic.files import replacing
 from laconic.report.page import comparison, curves, plan, predicted, run
 from laconic.report.page.collect import collect
 from laconic.report.page.html import Markup, el, join

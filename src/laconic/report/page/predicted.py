@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from laconic.engine.compare.statistics import Spread
 from laconic.errors import LaconicError
+from laconic.experiments.statistics import Spread
 from laconic.planner.values import Option
 from laconic.report.page.axes import axis_for, wide_apart
 from laconic.report.page.circumstances import settings_text
@@ -56,7 +56,7 @@ def pairs(inputs: Inputs) -> list[Pair]:
 
 def canonical(strategy: str) -> str:
     """The sentence in full; what cannot be read stays as it is."""
-    from laconic.engine.rivals.text import read
+    from laconic.experiments.rivals.text import read
 
     try:
         return str(read(strategy))

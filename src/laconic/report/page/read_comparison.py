@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.compare.folder import NAME
-from laconic.engine.compare.measure import Line, Quantity
-from laconic.engine.compare.outcome import Outcome
-from laconic.engine.compare.settings import groups
-from laconic.engine.compare.statistics import Spread
+from laconic.experiments.folder import NAME
+from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.outcome import Outcome
+from laconic.experiments.settings import groups
+from laconic.experiments.statistics import Spread
 from laconic.report.page.files import read_json, read_text
 from laconic.report.page.values import Compared, ReportError
 

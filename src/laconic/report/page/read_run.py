@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.engine.compare.outcome import Logged
-from laconic.engine.config import STEPS
-from laconic.engine.timeline import Timeline
+from laconic.experiments.outcome import Logged
 from laconic.report.page.files import read_json, read_records
 from laconic.report.page.values import Clock, ReportError, Run
+from laconic.runtime.timeline import Timeline
+from laconic.values.run_config import STEPS
 
 _TAIL_BYTES, _TAIL_LINES, _LOGS = 16_000, 30, 4
 

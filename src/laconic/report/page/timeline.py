@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from laconic.engine.timeline import Span, Timeline
 from laconic.report.page.axes import axis_for
 from laconic.report.page.html import Child, Markup, el, join
 from laconic.report.page.svg import legend, rect
 from laconic.report.page.units import said
+from laconic.runtime.timeline import Span, Timeline
 
 SPANS = 1500
 """Drawn at most; more would make the page slow, and nobody looks at each."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from laconic.engine.compare.measure import Line
-from laconic.engine.compare.outcome import Logged, Outcome
-from laconic.engine.timeline import Timeline
 from laconic.errors import LaconicError
+from laconic.experiments.measure import Line
+from laconic.experiments.outcome import Logged, Outcome
 from laconic.planner.values import Advice
+from laconic.runtime.timeline import Timeline
 
 
 class ReportError(LaconicError, ValueError):

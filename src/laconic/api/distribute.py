@@ -1,0 +1,204 @@
+"""`laconic.distribute`: the one line a user adds."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn, optim
+
+from laconic.errors import ContractError, StrategyError
+from laconic.experiments.rivals.base import Rival
+from laconic.experiments.rivals.dispatch import hand_over
+from laconic.experiments.rivals.text import read
+from laconic.language.auto import START, begins_as, budget_of
+from laconic.planner.autotune import Choosing
+from laconic.real.connect import connect
+from laconic.real.serve import serve
+from laconic.real.slowdown import slow_down
+from laconic.real.worker import RealWorker
+from laconic.runtime.agreement import agree, describe
+from laconic.runtime.broadcast import broadcast_tensors
+from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.no_sync import NoSync
+from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.runtime.rival import refuse_rivals, rival_of
+from laconic.runtime.session import Options, Session
+from laconic.runtime.step_recorder import observed
+from laconic.runtime.tiers import is_collective, level_names
+from laconic.strategy import Strategy
+from laconic.values.run_config import RunConfig
+from laconic.worker import Group, Worker
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+_WRAPPERS = {
+    "DistributedDataParallel": "pass the module inside it (model.module), or keep DDP and give it a compressor with "
+    "model.register_comm_hook(None, laconic.ddp_hook('…'))",
+    "DataParallel": "pass the module inside it (model.module) and start one process per device with `laconic run`",
+    "FullyShardedDataParallel": "pass the module before it is wrapped; sharded models are not supported yet",
+    "FSDPModule": "pass the module before fully_shard(); sharded models are not supported yet",
+}
+
+
+def distribute(
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    strategy: str | Strategy | None = None,
+    mesh: DeviceMesh | None = None,
+    *,
+    process_group: ProcessGroup | None = None,
+    nonfinite: Literal["pass", "raise"] = "pass",
+    sparse: Literal["gather", "dense"] = "gather",
+    seed: int = 0,
+) -> tuple[nn.Module, optim.Optimizer]:
+    """Train this model on all workers, the way the strategy says.
+
+    Returns the same module (with `no_sync()` added) and an optimizer that shares the given one's groups and state; the
+    training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as
+    one worker. A `--strategy` of `laconic run` takes precedence over the argument.
+
+    - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
+      the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
+    - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
+    - `process_group`: distribute over these processes only.
+    - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
+    - `sparse`: gradients of sparse embeddings travel as (index, value), or are made `"dense"`.
+    - `seed`: of the draws that compressors make.
+    """
+    if nonfinite not in ("pass", "raise"):
+        raise ContractError(f'nonfinite is "pass" or "raise", not {nonfinite!r}')
+    if sparse not in ("gather", "dense"):
+        raise ContractError(f'sparse is "gather" or "dense", not {sparse!r}')
+    _refuse(model, optimizer)
+    refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
+    config = RunConfig.current()
+    asked = config.strategy or strategy or "bsp"
+    budget = budget_of(asked)
+    chosen = read(asked if budget is None else START)
+    if isinstance(chosen, Rival):
+        chosen.check(dry_run=config.dry_run)
+    elif config.dry_run:
+        from laconic.api.dry_run import report  # brings rich, which training does not need
+
+        report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
+        sys.exit(0)
+    told = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
+    if config.role == "server":
+        if isinstance(chosen, Rival) or is_collective(chosen):
+            raise ContractError(f"`{chosen}` has no server: leave --servers out, or write ps as its architecture")
+        serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), told), config)
+    worker = connect()
+    slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
+    if config.profile_to is not None:
+        from laconic.real.profiling.worker import rehearse  # measuring is no part of training
+
+        return rehearse(model, optimizer, worker, config, sparse == "gather")
+    if config.alone and isinstance(worker, RealWorker):
+        model.no_sync = NoSync()  # type: ignore[assignment]
+        return model, observed(optimizer, worker, config)
+    if worker.rank == 0 and config.strategy and strategy and read(begins_as(strategy)) != chosen:
+        print(f"laconic: the launcher's strategy `{asked}` replaces the script's `{strategy}`", file=sys.stderr)
+    if isinstance(chosen, Rival):
+        model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
+        return model, observed(optimizer, worker, config)
+    device = next(model.parameters()).device
+    group, levels = _groups(worker, chosen, mesh, process_group)
+    description = describe(model, optimizer, str(chosen), told)
+    if is_collective(chosen):  # otherwise the server compares, and gives everybody the first values
+        agree(description, group, device)
+        drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+    elif nonfinite == "raise":
+        raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
+    options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
+    session = Session(worker, model, chosen, group, levels, options, optimizer, description)
+    session.choosing = None if budget is None else Choosing(session, budget)
+    model.no_sync = NoSync(session)  # type: ignore[assignment]
+    return model, observed(DistributedOptimizer(optimizer, session), worker, config)
+
+
+def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
+    """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    refuse_rivals(optimizer, "undistribute")
+    if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
+        raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")
+    optimizer.session.close()
+    del model.no_sync
+    return model, optimizer.base
+
+
+def _refuse(model: nn.Module, optimizer: Any) -> None:
+    for parent in type(model).__mro__:
+        if parent.__name__ in _WRAPPERS:
+            raise ContractError(f"this model is already a {parent.__name__}: {_WRAPPERS[parent.__name__]}")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ContractError(f"{name!r} has no shape yet: run one batch through the model before distribute()")
+        if type(parameter.data).__name__ == "DTensor":
+            raise ContractError(f"{name!r} is a DTensor: {_WRAPPERS['FSDPModule']}")
+    if next(model.parameters(), None) is None:
+        raise ContractError("this model has no parameters: there is nothing to distribute")
+    quiet = getattr(model, "no_sync", None)
+    if isinstance(quiet, NoSync) and quiet.session is not None:
+        raise ContractError("this model is distributed already: call laconic.undistribute(model, optimizer) first")
+    if isinstance(optimizer, DistributedOptimizer) or rival_of(optimizer) is not None:
+        raise ContractError("this optimizer is distributed already: pass the optimizer that was given to distribute()")
+    if not isinstance(optimizer, optim.Optimizer):
+        raise ContractError(f"distribute() needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
+
+
+def _groups(
+    worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None
+) -> tuple[Group, dict[str, Group]]:
+    """The group of everyone who trains this model, and one group per tier."""
+    names = level_names(strategy)
+    if mesh is None and process_group is None:
+        return worker.world, _default_levels(worker, names)
+    if not isinstance(worker, RealWorker):
+        raise ContractError("mesh= and process_group= belong to real processes: leave them out on virtual workers")
+    if process_group is not None:
+        if mesh is not None:
+            raise ContractError("give mesh= or process_group=, not both: a mesh brings its own groups")
+        if names:
+            raise ContractError(f"the tiers {', '.join(names)} need mesh=, not process_group=")
+        return worker.adopt(process_group), {}
+    assert mesh is not None
+    known = mesh.mesh_dim_names or ()
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise StrategyError(
+            f"the strategy speaks of {', '.join(missing)}, the mesh has {', '.join(known) or 'no names'}: name its "
+            f"dimensions, init_device_mesh(..., mesh_dim_names={tuple(reversed(names))})"
+        )
+    unnamed = [d for d, n in zip(known, mesh.shape, strict=False) if names and d not in names and n > 1]
+    if unnamed:
+        raise StrategyError(
+            f"no tier spans the mesh's {', '.join(unnamed)}, so replicas would differ along it: add [...]@{unnamed[0]}"
+        )
+    if mesh.ndim == 1:
+        everyone: Group = worker.adopt(mesh.get_group())
+    elif mesh.size() == worker.size:
+        everyone = worker.world
+    else:
+        raise ContractError("a mesh of several dimensions must span all workers; pass a one-dimensional slice of it")
+    return everyone, {name: worker.adopt(mesh.get_group(name)) for name in names}
+
+
+def _default_levels(worker: Worker, names: list[str]) -> dict[str, Group]:
+    """Without a mesh, the inner tier is the machine and the outer one joins machines."""
+    if len(names) > 2:
+        raise ContractError(f"{len(names)} tiers need a mesh: distribute(..., mesh=init_device_mesh(…))")
+    if len(names) < 2:
+        return dict.fromkeys(names, worker.world)
+    size, local = worker.size, worker.machine_size
+    if size % local:
+        raise ContractError(f"{size} workers, {local} on this machine: unequal machines need an explicit mesh=")
+    machines = [range(first, first + local) for first in range(0, size, local)]
+    across = [range(place, size, local) for place in range(local)]
+    levels: dict[str, Group] = {}
+    for name, sets in zip(names, (machines, across), strict=True):
+        groups = [worker.group(tuple(ranks)) for ranks in sets]  # everyone asks for all of them, in the same order
+        levels[name] = next(g for g, ranks in zip(groups, sets, strict=True) if worker.rank in ranks)
+    return levels

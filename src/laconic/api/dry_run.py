@@ -1,0 +1,73 @@
+"""`laconic run --dry-run`: what a sentence would say, before anything is started."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from torch import nn, optim
+
+from laconic.runtime.parameters import Parameters
+from laconic.runtime.tiers import govern, laid_out, level_names
+from laconic.strategy import Strategy
+from laconic.values.run_config import RunConfig
+from laconic.worker import Kind
+
+
+def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
+    """Sentence, messages, bytes and memory of one worker, priced without running."""
+    parameters = Parameters.of(model, gather_sparse)
+    governed = govern(strategy, parameters.specs, lambda _: False)
+    sizes = _level_sizes(strategy, workers)
+    table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
+    sent_total = memory_total = 0.0
+    for stack, members in governed.items():
+        for sentence, level in stack:
+            specs = [parameters.specs[i] for i in reversed(members)]  # as backward brings them
+            size = sizes.get(level, workers)
+            compressor = sentence.compressor
+            plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
+            architecture = laid_out(sentence)
+            taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
+            dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
+            payload = taken + dense
+            prices = [price for s in specs if compressor.accepts(s) for price in compressor.prices(s, size)]
+            sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
+            sent += architecture.sent_bytes(dense, size)
+            buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
+            memory = buffers + compressor.memory_bytes(specs)
+            table.add_row(
+                str(sentence),
+                level or f"{size} workers",
+                str(len(specs)),
+                str(len(plan.messages)),
+                _human(payload),
+                _human(sent),
+                _human(memory),
+            )
+            sent_total += sent
+            memory_total += memory
+    console = Console()
+    count = sum(s.numel for s in parameters.specs)
+    console.print(f"strategy   {strategy}", markup=False)
+    console.print(f"model      {type(model).__name__}, {count:,} parameters in {len(parameters.specs)} tensors")
+    console.print(f"optimizer  {type(optimizer).__name__}")
+    console.print(table)
+    control = len(parameters.specs) * 4
+    console.print(
+        f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
+        f"it, {_human(memory_total)} of buffers and memory. Nothing was started."
+    )
+
+
+def _level_sizes(strategy: Strategy, workers: int) -> dict[str | None, int]:
+    names = level_names(strategy)
+    nodes = RunConfig.current().nodes
+    return dict(zip(names, [workers // nodes, nodes], strict=False)) if len(names) > 1 else {}
+
+
+def _human(n: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
+        n /= 1000
+    return f"{n:.2f} GB"

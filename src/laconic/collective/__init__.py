@@ -1,0 +1,1 @@
+"""Collective operations: what each sends from whom to whom."""

@@ -1,0 +1,60 @@
+"""What an operation sends from whom to whom: the same for workers of their own and for a crowd."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from laconic.network.flow import Flow
+
+
+def all_reduce(size: int, nbytes: float) -> Flow:
+    return _ring(size, 2 * (size - 1) / size * nbytes, 2 * (size - 1))
+
+
+def all_gather(size: int, nbytes: float) -> Flow:
+    return _ring(size, (size - 1) * nbytes, size - 1)
+
+
+def barrier(size: int) -> Flow:
+    return _ring(size, 1.0, 2 * (size - 1))
+
+
+def all_to_all(block_bytes: ArrayLike) -> Flow:
+    """Block [a][b] goes from a to b; one's own stays."""
+    blocks = np.asarray(block_bytes, dtype=float)
+    size = len(blocks)
+    sources, destinations = (~np.eye(size, dtype=bool)).nonzero()
+    return Flow(sources, destinations, blocks[sources, destinations], 1)
+
+
+def broadcast(size: int, root: int, nbytes: float) -> Flow:
+    """A binomial tree, as gloo's."""
+    edges = [((a + root) % size, (b + root) % size) for a in range(size) for b in tree_children(a, size)]
+    pairs = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+    return Flow(pairs[:, 0], pairs[:, 1], np.full(len(pairs), float(nbytes)), (size - 1).bit_length())
+
+
+def message(nbytes: float) -> Flow:
+    """From the first member to the second."""
+    return Flow(np.array([0]), np.array([1]), np.array([float(nbytes)]), 1)
+
+
+def _ring(size: int, nbytes: float, rounds: int) -> Flow:
+    places = np.arange(size if size > 1 else 0)
+    return Flow(places, (places + 1) % max(size, 1), np.full(len(places), float(nbytes)), rounds)
+
+
+def tree_children(place: int, size: int) -> list[int]:
+    """Whom a member passes a broadcast on to, counted from the root: in round i the first 2^i have it."""
+    return [place + 2**i for i in range(size.bit_length()) if place < 2**i and place + 2**i < size]
+
+
+def wire_factor(name: str, size: int) -> float:
+    """What the busiest worker sends for each byte it hands over."""
+    return {
+        "all_reduce": 2 * (size - 1) / size,
+        "all_gather": size - 1,
+        "all_to_all": (size - 1) / size,
+        "broadcast": (size - 1).bit_length(),
+    }[name]

@@ -1,0 +1,195 @@
+"""A ratio that changes with the iterations: by a list, or by what is lost or gained with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.schedules import who_shares, with_share
+from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.errors import ContractError
+from laconic.registry import knob, technique
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce
+
+DGC = (0.25, 0.0625, 0.015625, 0.004, 0.001)
+
+
+@technique(
+    "iteration_ratio",
+    paper="Shi et al., IEEE Network 2020 (a direction of their survey)",
+    formula="C of ratio ρ_t: the t-th of a list, or ρ·2 and ρ/2 where what C loses is above and below its bounds",
+)
+@dataclass(frozen=True)
+class IterationRatio(Wrapping):
+    """The share of what is said follows a list, the energy that is lost, or the loss that is gained for it: the word
+    `iteration_ratio`, which wraps what stands before it, as in topk(0.01)+iteration_ratio+ef.
+
+    by=list takes the next of `shares` every `steps` steps. by=energy begins with the compressor's own share and looks
+    at |x - C(x)|²/|x|² in the mean of so many steps: above `high` the share doubles, below `low` it halves. by=progress
+    doubles it where the loss (`laconic.log(loss=…)`) fell less per byte than in the mean of all times before. What a
+    worker has seen rides on its next message, a float, and what all hear decides for all. Reading chosen: the mean over
+    workers in place of rank 0's own.
+    """
+
+    by: str = knob("energy", choices=("list", "energy", "progress"), doc="what the share follows")
+    steps: int = knob(10, low=1, doc="in which a share holds")
+    shares: tuple[float, ...] = knob(DGC, doc="the list; its last one holds for ever")
+    low: float = knob(0.5, low=0, high=1, doc="energy lost below which less is said")
+    high: float = knob(0.9, low=0, high=1, doc="energy lost above which more is said")
+    least: float = knob(0.001, above=0, high=1, doc="share below which it does not fall")
+
+    def objects(self, inner: Compressor) -> str | None:
+        if not self.shares or not all(0 < share <= 1 for share in self.shares):
+            return f"{self.shares} are no shares; write some above 0 and at most 1, as [0.25, 0.01]"
+        if not hasattr(who_shares(inner), "ratio"):
+            return "there is no share to change; write topk+iteration_ratio"
+        return None if self.low <= self.high else f"low={self.low} is above high={self.high}"
+
+    def around(self, inner: Compressor) -> Compressor:
+        return Listed(inner, self) if self.by == "list" else Heeding(inner, self)
+
+    def listed(self, step: int) -> float:
+        """The list's share in this step."""
+        return self.shares[min(step // self.steps, len(self.shares) - 1)]
+
+
+@dataclass(frozen=True)
+class Listed(Keeping):
+    """By the list: a function of the step, the same on every worker by itself."""
+
+    how: IterationRatio = field(default_factory=IterationRatio)
+
+    def begin(self, spec: TensorSpec) -> State:
+        return {}
+
+    @property
+    def settling(self) -> int:
+        return self.how.steps * (len(self.how.shares) - 1)
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        said = yield from with_share(self.inner, self.how.listed(meet.step)).exchange(x, inner_of(state), meet)
+        return Outcome(said.result, within(said.state), said.sent)
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        return with_share(self.inner, self.how.shares[-1]).prices(spec, size)
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return with_share(self.inner, self.how.shares[-1]).payload_bytes(spec, size)
+
+    def spread(self, spec: TensorSpec) -> float:
+        return self.inner.spread(spec)
+
+
+@dataclass(frozen=True)
+class Heeding(Keeping):
+    """By what all workers have heard of each other. The price is that of the compressor's own share."""
+
+    how: IterationRatio = field(default_factory=IterationRatio)
+
+    @property
+    def asks(self) -> tuple[type, ...]:
+        return (Reduce, *self.inner.asks)
+
+    def begin(self, spec: TensorSpec) -> State:
+        own = who_shares(self.inner).ratio
+        return {
+            "share": torch.tensor(own, dtype=torch.float64),
+            "told": torch.tensor([math.nan]),  # what rides on the next message
+            "window": torch.zeros(3, dtype=torch.float64),  # numbers heard: their sum, how many, of how many steps
+            "before": torch.tensor([math.nan, 0.0, 0.0], dtype=torch.float64),  # last loss; sum and count of its falls
+        }
+
+    def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
+        share, wanted = float(state["share"]), x.clone()
+        speaking = with_share(self.inner, share).exchange(x, inner_of(state), meet)
+        if self.how.by == "progress":
+            loss = meet.logged("loss")
+            state["told"].fill_(math.nan if loss is None else loss)
+        said, heard = yield from riding(speaking, state["told"], meet)
+        own = said.result if said.sent is None else said.sent
+        if self.how.by == "energy":
+            state["told"].fill_((wanted - own.view_as(wanted)).float().square().sum() / wanted.float().square().sum())
+        kept = {key: state[key] for key in ("told", "window", "before")}
+        kept["share"] = torch.tensor(self.next(share, heard, kept), dtype=torch.float64)
+        return Outcome(said.result, {**kept, **within(said.state)}, own)
+
+    def next(self, share: float, heard: float, state: State) -> float:
+        """The share of the next step, from what is heard in this one: all hear the same. What is not finite was not
+        seen."""
+        window = state["window"]
+        seen = [heard, 1.0, 1.0] if math.isfinite(heard) else [0.0, 0.0, 1.0]
+        window += torch.tensor(seen, dtype=torch.float64, device=window.device)
+        total, count, steps = window.tolist()
+        if steps < self.how.steps:
+            return share
+        window.zero_()
+        if not count:
+            if self.how.by == "progress":
+                raise ContractError(
+                    f"iteration_ratio(by=progress) decides by the training loss, and in {self.how.steps} steps not all "
+                    "workers have logged one: call laconic.log(loss=loss) in the training loop, or write by=energy"
+                )
+            return share
+        if self.how.by == "energy":
+            factor = 2.0 if total / count > self.how.high else 0.5 if total / count < self.how.low else 1.0
+        else:
+            factor = _gained(total / count, share * self.how.steps, state["before"])
+        return min(1.0, max(self.how.least, factor * share)) if factor != 1.0 else share
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        (meets, nbytes), *others = self.inner.prices(spec, size)
+        return (meets, nbytes + 4), *others
+
+    def payload_bytes(self, spec: TensorSpec, size: int) -> int:
+        return self.inner.payload_bytes(spec, size) + 4
+
+    def spread(self, spec: TensorSpec) -> float:
+        return self.inner.spread(spec)
+
+
+def _gained(loss: float, spent: float, before: Tensor) -> float:
+    """What multiplies the share where a loss came for so much; what came before is noted."""
+    last, total, count = before.tolist()
+    fell = (last - loss) / spent
+    if not math.isfinite(fell):
+        before[0] = loss
+        return 1.0
+    before.copy_(torch.tensor([loss, total + fell, count + 1], dtype=torch.float64))
+    return 2.0 if count and fell < total / count else 1.0
+
+
+def riding(exchange: Exchange, told: Tensor, meet: Meet) -> Generator[Any, Any, tuple[Outcome, float]]:
+    """An exchange with one float32 of each worker on its first message: its outcome, and the mean of all.
+
+    On payloads of bytes that are gathered, and on float32 sums; where nothing of the kind is said, in a message of its
+    own.
+    """
+    heard: Tensor | None = None
+    answer: Any = None
+    while True:
+        try:
+            request = exchange.send(answer)
+        except StopIteration as end:
+            if heard is None:
+                heard = yield meet.mean(told.clone())
+            return end.value, float(heard)
+        x = request.tensor
+        sums = isinstance(request, Reduce) and request.op != "max" and x.dtype == torch.float32
+        gathers = isinstance(request, Gather | GatherRagged) and x.dtype == torch.uint8
+        if heard is not None or not (sums or gathers):
+            answer = yield request
+        elif isinstance(request, Reduce):
+            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), told]))
+            answer, heard = joined[:-1].view(x.shape), joined[-1] / (meet.size if request.op == "sum" else 1)
+        else:
+            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), told.view(torch.uint8)]))
+            heard = torch.stack([row[-4:].clone().view(torch.float32) for row in joined]).mean()
+            rows = [row[:-4] for row in joined]
+            answer = rows if isinstance(request, GatherRagged) else torch.stack(rows).view(len(rows), *x.shape)

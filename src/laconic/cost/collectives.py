@@ -1,0 +1,124 @@
+"""What collectives take on a network, for many messages at once.
+
+The same numbers as the virtual engine's (`engine.virtual.network`): measured times where operations were measured,
+otherwise rounds that each pay the latency, and bytes over the busiest link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.collective import flows
+from laconic.collective.flows import wire_factor
+from laconic.network.levels import CARRIED_BY, Network
+from laconic.values.profile import OperationTimes
+
+Vector = NDArray[np.float64]
+
+_OPERATIONS = {
+    "reduce": "all_reduce",
+    "gather": "all_gather",
+    "scatter": "all_to_all",
+    "tell": "broadcast",
+    "merge": "broadcast",
+    "ring": "all_to_all",
+    "halves": "all_to_all",
+}
+
+
+@dataclass(frozen=True)
+class Carriage:
+    """Of several messages: each one's time alone, and how much of what all of them need it takes; `pace` is how fast
+    they go on while everybody computes."""
+
+    alone_seconds: Vector
+    shared_seconds: Vector
+    pace: float
+
+    @classmethod
+    def nothing(cls, count: int) -> Carriage:
+        return cls(np.zeros(count), np.zeros(count), 1.0)
+
+    def taking(self, which: NDArray[np.int64]) -> Carriage:
+        """These messages of them, in this order."""
+        return Carriage(self.alone_seconds[which], self.shared_seconds[which], self.pace)
+
+    def __add__(self, other: Carriage) -> Carriage:
+        """Side by side: both are waited for."""
+        mine, theirs = self.alone_seconds.sum(), other.alone_seconds.sum()
+        pace = (self.pace * mine + other.pace * theirs) / (mine + theirs) if mine + theirs else 1.0
+        shared = self.shared_seconds + other.shared_seconds
+        return Carriage(np.maximum(np.maximum(self.alone_seconds, other.alone_seconds), shared), shared, pace)
+
+
+class Wire:
+    """A network among so many workers."""
+
+    def __init__(self, network: Network, workers: int) -> None:
+        self.network, self.workers = network, workers
+        self._line = cache(self._fitted)
+
+    @property
+    def lanes(self) -> int:
+        return self.network.lanes
+
+    def carry(self, meets: str, payload_bytes: Vector, dtype: str = "float32") -> Carriage:
+        """Payloads of so many bytes at every worker meet the others'."""
+        operation = _OPERATIONS[meets]
+        if self.workers < 2:
+            return Carriage.nothing(len(payload_bytes))
+        factor = 1.0 if meets == "ring" else wire_factor(operation, self.workers)
+        measured = self._measured(operation, dtype)
+        if measured is not None:
+            found = _measured(measured, factor * payload_bytes)
+        else:
+            startup, rate = self._line(operation)
+            found = Carriage(startup + rate * payload_bytes, rate * payload_bytes, 1.0)
+        up = (self.workers - 1).bit_length() if meets == "merge" else 0  # a tree: up message by message, then down
+        times = np.where(payload_bytes > 0, 1.0 + up, 0.0)
+        return Carriage(times * found.alone_seconds, times * found.shared_seconds, found.pace)
+
+    def _measured(self, operation: str, dtype: str) -> OperationTimes | None:
+        links = self.network.measured
+        return None if links is None else links.find(CARRIED_BY.get(operation, operation), dtype)
+
+    def _fitted(self, operation: str) -> tuple[float, float]:
+        """Start-up, and seconds for each byte that a worker hands over."""
+        network, size = self.network, self.workers
+        if operation == "all_to_all":
+            return network.levels[-1].latency_seconds, _spread(network, size)
+        made = {"all_reduce": flows.all_reduce, "all_gather": flows.all_gather}
+        flow = made[operation](size, 1.0) if operation in made else flows.broadcast(size, 0, 1.0)
+        links, load_bytes, latency = network.load(flow.sources, flow.destinations, flow.nbytes)
+        rate = float((load_bytes / network.capacities[links]).max()) if len(links) else 0.0
+        return network.rounds(operation, flow) * latency, rate
+
+
+def _measured(times: OperationTimes, wire_bytes: Vector) -> Carriage:
+    """Between points straight, below them as the smallest, beyond them at the fitted rate; the pace of the bulk."""
+    sizes = np.array([point.wire_bytes for point in times.points])
+    more = np.maximum(wire_bytes - sizes[-1], 0.0) * times.seconds_per_byte
+    alone, shared = (
+        np.interp(wire_bytes, sizes, [getattr(point, name) for point in times.points]) + more
+        for name in ("alone_seconds", "shared_seconds")
+    )
+    paces = np.interp(wire_bytes, sizes, [point.pace for point in times.points])
+    weights = np.where(wire_bytes > 0, alone, 0.0)
+    pace = float((paces * weights).sum() / weights.sum()) if weights.sum() else 1.0
+    return Carriage(alone, np.minimum(shared, alone), pace)
+
+
+def _spread(network: Network, size: int) -> float:
+    """An equal part of one byte to everybody: what leaves a unit shares the unit's link."""
+    worst = 0.0
+    for level in network.levels:
+        inside = min(level.workers, size)
+        rate = level.bits_per_second
+        if level is network.levels[0]:
+            rate = min([rate, *network.links.values()])
+        worst = max(worst, inside * (size - inside) / size * 8 / rate)
+    return worst

@@ -1,0 +1,81 @@
+"""Workers and parameter servers on one switch, and what an iteration takes for the times at which tensors are back.
+
+Where the next forward pass waits layer by layer, everything that an iteration sends has arrived before the next
+backward pass begins: the network is empty then, so one iteration is enough to know the period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from laconic.errors import LaconicError
+from laconic.values.layer_times import LayerTimes
+
+
+@dataclass(frozen=True)
+class Star:
+    """Machines with a duplex link each: the workers, then the servers."""
+
+    workers: int
+    servers: int
+    bits_per_second: float
+
+    def __post_init__(self) -> None:
+        if min(self.workers, self.servers) < 1 or not self.bits_per_second > 0:
+            raise LaconicError(f"a star has at least one worker, one server and a positive rate, not {self}")
+
+    @property
+    def seconds_per_byte(self) -> float:
+        return 8 / self.bits_per_second
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a tensor that one server sums, and their class on the network: the smaller the sooner."""
+
+    tensor: int
+    server: int
+    nbytes: float
+    urgency: int = 0
+
+
+Carry = Callable[[Sequence[Piece], Sequence[float], Star], list[float]]
+"""When each piece's sum has reached all workers, for the times at which tensors' gradients are ready."""
+
+
+def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = None) -> list[Piece]:
+    """Tensors cut into slices of at most so many bytes (None: uncut), each to whoever has least, as backward makes
+    them."""
+    loads = [0.0] * servers
+    pieces = []
+    for tensor in reversed(range(len(nbytes))):
+        left = nbytes[tensor]
+        while left > 0:
+            own = left if slice_bytes is None else min(left, slice_bytes)
+            server = loads.index(min(loads))
+            loads[server] += own
+            left -= own
+            pieces.append(Piece(tensor, server, own))
+    return pieces
+
+
+def class_of(tensor: int, tensors: int, classes: int) -> int:
+    """Equally many neighbouring tensors share a class; those nearest the input are the most urgent."""
+    return tensor * classes // tensors
+
+
+def returning(layers: LayerTimes, back: Sequence[float]) -> float:
+    """Seconds from a backward pass to the next, where each layer's forward pass waits for its own tensor only."""
+    now = sum(layers.backward)
+    for seconds, arrived in zip(layers.forward, back, strict=True):
+        now = max(now, arrived) + seconds
+    return now
+
+
+def carried(layers: LayerTimes, star: Star, pieces: Sequence[Piece], carry: Carry) -> float:
+    """The period where these pieces are carried so."""
+    back = layers.ready()
+    for piece, arrived in zip(pieces, carry(pieces, back, star), strict=True):
+        back[piece.tensor] = max(back[piece.tensor], arrived)
+    return returning(layers, back)

@@ -1,1 +1,0 @@
-"""Engines: run a sentence on real processes."""

@@ -1,0 +1,28 @@
+"""One row of a comparison: a run like any other, told where its gate is."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from laconic.errors import LaconicError
+from laconic.launch.launch import launch, leave
+from laconic.launch.request import Request
+
+
+def main(text: str) -> int:
+    """Run the request that a comparison wrote down; the exit code for the shell."""
+    fields = json.loads(text)
+    try:
+        request = Request(**{**fields, "command": tuple(fields["command"])})
+        code = launch(request)
+    except LaconicError as error:
+        print(f"laconic: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    if request.engine == "real":
+        leave(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,141 @@
+"""Which rows run, with which arguments: as given, or tuned by the protocol with its rivals beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from laconic.errors import LaconicError
+from laconic.experiments.folder import Folder
+from laconic.experiments.outcome import Outcome
+from laconic.experiments.protocol import RIVALS, Choice, Curve, Remembered, Trial, least_trials, tune
+from laconic.experiments.rivals.text import check
+from laconic.experiments.row import Row
+from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives
+from laconic.experiments.watch import Watch
+
+RunAlone = Callable[[Row, int, str], Outcome]
+"""(row, seed, label): one row by itself."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rows to report."""
+
+    rows: tuple[Row, ...]
+    reference: int = 0  # whose end is the target
+    metric: str | None = None  # of that target; None: no target of its own
+    falls: bool | None = None  # less of the metric is better; None: nobody tuned by it
+    departures: tuple[str, ...] = ()
+
+    @classmethod
+    def untuned(cls, texts: Sequence[str]) -> Chosen:
+        return cls(tuple(Row(text, text) for text in texts))
+
+    @property
+    def names(self) -> list[str]:
+        return [row.name for row in self.rows]
+
+    @property
+    def target(self) -> tuple[str, float | None] | None:
+        return None if self.metric is None else (self.metric, None)
+
+
+def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Watch) -> Chosen:
+    """Tune every row on the choosing seeds."""
+    tuning = settings.tuning
+    assert tuning is not None
+    texts, departures = with_rivals(settings)
+    reference = next((k for k, text in enumerate(texts) if _method(text) == "torch:ddp"), 0)
+    trials = _Trials(settings, tuning, folder, run_alone, watch, least_trials(texts, tuning.choosing_seeds))
+    seeds, rate = tuning.choosing_seeds, tuning.learning_rate
+    first = trials.run(Trial(alternatives(texts[reference])[0], rate, seeds[0]))
+    if not first.points:
+        raise CompareError(
+            f"the first trial failed or logged no {tuning.metric!r}: see above why, report it with "
+            f"laconic.log({tuning.metric}=…), or name another with --metric."
+        )
+    falls = first.falls(tuning.metric)
+    leading = tune(texts[reference], rate, seeds, trials.run, falls)
+    targets = dict(leading.finals)
+    if settings.target is not None:
+        targets = dict.fromkeys(seeds, settings.target[1])
+    choices: list[Choice] = []
+    for place, text in enumerate(texts):
+        choice = leading if place == reference else tune(text, rate, seeds, trials.run, falls, targets)
+        choices.append(choice)
+        watch.say(f"`{text}`: {choice.strategy} at learning rate {choice.learning_rate:g}")
+        if choice.at_an_end:
+            departures.append(f"the best learning rate of `{text}` is at the end of its grid")
+    rows = tuple(
+        Row(f"{c.strategy} at {c.learning_rate:g}", c.strategy, (tuning.learning_rate_argument, f"{c.learning_rate:g}"))
+        for c in choices
+    )
+    return Chosen(rows, reference, tuning.metric, falls, tuple(departures))
+
+
+def with_rivals(settings: Settings) -> tuple[list[str], list[str]]:
+    """The rows asked for and the rivals that are not among them; and where one is missing or another."""
+    texts, missing = list(settings.strategies), []
+    if settings.tuning is None or not settings.tuning.rivals:
+        return texts, ["no rivals (--no-rivals)"]
+    if settings.engine == "virtual":
+        return texts, ["no rivals, whose code needs real processes"]
+    for text in RIVALS:
+        present = [own for own in settings.strategies if _method(own) == _method(text)]
+        if present:
+            if not any(_same(own, text) for own in present):
+                missing.append(f"`{', '.join(present)}` as given, in place of `{text}`")
+            continue
+        try:
+            check(alternatives(text)[0])
+            texts.append(text)
+        except LaconicError as error:
+            missing.append(f"without {_method(text)}: {error}")
+    return texts, missing
+
+
+def _method(text: str) -> str:
+    return text.partition("(")[0].strip()
+
+
+def _same(text: str, other: str) -> bool:
+    return "".join(text.split()).removesuffix("()") == "".join(other.split())
+
+
+class _Trials:
+    """Runs trials, remembers them, and says how many are left."""
+
+    def __init__(
+        self, settings: Settings, tuning: Tuning, folder: Folder, run_alone: RunAlone, watch: Watch, least: int
+    ) -> None:
+        self._settings, self._tuning, self._run_alone, self._watch, self._least = (
+            settings, tuning, run_alone, watch, least,
+        )  # fmt: skip
+        self._seen: set[Trial] = set()
+        self._fresh, self._spent_seconds = 0, 0.0
+        self.run = Remembered(folder.trials, self._carry_out, self._tell)
+
+    def _carry_out(self, trial: Trial) -> Curve:
+        begin = monotonic()
+        rate = (self._tuning.learning_rate_argument, f"{trial.learning_rate:g}")
+        row = Row(trial.strategy, trial.strategy, rate)
+        outcome = self._run_alone(row, trial.seed, f"trials/lr-{trial.learning_rate:g}-seed-{trial.seed}")
+        self._fresh += 1
+        self._spent_seconds += monotonic() - begin
+        metric = self._tuning.metric
+        if outcome.error is not None:
+            return Curve(())
+        return Curve(tuple((at.seconds, at.values[metric]) for at in outcome.logged if metric in at.values))
+
+    def _tell(self, trial: Trial, known: bool) -> None:
+        self._seen.add(trial)
+        if known:
+            return
+        left = max(self._least - len(self._seen), 0)
+        guess = f", about {left * self._spent_seconds / self._fresh / 60:.0f} min" if self._fresh else ""
+        self._watch.say(
+            f"trial {len(self._seen)} of at least {self._least} ({left} left{guess}): `{trial.strategy}`, learning "
+            f"rate {trial.learning_rate:g}, seed {trial.seed}"
+        )

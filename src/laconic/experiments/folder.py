@@ -1,0 +1,147 @@
+"""A comparison's folder: what was asked, where, with which versions, and everything that came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from laconic.experiments.outcome import Outcome
+from laconic.experiments.settings import CompareError, Settings
+from laconic.files import replacing
+from laconic.launch.run_folder import choose_folder, versions
+
+NAME = "compare.json"
+
+
+class Folder:
+    """Where a comparison is kept. One made by the protocol goes on where it was left."""
+
+    def __init__(self, wanted: str | None, settings: Settings) -> None:
+        if wanted is not None:
+            _check_unmixed(Path(wanted), settings)
+        self.path = choose_folder(wanted, f"compare-{Path(settings.command[0]).stem}")
+        (self.path / "logs").rmdir()  # rows have their own
+        self._settings = settings
+
+    def begin(self, command: Sequence[str], **facts: Any) -> None:
+        """Write down what is about to be compared."""
+        record = {
+            "command": list(command),
+            "directory": str(Path.cwd()),
+            "settings": self._settings.to_json(),
+            "contents": _contents(self._settings),
+            "versions": versions(),
+            "machine": {"name": platform.node(), "system": platform.platform(), "cores": os.cpu_count()},
+            **facts,
+        }
+        with replacing(self.path / NAME) as beside:
+            beside.write_text(json.dumps(record, indent=2) + "\n")
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials.jsonl"
+
+    def rows(self, label: str) -> Path:
+        return self.path / "rows" / label
+
+    def remembered(self, label: str, key: Any) -> list[list[Outcome]] | None:
+        """A session's outcomes, group by group, if it was run before with the same rows and none of them failed."""
+        path = self._session(label)
+        if not path.exists():
+            return None
+        kept = json.loads(path.read_text())
+        if kept["key"] != json.loads(json.dumps(key)):
+            return None
+        return [[Outcome.from_json(fields) for fields in group] for group in kept["groups"]]
+
+    def remember(self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
+        """Keep a session's numbers; where a row failed, the next time may be better and all its rows run again."""
+        self._write_blocks(label, names, groups)
+        if any(outcome.error is not None for group in groups for outcome in group):
+            return
+        path = self._session(label)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as beside:
+            beside.write_text(json.dumps({"key": key, "groups": [[asdict(o) for o in g] for g in groups]}) + "\n")
+
+    def _write_blocks(self, label: str, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
+        """In place of what an earlier attempt at this session wrote."""
+        path = self.path / "blocks.jsonl"
+        before = path.read_text().splitlines() if path.exists() else []
+        lines = [line for line in before if json.loads(line)["session"] != label]
+        for place, (group_names, outcomes) in enumerate(zip(names, groups, strict=True)):
+            for name, outcome in zip(group_names, outcomes, strict=True):
+                for block in outcome.blocks:
+                    lines.append(json.dumps({"session": label, "group": place, "row": name, **asdict(block)}))
+        with replacing(path) as beside:
+            beside.write_text("".join(f"{line}\n" for line in lines))
+
+    def _session(self, label: str) -> Path:
+        return self.path / "sessions" / f"{label}.json"
+
+
+def read_settings(folder: Path) -> Settings:
+    """What an earlier comparison was asked for."""
+    record = _read(folder)
+    try:
+        return Settings.from_json(record["settings"])
+    except (KeyError, TypeError) as error:
+        raise CompareError(f"{folder / NAME} is not what `laconic compare` writes ({error!r}).") from error
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / NAME
+    try:
+        record = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise CompareError(f"{folder} holds no comparison: there is no {NAME} in it.") from None
+    except ValueError as error:
+        raise CompareError(f"{path} is not what `laconic compare` writes ({error!r}).") from error
+    if not isinstance(record, dict):
+        raise CompareError(f"{path} is not what `laconic compare` writes: it holds no table of names and values.")
+    return record
+
+
+def _check_unmixed(folder: Path, settings: Settings) -> None:
+    """Refuse a folder in which this comparison's numbers would lie beside others."""
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not found:
+        return
+    if NAME not in found:
+        what = "a run" if any(name.startswith("run") and name.endswith(".json") for name in found) else found[0]
+        raise CompareError(f"{folder} is in use: it holds {what}, no comparison. Choose another --folder.")
+    if settings.tuning is None:
+        raise CompareError(f"{folder} holds a comparison already: choose another --folder.")
+    record = _read(folder)
+    if record.get("settings") != json.loads(json.dumps(settings.to_json())):
+        raise CompareError(
+            f"{folder} holds another comparison: go on with the command in its {NAME}, or choose another --folder."
+        )
+    changed = [
+        *_changes(record.get("contents"), _contents(settings), lambda name, was, now: f"{name} has other content now"),
+        *_changes(record.get("versions"), versions(), lambda name, was, now: f"{name} was {was} and is {now}"),
+    ]
+    if changed:
+        raise CompareError(
+            f"{folder} cannot go on, its numbers would not be comparable: {', '.join(changed)}. Choose another "
+            "--folder, or change that back."
+        )
+
+
+def _contents(settings: Settings) -> dict[str, str]:
+    """What the files that decide the numbers hold: the script, and the network that virtual workers talk over."""
+    files = [settings.command[0]]
+    if settings.network is not None and settings.network.endswith(".toml"):
+        files.append(settings.network)
+    return {name: sha256(Path(name).read_bytes()).hexdigest() for name in files}
+
+
+def _changes(was: Any, now: Mapping[str, str], say: Callable[[str, str, str], str]) -> list[str]:
+    before = was if isinstance(was, dict) else {}
+    return [say(name, before.get(name, "unknown"), value) for name, value in now.items() if before.get(name) != value]

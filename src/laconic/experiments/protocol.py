@@ -1,0 +1,172 @@
+"""The arithmetic of an honest comparison: equal tuning for every row, on seeds that report nothing.
+
+Each row gets seven learning rates, a factor two apart around the script's own, and up to three values of its main knob.
+A value's learning rate is the one with the best metric at the end; the grid grows while that lies at an end, at most
+twice. Between the values of a knob the time to the target decides, because that is what a row is for; the target is
+what the tuned reference reaches at its end with the same seed. For the reference itself it is what the worst of its own
+values reaches, so that a knob that changes no mathematics is chosen by speed.
+
+How a trial is run is somebody else's matter: here it is a function.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from laconic.experiments.settings import CompareError, alternatives
+from laconic.values.metric_direction import as_good, falls_by_course
+
+RATES = 7
+EXTENSIONS = 2
+RIVALS = (
+    "torch:ddp(bucket_cap_mb={1|5|25})",
+    "torch:ddp16",
+    "torch:accumulate(steps={2|4|8})",
+    "torch:powersgd(rank={1|2|4}, bucket_cap_mb=1000)",  # messages of several buckets overtake each other on gloo
+    "accelerate:local_sgd(period={4|8|16})",
+    "torchft:diloco(period={4|8|16})",
+)
+"""Who stands in every table."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run to choose by."""
+
+    strategy: str
+    learning_rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric as it was logged: (seconds, value) in order; empty when the run failed."""
+
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def final(self) -> float:
+        return self.points[-1][1] if self.points else math.nan
+
+    def falls(self, metric: str) -> bool:
+        """Whether less of this metric is better: by its name, or by the way it went."""
+        found = falls_by_course(metric, (value for _, value in self.points))
+        if found is None:
+            raise CompareError(
+                f"whether less of {metric!r} is better, neither its name nor the first trial says, which logged it "
+                f"fewer than two times with different finite values: log it more often, or under a name such as "
+                f"{metric}_loss or {metric}_score."
+            )
+        return found
+
+    def seconds_to(self, value: float, falls: bool) -> float:
+        """When it was first as good as this; infinity if never."""
+        return next((s for s, v in self.points if as_good(v, value, falls)), math.inf)
+
+
+Run = Callable[[Trial], Curve]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tuned row: what to run, and every mean that led there."""
+
+    strategy: str
+    learning_rate: float
+    at_an_end: bool  # the best learning rate was the grid's last even after it had grown
+    finals: Mapping[int, float]  # by choosing seed
+    tried: Mapping[str, Mapping[float, float]]  # strategy, learning rate: mean of the metric at the end
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """A strategy at its best learning rate."""
+
+    strategy: str
+    learning_rate: float
+    at_an_end: bool
+    curves: Mapping[int, Curve]
+    means: Mapping[float, float]
+
+
+def tune(
+    text: str, rate: float, seeds: Sequence[int], run: Run, falls: bool, targets: Mapping[int, float] | None = None
+) -> Choice:
+    """Tune one row; without targets it is the reference, which sets them."""
+    candidates = [_tune_rate(strategy, rate, seeds, run, falls) for strategy in alternatives(text)]
+    if targets is None:
+        worst = max if falls else min
+        targets = {seed: worst(c.curves[seed].final for c in candidates) for seed in seeds}
+    aims = targets
+
+    def order(candidate: _Tuned) -> tuple[float, float]:
+        times = [candidate.curves[seed].seconds_to(aims[seed], falls) for seed in seeds]
+        return sum(times) / len(times), _badness(candidate.means[candidate.learning_rate], falls)
+
+    best = min(candidates, key=order)
+    finals = {seed: curve.final for seed, curve in best.curves.items()}
+    tried = {candidate.strategy: candidate.means for candidate in candidates}
+    return Choice(best.strategy, best.learning_rate, best.at_an_end, finals, tried)
+
+
+def _tune_rate(strategy: str, rate: float, seeds: Sequence[int], run: Run, falls: bool) -> _Tuned:
+    curves: dict[int, dict[int, Curve]] = {}
+
+    def badness(exponent: int) -> float:
+        if exponent not in curves:
+            curves[exponent] = {seed: run(Trial(strategy, rate * 2.0**exponent, seed)) for seed in seeds}
+        return _badness(_mean_final(curves[exponent]), falls)
+
+    exponents = list(range(-(RATES // 2), RATES // 2 + 1))
+    best = min(exponents, key=badness)
+    for _ in range(EXTENSIONS):
+        if best not in (exponents[0], exponents[-1]):
+            break
+        exponents = [exponents[0] - 1, *exponents] if best == exponents[0] else [*exponents, exponents[-1] + 1]
+        best = min(exponents, key=badness)
+    if math.isinf(badness(best)):
+        raise CompareError(f"`{strategy}` never logged a finite metric at any learning rate: look at its logs.")
+    means = {rate * 2.0**e: _mean_final(curves[e]) for e in exponents}
+    return _Tuned(strategy, rate * 2.0**best, best in (exponents[0], exponents[-1]), curves[best], means)
+
+
+def _mean_final(curves: Mapping[int, Curve]) -> float:
+    return sum(curve.final for curve in curves.values()) / len(curves)
+
+
+def _badness(value: float, falls: bool) -> float:
+    """Less is better; what is not a number is worst."""
+    return (value if falls else -value) if math.isfinite(value) else math.inf
+
+
+def least_trials(texts: Sequence[str], seeds: Sequence[int]) -> int:
+    """How many trials choosing takes if no grid grows."""
+    return sum(len(alternatives(text)) for text in texts) * RATES * len(seeds)
+
+
+class Remembered:
+    """Trials that were run before are not run again: each is a line of a file."""
+
+    def __init__(self, path: Path, run: Run, told: Callable[[Trial, bool], None] = lambda trial, known: None) -> None:
+        self._path, self._run, self._told = path, run, told
+        self._known: dict[Trial, Curve] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                fields = json.loads(line)
+            except ValueError:  # the last line of a run that was cut off
+                continue
+            self._known[Trial(**fields["trial"])] = Curve(tuple((s, v) for s, v in fields["points"]))
+
+    def __call__(self, trial: Trial) -> Curve:
+        self._told(trial, trial in self._known)
+        if trial not in self._known:
+            curve = self._known[trial] = self._run(trial)
+            if not curve.points:  # it failed: the next time may be better
+                return curve
+            with self._path.open("a") as file:
+                file.write(json.dumps({"trial": asdict(trial), "points": curve.points}) + "\n")
+        return self._known[trial]

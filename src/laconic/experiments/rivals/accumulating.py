@@ -1,0 +1,51 @@
+"""Gradient accumulation under a loop that knows nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import optim
+from torch.nn.parallel import DistributedDataParallel
+
+from laconic.errors import ContractError
+from laconic.runtime.optimizer_wrapper import OptimizerWrapper
+
+
+class AccumulatingOptimizer(OptimizerWrapper):
+    """Every `steps`-th call of `step()` is one, on the mean gradient of the micro-steps since the last.
+
+    In between, DDP is told not to talk (what its `no_sync` does) and `zero_grad()` keeps what has been added up. The
+    sum is divided before it is exchanged, so that clipping before the real step sees the mean.
+    """
+
+    def __init__(self, base: optim.Optimizer, model: DistributedDataParallel, steps: int) -> None:
+        self._model, self._steps, self._calls = model, steps, 0
+        super().__init__(base)
+        self._aim()
+
+    @property
+    def _between(self) -> bool:
+        return self._calls % self._steps != 0
+
+    def _aim(self) -> None:
+        """DDP looks at this in forward: the last micro-step of a large batch is the one that talks."""
+        self._model.require_backward_grad_sync = (self._calls + 1) % self._steps == 0
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            raise ContractError("step(closure) evaluates a batch anew, which cannot be added up: call step() without")
+        self._calls += 1
+        if not self._between:
+            self.base.step()
+        self._aim()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not self._between:
+            self.base.zero_grad(set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        raise ContractError(
+            "GradScaler would unscale the same sum at every micro-step: train in bfloat16, which needs no scaler"
+        )

@@ -1,0 +1,42 @@
+"""Where `distribute` hands a model over to a rival."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn, optim
+
+from laconic.errors import ContractError
+from laconic.experiments.rivals.base import Place, Rival
+from laconic.real.worker import RealGroup, RealWorker
+from laconic.runtime.agreement import agree, describe
+from laconic.runtime.rival import mark_as_rivals
+from laconic.worker import Worker
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def hand_over(
+    rival: Rival,
+    worker: Worker,
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    mesh: DeviceMesh | None,
+    process_group: ProcessGroup | None,
+    options: dict[str, Any],
+) -> tuple[nn.Module, optim.Optimizer]:
+    """The model and the optimizer as the rival wants them, once all ranks agree that this is what they want."""
+    rival.check(virtual=not isinstance(worker, RealWorker))
+    assert isinstance(worker, RealWorker)
+    if mesh is not None:
+        raise ContractError(f"`{rival}` knows nothing of tiers: give process_group= instead of mesh=, or neither")
+    if options["nonfinite"] == "raise":
+        raise ContractError(f"`{rival}` does not look for NaN or infinite gradients: leave nonfinite= out")
+    group = worker.world if process_group is None else worker.adopt(process_group)
+    agree(describe(model, optimizer, str(rival), options), group, next(model.parameters()).device)
+    assert isinstance(group, RealGroup)  # workers apart have refused to agree
+    model, optimizer = rival.take_over(model, optimizer, Place(group, options["seed"]))
+    mark_as_rivals(optimizer, rival)
+    return model, optimizer

@@ -1,0 +1,94 @@
+"""torchft's DiLoCo, each worker a replica group of its own.
+
+torchft wants a lighthouse for everybody, and a store and a manager for each replica group; they live in the workers'
+own processes, at addresses that the other workers can reach.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from laconic.experiments.rivals.base import Place, Rival
+from laconic.knobs import knob
+
+if TYPE_CHECKING:
+    from torch import nn, optim
+
+
+@dataclass(frozen=True)
+class DiLoCo(Rival):
+    """torchft's DiLoCo: local steps, then an outer step of Nesterov momentum along the mean change, every `period`."""
+
+    name: ClassVar[str] = "torchft:diloco"
+
+    period: int = knob(8, low=1, doc="local steps between two outer steps")
+    outer_lr: float = knob(0.7, above=0, doc="learning rate of the outer steps")
+    outer_momentum: float = knob(0.9, low=0, below=1, doc="momentum of the outer steps")
+
+    def take_over(
+        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+    ) -> tuple[nn.Module, optim.Optimizer]:
+        from torch import optim
+
+        from laconic.runtime.broadcast import broadcast_tensors
+        from laconic.runtime.in_flight import Departed, drive
+        from laconic.runtime.no_sync import NoSync
+
+        os.environ.setdefault("RUST_LOG", "warn")  # else its servers write a page for every exchange
+        from torchft.local_sgd import DiLoCo as TorchftDiLoCo
+
+        drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [place.group]))])
+        outer = optim.SGD(
+            model.parameters(), lr=self.outer_lr, momentum=self.outer_momentum, nesterov=self.outer_momentum > 0
+        )
+        diloco = TorchftDiLoCo(
+            _manager(place, next(model.parameters()).is_cuda), [model], optimizer, outer, self.period
+        )
+        diloco.__enter__()  # for good: the loop has no end that we could see
+        model.no_sync = NoSync()  # type: ignore[assignment]
+        return model, optimizer
+
+
+def _manager(place: Place, on_cuda: bool) -> Any:
+    import atexit
+    from datetime import timedelta
+
+    import torch.distributed as dist
+    from torchft.coordination import LighthouseServer
+    from torchft.manager import Manager
+    from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
+
+    from laconic.network.interfaces import address_towards
+
+    host = address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    group, patience = place.group, timedelta(minutes=30)  # losses are the heartbeat's to find
+    lighthouse = [""]
+    if group.rank == 0:
+        server = LighthouseServer(bind="[::]:0", min_replicas=group.size, join_timeout_ms=60_000)
+        atexit.register(server.shutdown)
+        lighthouse = [f"http://{host}:{server.address().rpartition(':')[2]}"]  # it names itself by the host's name
+    dist.broadcast_object_list(lighthouse, group.ranks[0], group.process_group)
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    manager = Manager(
+        pg=ProcessGroupNCCL(patience) if on_cuda else ProcessGroupGloo(patience),
+        load_state_dict=None,
+        state_dict=None,
+        min_replica_size=group.size,
+        use_async_quorum=False,  # DiLoCo insists
+        timeout=patience,
+        quorum_timeout=patience,
+        rank=0,
+        world_size=1,
+        store_addr=host,
+        store_port=store.port,
+        lighthouse_addr=lighthouse[0],
+        replica_id=f"laconic_{group.rank}",
+        hostname=host,
+        init_sync=False,  # everyone has rank 0's numbers already
+        max_retries=0,  # an exchange that fails is an error, not a pause
+    )
+    manager.laconic_store = store  # it must live as long as the manager
+    atexit.register(manager.shutdown, wait=False)
+    return manager

@@ -1,0 +1,1 @@
+"""Other frameworks: a file for each."""

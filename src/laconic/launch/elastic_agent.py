@@ -1,0 +1,238 @@
+"""torch's elastic agent, taught to say who was lost.
+
+torch's own agent ends all other workers the moment one fails, so the survivors die without a word. This one tells them
+first (through the slot of the run's store that their heartbeats watch), gives them a moment to say it in their logs,
+and only then lets torch do its bookkeeping. It runs in a thread of its own, since waiting for other machines may block
+in native code; the main thread stays free for signals and the clock (`launch.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from inspect import signature
+from subprocess import Popen
+from typing import Any
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+
+from laconic.launch import processes
+from laconic.launch.failure_report import report_failure
+from laconic.launch.process_manager import OnStart
+from laconic.launch.site import Site
+from laconic.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
+from laconic.liveness.watch import Place, Watch
+from laconic.values.run_config import attempt_prefix
+
+GRACE_SECONDS = 5.0
+"""How long survivors may take to say who was lost: they read it within a second, and their exit takes a moment."""
+
+_READ_SECONDS = 0.25
+_TELL_SECONDS = 2.0
+_LATER = 1.5  # launchers watch each other too, for scripts without a heartbeat; ranks, which know more, speak first
+
+
+# seconds between SIGTERM and SIGKILL, for a torch that can be told them (2.13 can, 2.11 cannot)
+_SHUTDOWN: dict[str, Any] = (
+    {"shutdown_timeout": 1} if "shutdown_timeout" in signature(LocalElasticAgent.__init__).parameters else {}
+)
+
+
+class Agent(LocalElasticAgent):
+    """One per machine. `attempt` counts from 0; `lost` and `codes` (exit code per rank) say how the last one ended."""
+
+    def __init__(self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: OnStart) -> None:
+        super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, **_SHUTDOWN)
+        self.site = site
+        self.attempt = 0
+        self.lost: Lost | None = None
+        self.codes: dict[int, int] = {}
+        self._say, self._on_start = say, on_start
+        self._watch: Watch | None = None
+        self._peers: Watch | None = None
+        self._server: TCPStore | None = None
+        self._starting = threading.Lock()
+        self._stopping = False
+        self._failed = False
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks on this machine."""
+        return tuple(worker.global_rank for worker in self._worker_group.workers)
+
+    def see_through(self) -> None:
+        result = self.run()
+        self._failed = result is None or result.is_failed()
+
+    def account(self) -> int:
+        if not self._failed and self.lost is None:
+            return 0
+        self._linger()
+        return report_failure(self)
+
+    def facts(self) -> dict[str, Any]:
+        return {"attempts": self.attempt + 1, "lost": None if self.lost is None else asdict(self.lost)}
+
+    def stop(self, number: signal.Signals, cause: str, seconds: float) -> None:
+        """End everything from another thread: tell the other machines, forward the signal, then kill what is left."""
+        with self._starting:  # either all workers have been started, or none will be
+            self._stopping = True
+        if self._watch is not None and self.site.nodes > 1:
+            lost = Lost(self.ranks, self.site.machine, cause, "It was ended there on purpose.", final=True)
+            self._tell(lost)
+        workers = self._workers().values()
+        processes.forward(workers, number)
+        processes.await_exits(workers, seconds)
+        processes.kill(workers)
+
+    def _linger(self) -> None:
+        """Keep the store alive until other machines have read why the run ended, where this process hosts it."""
+        if self._server is not None and self.site.nodes > 1:
+            time.sleep(2.5 * interval(self.site.heartbeat_seconds))
+
+    # ------------------------------------------------------------------------------ what torch's agent calls
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Also give the attempt a store of its own, in the first machine's agent, which outlives the workers.
+
+        All agents count attempts as that one does, so that a machine that comes back later reads the same prefix.
+        """
+        super()._rendezvous(worker_group)
+        group: Any = worker_group  # torch declares its fields as None
+        attempt = group.spec.max_restarts - self._remaining_restarts
+        self._server = None
+        if group.group_rank == 0:
+            self._server = TCPStore(self.site.address, 0, is_master=True, wait_for_workers=False)
+            group.store.set("laconic/store", f"{attempt} {self._server.port} {self.site.address}")
+        attempt, port, group.master_addr = group.store.get("laconic/store").decode().split()
+        self.attempt, group.master_port = int(attempt), int(port)
+        self._remaining_restarts = group.spec.max_restarts - self.attempt
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        with self._starting:
+            if self._stopping:
+                threading.Event().wait()  # the main thread is ending the process
+            self.lost, self.codes = None, {}
+            lost_file(self.site.folder, attempt_prefix(self.attempt)).unlink(missing_ok=True)
+            self._watch_store(worker_group)
+            self._on_start(worker_group.group_rank or 0, self.ranks, worker_group.workers[0].world_size)
+            ids: dict[int, Any] = super()._start_workers(worker_group)
+            return ids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._stopping:
+            threading.Event().wait()
+        failed = {r: code for r, p in self._workers().items() if (code := p.poll())}
+        trouble = self._announced()
+        if failed or trouble is not None:
+            self._settle(trouble or self._find_cause(failed))
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        total = worker_group.spec.max_restarts + 1
+        self._say(f"starting all workers again: attempt {self.attempt + 2} of {total}")
+        if self.site.nodes > 1:
+            self._say(f"waiting for all {self.site.nodes} machines to join again")
+        super()._restart_workers(worker_group)
+
+    def _exit_barrier(self) -> None:
+        """Wait until the other machines have finished too: this process may host their store."""
+        if self._peers is None or self._watch is None:
+            return
+        self._peers.done(_TELL_SECONDS)
+        while not (self._peers.all_done() or self._peers.gone or self._watch.gone):  # gone: the host has finished
+            self.lost = self._announced()
+            if self.lost is not None:
+                self._say(self.lost.sentence())
+                return
+            time.sleep(0.1)
+
+    # ------------------------------------------------------------------------------ how a loss is handled
+
+    def _settle(self, lost: Lost) -> None:
+        """Tell the survivors, wait for their last words, end what remains."""
+        self.lost = self._tell(lost)
+        self._say(self.lost.sentence())
+        if self.lost.final:
+            self._remaining_restarts = 0
+        workers = self._workers()
+        processes.await_exits(workers.values(), GRACE_SECONDS)
+        self.codes = {rank: code for rank, worker in workers.items() if (code := worker.poll()) is not None}
+        processes.kill(workers.values())
+        if self._remaining_restarts > 0 and self._is_cut_off(self.site.heartbeat_seconds / 2):
+            self._say("this machine is cut off from the run's store, so it does not start again")
+            self._remaining_restarts = 0
+        for watch in (self._watch, self._peers):
+            if watch is not None:
+                watch.stop()
+
+    def _tell(self, lost: Lost) -> Lost:
+        """Announce a loss; the one that was announced first. A store that seems cut off is not waited for."""
+        if self._watch is None:
+            return lost
+        return self._watch.announce(lost, 0.5 if self._is_cut_off(1.0) else _TELL_SECONDS)
+
+    def _announced(self) -> Lost | None:
+        """A loss that did not begin with a process of this machine: a rank's verdict, or another machine's silence."""
+        if self._watch is None or self._watch.lost is not None or self._peers is None:
+            return None if self._watch is None else self._watch.lost
+        if self._peers.lost is not None:
+            return replace(self._peers.lost, ranks=())  # the board of the machines numbers them, not the ranks
+        if self._is_cut_off(_LATER * self.site.heartbeat_seconds):
+            host = str(self._worker_group.master_addr)
+            advice = f"Check that machine, and the link to it from {self.site.machine}."
+            return Lost((), host, "the run's store, which lived there, does not answer any more", advice)
+        return None
+
+    def _find_cause(self, failed: dict[int, int]) -> Lost:
+        """Which of the processes that failed here was first."""
+        note = lost_file(self.site.folder, attempt_prefix(self.attempt))
+        if note.exists():  # a heartbeat's verdict that could not reach the store
+            return Lost.decode(note.read_text())
+        # Signals before exit codes before victims: a peer's death makes others fail within the same moment.
+        worst = min(failed, key=lambda rank: (failed[rank] == EXIT_LOST, failed[rank] > 0, rank))
+        return Lost((worst,), self.site.machine, *describe_exit(failed[worst]))
+
+    def _watch_store(self, worker_group: WorkerGroup) -> None:
+        size = worker_group.workers[0].world_size
+        host, port, prefix = worker_group.master_addr, worker_group.master_port, attempt_prefix(self.attempt)
+        assert host is not None and port is not None
+        self._watch = Watch(Place(host, port, prefix, size), _READ_SECONDS)
+        self._watch.start()
+        if self.site.nodes > 1:
+            step, rank = interval(self.site.heartbeat_seconds), worker_group.group_rank
+            judge = Judge(self.site.nodes, rank, _LATER * self.site.heartbeat_seconds, step, time.monotonic())
+            place = Place(host, port, f"{prefix}/machines", self.site.nodes)
+            self._peers = Watch(place, step, rank, self.site.machine, judge=judge.look)
+            self._peers.start()
+
+    def _is_cut_off(self, silent_seconds: float) -> bool:
+        if self._watch is None or self._server is not None or not (self._watch.connected or self._watch.gone):
+            return False
+        return self._watch.gone or time.monotonic() - self._watch.answered > silent_seconds
+
+    def _workers(self) -> dict[int, Popen[bytes]]:
+        if not isinstance(self._pcontext, SubprocessContext):
+            return {}
+        handlers = self._pcontext.subprocess_handlers
+        return {w.global_rank: handlers[w.local_rank].proc for w in self._worker_group.workers if handlers}
+
+
+class _Inherited(LogsSpecs):
+    """Leave the workers' streams alone: the command that starts them appends both to one file per rank."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        nothing = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=nothing, stderrs=dict(nothing), error_files=dict(nothing))
+
+    @property
+    def root_log_dir(self) -> str:
+        return ""

@@ -1,0 +1,212 @@
+"""Start a run on this machine and see it through: signals, clock, console, and a clean account of how it ended.
+
+A *crew* starts the processes and names who was lost. It lives in a thread, so that this (the main) thread can always
+answer Ctrl-C and --timeout, even while the crew waits in native code for a machine that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from laconic.launch.failure_report import explain, say, shown
+from laconic.launch.log_follower import Follow
+from laconic.launch.net import find
+from laconic.launch.request import Request
+from laconic.launch.run_folder import Record, choose_folder
+from laconic.liveness.beats import name_ranks
+from laconic.network.interfaces import prepare_environment
+from laconic.real.recording import forget, merge
+
+if TYPE_CHECKING:
+    from laconic.launch.process_manager import Crew
+
+EXIT_TIMEOUT = 124
+"""Exit code of a run that --timeout ended, as timeout(1) has it."""
+
+_STOP_SECONDS = 3.0
+
+
+def launch(request: Request) -> int:
+    """Run to the end; the exit code for the shell."""
+    if request.dry_run:
+        return _dry_run(request)
+    if request.engine == "virtual":
+        from laconic.launch.virtual import launch_virtually
+
+        return launch_virtually(request)
+    host, _ = request.endpoint
+    folder = choose_folder(request.folder, request.stem)
+    config = request.config(folder)
+    os.environ.update(config.to_env(), OMP_NUM_THREADS=str(request.threads), PYTHONUNBUFFERED="1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is worth a sentence, not C++ frames
+    if request.net is None:
+        prepare_environment(host)
+        return _Run(request, folder).carry_out()
+    with find(request.net).hub.entered():  # the agent's thread too: threads start where their parent is
+        return _Run(request, folder).carry_out()
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process without waiting for threads that torch's stores hold in native code: Python, taking leave of
+    them in its own way, now and then brings the whole process down with `terminate called`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _dry_run(request: Request) -> int:
+    """One process, no group: `laconic.distribute` reports what the run would cost, and ends the script."""
+    environment = {
+        **os.environ,
+        **request.config(None).to_env(),
+        "RANK": "0",
+        "OMP_NUM_THREADS": str(request.threads),
+    }
+    environment.pop("WORLD_SIZE", None)
+    command = [sys.executable, *request.python_arguments()]
+    try:
+        return subprocess.run(command, env=environment, timeout=request.timeout_seconds, check=False).returncode
+    except subprocess.TimeoutExpired:
+        say(f"the dry run was ended after --timeout {request.timeout_seconds:g} s: it never reached distribute().")
+        return EXIT_TIMEOUT
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+class _Run:
+    """One launch: the crew's thread, the console, and the account at the end."""
+
+    def __init__(self, request: Request, folder: Path) -> None:
+        self._request, self._folder = request, folder
+        self._record = Record(
+            folder,
+            request.nodes,
+            command=sys.argv,
+            worker_command=[sys.executable, *request.python_arguments()],
+            strategy=request.strategy,
+            workers=request.workers,
+            rendezvous=request.rendezvous,
+            net=request.net,
+            threads=request.threads,
+            heartbeat_seconds=request.heartbeat_seconds,
+            restarts=request.restarts,
+            servers=request.servers,
+            slowness=list(request.slowness),
+            stragglers=list(request.stragglers),
+            targets=dict(request.targets),
+        )
+        self._crew: Crew | None = None
+        self._node = 0
+        self._begun = False
+        self._follow: Follow | None = None
+        self._lock = threading.Lock()
+        self._ending = False
+        self._wake = threading.Event()
+        self._signal: signal.Signals | None = None
+        self._error: BaseException | None = None
+
+    def carry_out(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        if self._request.nodes > 1 and not self._request.servers:
+            say(f"waiting for {self._request.nodes} machines at {self._request.rendezvous}")
+        begin = time.monotonic()
+        threading.Thread(target=self._run_crew, name="laconic-crew", daemon=True).start()
+        in_time = self._wake.wait(self._request.timeout_seconds)
+        if self._signal is not None:
+            code, state = self._interrupted(self._signal), "interrupted"
+        elif not in_time:
+            code, state = self._timed_out(), "timeout"
+        else:
+            code = self._account()
+            state = "failed" if code else "succeeded"
+        if self._request.trace and self._crew is not None:
+            say(merge(self._folder, self._crew.ranks, self._node))
+        facts = {"attempts": 0, "lost": None} if self._crew is None else self._crew.facts()
+        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **facts)
+        return code
+
+    def _run_crew(self) -> None:
+        try:
+            crew = self._build_crew()
+            with self._lock:
+                if self._ending:
+                    return
+                self._crew = crew
+            crew.see_through()
+        except BaseException as error:
+            self._error = error
+        self._wake.set()
+
+    def _build_crew(self) -> Crew:
+        if self._request.servers:
+            from laconic.launch.supervisor import build_supervisor
+
+            return build_supervisor(self._request, self._folder, say, self._started)
+        from laconic.launch.elastic import build_agent
+
+        return build_agent(self._request, self._folder, say, self._started)
+
+    def _started(self, node: int, ranks: Sequence[int], size: int) -> None:
+        """Called by the crew before it starts processes."""
+        assert self._crew is not None
+        site, self._node = self._crew.site, node
+        if node == 0 and not self._begun:  # another run's servers may have saved themselves in the same folder
+            shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
+        self._begun = True
+        self._record.begin(node)
+        forget(self._folder, ranks)
+        servers = f" and {self._request.servers} server(s)" if self._request.servers and node == 0 else ""
+        who = f"{name_ranks(ranks)} of {size}{servers} on {site.machine}"
+        say(f"starting {who}; logs: {shown(self._folder / 'logs')}/rank-N.log")
+        self._finish_console()
+        if 0 in ranks:
+            self._follow = Follow(site.log(0))
+            self._follow.start()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is None:  # a second Ctrl-C changes nothing: the first ends everything within seconds
+            self._signal = signal.Signals(number)
+            self._wake.set()
+
+    def _interrupted(self, number: signal.Signals) -> int:
+        say(f"{number.name}: ending the workers of this machine")
+        self._end(number, f"the launcher there was interrupted by {number.name}")
+        say(f"interrupted; logs: {shown(self._folder / 'logs')}")
+        return 128 + number
+
+    def _timed_out(self) -> int:
+        limit = f"--timeout {self._request.timeout_seconds:g}"
+        say(f"the time is up ({limit}): ending the workers of this machine")
+        self._end(signal.SIGTERM, f"the launcher there ended the run after {limit}")
+        say(f"ended by {limit}: give it more time, or fewer steps; logs: {shown(self._folder / 'logs')}")
+        return EXIT_TIMEOUT
+
+    def _end(self, number: signal.Signals, cause: str) -> None:
+        with self._lock:
+            self._ending = True
+        if self._crew is not None:
+            self._crew.stop(number, cause, _STOP_SECONDS)
+        self._finish_console()
+
+    def _account(self) -> int:
+        self._finish_console()
+        if self._error is not None or self._crew is None:
+            say(f"the run could not go on: {explain(self._error or RuntimeError(), self._request)}")
+            return 1
+        return self._crew.account()
+
+    def _finish_console(self) -> None:
+        if self._follow is not None:
+            self._follow.stop()
+            self._follow = None

@@ -1,0 +1,28 @@
+"""A network on one machine whose links have a chosen rate and delay: namespaces, a bridge, token buckets.
+
+    with shaped(workers=4, bits_per_second=1e8) as net:
+        subprocess.run(net.places[0].command(["python", "train.py"]))
+
+Nothing here touches the machine's own network: every interface lives in a namespace made for it.
+"""
+
+from laconic.launch.net.kernel import NetError
+from laconic.launch.net.manage import down, every, find, shaped, standing, up
+from laconic.launch.net.network import Net, read_link
+from laconic.launch.net.place import Place, interface_bytes
+from laconic.launch.net.state import HUB_ADDRESS
+
+__all__ = [
+    "HUB_ADDRESS",
+    "Net",
+    "NetError",
+    "Place",
+    "down",
+    "every",
+    "find",
+    "interface_bytes",
+    "read_link",
+    "shaped",
+    "standing",
+    "up",
+]

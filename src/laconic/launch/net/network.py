@@ -1,0 +1,89 @@
+"""A network that is up: where its workers live, and what can be done to their links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from laconic.launch.net import build
+from laconic.launch.net.kernel import NetError
+from laconic.launch.net.place import Place, interface_bytes
+from laconic.launch.net.state import State, check_rate, load, locked
+from laconic.units import bits_per_second
+
+
+@dataclass(frozen=True)
+class Net:
+    """Places joined by a bridge in the hub, which has an address too: a launcher can sit there."""
+
+    name: str
+    token: str
+    places: tuple[Place, ...]
+    hub: Place
+    delay_seconds: float  # one way, between two workers, or two sites where there are any
+
+    @classmethod
+    def of(cls, state: State) -> Net:
+        return cls(state.name, state.token, state.places, state.hub, state.delay_seconds)
+
+    @property
+    def namespace_prefix(self) -> str:
+        """A worker's namespace is this, a dash and its number."""
+        return self.hub.namespace.removesuffix("-hub")
+
+    @property
+    def interface_prefix(self) -> str:
+        """A worker's interface is this and its number."""
+        return self.places[0].interface.removesuffix("0")
+
+    def limit(self, bits_per_second: float | None, worker: int | None = None) -> None:
+        """A rate for both directions of one worker's link, or of all; None: as fast as the machine."""
+        check_rate(bits_per_second)
+        chosen = range(len(self.places)) if worker is None else (self._checked(worker),)
+        with locked():
+            state = self._state()
+            rates = tuple(bits_per_second if n in chosen else rate for n, rate in enumerate(state.bits_per_second))
+            state = replace(state, bits_per_second=rates)
+            for n in chosen:
+                build.limit(state, n)
+            state.save()
+
+    def cut(self, worker: int) -> None:
+        """Unplug a worker: nothing comes through in either direction; address and rate stay."""
+        self._switch(worker, is_up=False)
+
+    def restore(self, worker: int) -> None:
+        """Plug it in again."""
+        self._switch(worker, is_up=True)
+
+    def counters(self, worker: int) -> tuple[int, int]:
+        """Bytes that a worker's interface has sent and received, headers included."""
+        place = self.places[self._checked(worker)]
+        with place.entered():
+            return interface_bytes(place.interface)
+
+    def _switch(self, worker: int, is_up: bool) -> None:
+        self._checked(worker)
+        with locked():
+            state = self._state()
+            build.switch(state, worker, is_up)
+            others = [n for n in state.cut if n != worker]
+            replace(state, cut=tuple(others if is_up else sorted([*others, worker]))).save()
+
+    def _state(self) -> State:
+        state = load(self.name)
+        if state is None or state.token != self.token:
+            raise NetError(f"the network {self.name!r} has been taken down: `laconic net up --name {self.name}`.")
+        return state
+
+    def _checked(self, worker: int) -> int:
+        if not 0 <= worker < len(self.places):
+            raise NetError(f"{self.name!r} has no worker {worker}: they are 0 to {len(self.places) - 1}.")
+        return worker
+
+
+def read_link(text: str) -> tuple[int, float]:
+    """A place and the rate of its link, from "3=10Mbit"."""
+    place, equals, rate = text.partition("=")
+    if not equals or not place.strip().isdecimal():
+        raise NetError(f"--link {text!r} is not PLACE=RATE: write, for example, --link 3=10Mbit.")
+    return int(place), bits_per_second(rate)

@@ -1,0 +1,165 @@
+"""What is known of each network: a small file, written before its first kernel object is made, removed after the last.
+
+The files live beside the namespaces' own names in /run, so a reboot ends both. A network has an owner while it is being
+made, and a throwaway one for all its life: when the owner is dead, whoever comes next takes down what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from laconic.files import replacing
+from laconic.launch.net.kernel import NetError, exclusive
+from laconic.launch.net.place import Place
+
+FOLDER = Path("/run/laconic/net")
+MOST_WORKERS = 250
+HUB_ADDRESS = "10.77.0.254"
+NETWORK_BITS = 24
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told from a later one with the same number by when it started (in ticks since boot)."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def me(cls) -> Owner:
+        started = _started(os.getpid())
+        assert started is not None
+        return cls(os.getpid(), started)
+
+    @property
+    def lives(self) -> bool:
+        return _started(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class State:
+    """One network. Names follow from it, so that a half-made one can be taken down."""
+
+    name: str
+    token: str  # in the interfaces' names: the kernel frees those of deleted namespaces late
+    workers: int
+    delay_seconds: float  # one way, between two workers, or two sites where there are any
+    bits_per_second: tuple[float | None, ...]  # of each worker's link; None: as fast as the machine
+    cut: tuple[int, ...] = ()
+    site_workers: int | None = None  # so many neighbours share an uplink; None: all are at one place
+    uplink_bits_per_second: float | None = None
+    owner: Owner | None = None  # None: it stands until somebody takes it down
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", self.name) is None:
+            raise NetError(
+                f"{self.name!r} is no name for a network: use small letters, digits and dashes, at most 31 of them."
+            )
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise NetError(f"a network of {self.workers} workers cannot be made: ask for 1 to {MOST_WORKERS}.")
+        if not 0 <= self.delay_seconds <= 10:
+            raise NetError(f"a delay of {self.delay_seconds:g} s makes no sense here: give 0 to 10 s.")
+        for rate in (*self.bits_per_second, self.uplink_bits_per_second):
+            check_rate(rate)
+        if self.site_workers is not None and not 1 <= self.site_workers < self.workers:
+            raise NetError(
+                f"sites of {self.site_workers} are no parts of {self.workers} workers: give 1 to {self.workers - 1}."
+            )
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(
+            Place(f"laconic-{self.name}-{n}", f"lac{self.token}w{n}", f"10.77.0.{n + 1}") for n in range(self.workers)
+        )
+
+    @property
+    def hub(self) -> Place:
+        return Place(f"laconic-{self.name}-hub", f"lac{self.token}hub", HUB_ADDRESS)
+
+    def port(self, worker: int) -> str:
+        """The hub's end of a worker's cable."""
+        return f"lac{self.token}p{worker}"
+
+    @property
+    def sites(self) -> range:
+        """Numbers of the sites; none where all workers are at one place."""
+        return range(0 if self.site_workers is None else -(-self.workers // self.site_workers))
+
+    def bridge(self, worker: int) -> str:
+        """What a worker's port is plugged into: its site's bridge, or the hub's where there are no sites."""
+        return self.hub.interface if self.site_workers is None else self.site_bridge(worker // self.site_workers)
+
+    def site_bridge(self, site: int) -> str:
+        return f"lac{self.token}b{site}"
+
+    def uplink(self, site: int) -> tuple[str, str]:
+        """The site's and the hub's end of the cable between their bridges, both in the hub's namespace."""
+        return f"lac{self.token}s{site}", f"lac{self.token}u{site}"
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self.owner is not None and not self.owner.lives
+
+    def save(self) -> None:
+        with replacing(_path(self.name)) as beside:
+            beside.write_text(json.dumps(asdict(self)) + "\n")
+
+    def forget(self) -> None:
+        _path(self.name).unlink(missing_ok=True)
+
+
+def load(name: str) -> State | None:
+    """The network of this name, if there is one."""
+    path = _path(name)
+    try:
+        facts = json.loads(path.read_text())
+        owner = facts["owner"]
+        facts |= {key: tuple(facts[key]) for key in ("bits_per_second", "cut")}
+        return State(**facts | {"owner": None if owner is None else Owner(**owner)})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NetError(
+            f"{path} does not describe a network ({error!r}): remove it, and `ip netns delete` what is left."
+        ) from error
+
+
+def load_all() -> list[State]:
+    """All networks, by name."""
+    loaded = (load(path.stem) for path in sorted(FOLDER.glob("*.json")))
+    return [state for state in loaded if state is not None]
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Networks change one at a time."""
+    FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with exclusive(FOLDER / "lock"):
+        for stale in FOLDER.glob("*.tmp"):  # of a writer killed while it held the lock
+            stale.unlink()
+        yield
+
+
+def check_rate(bits_per_second: float | None) -> None:
+    """Refuse what a token bucket cannot keep."""
+    if bits_per_second is not None and not 1e5 <= bits_per_second <= 1e11:
+        raise NetError(f"a rate of {bits_per_second:g} bit/s cannot be kept: give 100kbit to 100Gbit.")
+
+
+def _path(name: str) -> Path:
+    return FOLDER / f"{name}.json"
+
+
+def _started(pid: int) -> int | None:
+    """When a process started; None where there is none, or only its remains."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,72 @@
+"""`laconic profile`: rehearse a script, or find that it has been done before."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from laconic.errors import LaconicError
+from laconic.launch.launch import launch
+from laconic.launch.net.state import load
+from laconic.launch.request import Request
+from laconic.profile.cache import Subject
+
+
+def measure(
+    command: tuple[str, ...],
+    workers: int,
+    net: str | None = None,
+    steps: int = 48,
+    threads: int = 1,
+    out: str | None = None,
+    fresh: bool = False,
+    play: int | None = None,
+    words: Sequence[str] | None = None,
+) -> Path:
+    """Where the profile is: `out`, or its place in the cache.
+
+    `play`: the workers are so many of a larger run, whose links cannot be measured here. `words` are chains of
+    compression to time, in place of every registered word.
+    """
+    request = Request(command, workers=workers, net=net, threads=threads, profile_as=play, profile_words=words)
+    state = None if net is None else load(net)
+    subject = Subject(
+        Path(command[0]),
+        command[1:],
+        workers,
+        threads,
+        () if state is None else state.bits_per_second[:workers],
+        0.0 if state is None else state.delay_seconds,
+        steps,
+        play,
+        None if words is None else tuple(words),
+    )
+    kept = subject.path
+    if fresh or not kept.is_file():
+        _rehearse(request, steps, kept)
+    if out is None:
+        return kept
+    shutil.copyfile(kept, out)
+    return Path(out)
+
+
+def _rehearse(request: Request, steps: int, path: Path) -> None:
+    if steps < 1:
+        raise LaconicError(f"--steps {steps} makes no sense: a median needs at least one step, and more is better")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
+        left = Path(folder) / "profile.json"
+        code = launch(
+            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(left), profile_steps=steps)
+        )
+        if code:
+            raise LaconicError(f"the rehearsal ended with exit code {code}: the script's own words are above")
+        if not left.is_file():
+            raise LaconicError(
+                f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
+                "or ask for fewer --steps"
+            )
+        shutil.move(left, path)

@@ -1,0 +1,94 @@
+"""The run folder: what a person needs to see what ran, how it ended, and to run it again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from laconic._version import __version__
+from laconic.errors import LaconicError
+from laconic.files import replacing
+
+
+def choose_folder(wanted: str | None, stem: str) -> Path:
+    """The folder asked for, or a fresh one below `runs/` named after the time and the script."""
+    if wanted is not None:
+        return _make(Path(wanted), exist_ok=True)
+    base = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{stem}"
+    for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
+        try:
+            return _make(base.with_name(base.name + suffix), exist_ok=False)
+        except FileExistsError:
+            continue
+    raise LaconicError(f"no unused name is left for a run folder beside {base}: choose one with --folder.")
+
+
+def _make(folder: Path, exist_ok: bool) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+        (folder / "logs").mkdir(exist_ok=True)
+    except FileExistsError as error:
+        if exist_ok:
+            raise LaconicError(f"the run folder {folder} cannot be made: {error.filename} is a file.") from error
+        raise
+    except OSError as error:
+        raise LaconicError(
+            f"the run folder {folder} cannot be made: {error.strerror}. Choose another with --folder."
+        ) from error
+    return folder.absolute()
+
+
+class Record:
+    """`run.json`: the command and its circumstances at the start, the result at the end.
+
+    On machines other than the first it is called `run-node-N.json`, so that all may share one folder; on one that never
+    got a number, after the machine.
+    """
+
+    def __init__(self, folder: Path, nodes: int, **facts: Any) -> None:
+        self._folder = folder
+        self._name = "run.json" if nodes == 1 else f"run-{socket.gethostname()}.json"
+        self._facts: dict[str, Any] = {
+            **facts,
+            "nodes": nodes,
+            "machine": socket.gethostname(),
+            "directory": str(Path.cwd()),
+            "versions": versions(),
+            "started": _now(),
+        }
+
+    def begin(self, node: int) -> None:
+        """Write down what is about to run, on this machine's number among all."""
+        self._name = "run.json" if node == 0 else f"run-node-{node}.json"
+        self._write()
+
+    def end(self, state: str, exit_code: int, **facts: Any) -> None:
+        """Write down how it ended."""
+        self._facts |= {"ended": _now(), "result": {"state": state, "exit_code": exit_code, **facts}}
+        self._write()
+
+    def _write(self) -> None:
+        with replacing(self._folder / self._name) as beside:
+            beside.write_text(json.dumps(self._facts, indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides a run's numbers."""
+    return {"laconic": __version__, "python": platform.python_version(), "torch": installed("torch") or "missing"}
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a package, without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,76 @@
+"""`laconic run --engine virtual`: the same command line, in one process, in virtual time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+from laconic.errors import LaconicError
+from laconic.launch.request import Request
+from laconic.launch.run_folder import Record, choose_folder
+from laconic.virtual.script import DEFAULT_NETWORK, Setting, run_script
+
+
+def launch_virtually(request: Request) -> int:
+    """Run to the end; the exit code for the shell."""
+    setting = Setting.read(request.network, request.workers + request.servers, request.profile)
+    if request.slowness or request.stragglers:
+        speeds = request.speeds()
+        compute = replace(setting.compute, slowness=speeds.slowness, straggling=speeds.straggling)
+        setting = replace(setting, compute=compute)
+    if request.alone:
+        setting = replace(setting, network=setting.network.free())
+    folder = choose_folder(request.folder, request.stem)
+    os.environ.update(request.config(folder).to_env())
+    record = Record(
+        folder,
+        command=sys.argv,
+        engine="virtual",
+        strategy=request.strategy,
+        workers=request.workers,
+        nodes=1,
+        network=request.network or request.profile or DEFAULT_NETWORK,
+        servers=request.servers,
+        slowness=list(request.slowness),
+        stragglers=list(request.stragglers),
+        targets=dict(request.targets),
+    )
+    record.begin(0)
+    begin = time.perf_counter()
+    try:
+        out = run_script(
+            Path(request.command[0]),
+            request.command[1:],
+            request.workers,
+            setting,
+            folder / "logs",
+            threads=request.threads,
+            timeline=request.trace,
+            restarts=request.restarts,
+            heartbeat_seconds=request.heartbeat_seconds,
+            servers=request.servers,
+        )
+    except KeyboardInterrupt:
+        record.end("interrupted", 130)
+        return 130
+    except LaconicError:
+        record.end("failed", 2)
+        raise
+    except Exception:
+        traceback.print_exc()
+        record.end("failed", 1)
+        return 1
+    if out.timeline is not None:
+        out.timeline.write(folder / "trace.json")
+    sent = [worker.ledger.sent_bytes() for worker in out.workers]
+    record.end("succeeded", 0, virtual_seconds=out.seconds, sent_bytes=sent, seconds=time.perf_counter() - begin)
+    print(
+        f"laconic: {request.workers} virtual workers, {out.seconds:.6g} s of virtual time in "
+        f"{time.perf_counter() - begin:.1f} s; {sum(sent) / len(sent) / 1e6:.3f} MB sent by each on average; {folder}",
+        file=sys.stderr,
+    )
+    return 0

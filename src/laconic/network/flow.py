@@ -1,0 +1,23 @@
+"""`Flow`: what an operation sends from whom to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes between members (by place in the group), in so many rounds that each pay the latency."""
+
+    sources: NDArray[np.int64]
+    destinations: NDArray[np.int64]
+    nbytes: NDArray[np.float64]
+    rounds: int
+
+    @property
+    def most_sent_bytes(self) -> float:
+        """By whoever sends most."""
+        return float(np.bincount(self.sources, self.nbytes).max()) if len(self.sources) else 0.0

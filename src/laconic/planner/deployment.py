@@ -1,0 +1,110 @@
+"""What a strategy is priced for: a model's times, workers and their network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from laconic.cost.collectives import Vector
+from laconic.cost.from_profile import tensors_of
+from laconic.network.levels import Level, Network
+from laconic.planner.values import PlanError
+from laconic.values.profile import CodecTimes, Profile
+from laconic.values.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Workers with the profile's times on a network; `slowness` multiplies computing, worker by worker (cycled).
+
+    Strategies with servers have them on `servers` machines of their own, or on the workers.
+    """
+
+    profile: Profile
+    network: Network
+    workers: int
+    slowness: tuple[float, ...] = (1.0,)
+    servers: int = 0
+    codecs: tuple[CodecTimes, ...] = field(default=())  # beside the profile's own
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise PlanError(f"a plan is for at least one worker, not {self.workers}")
+        if not self.slowness or min(self.slowness) <= 0:
+            raise PlanError(f"slowness multiplies computing and is positive, not {self.slowness}")
+
+    @cached_property
+    def tensors(self) -> list[TensorSpec]:
+        """In the order of the forward pass."""
+        return tensors_of(self.profile)[0]
+
+    @property
+    def arrival(self) -> list[int]:
+        return list(reversed(range(len(self.tensors))))
+
+    @cached_property
+    def slowest(self) -> float:
+        return max(self.slowness[: self.workers])
+
+    @cached_property
+    def backward(self) -> Vector:
+        """Seconds by tensor, in the order of the forward pass, of the slowest worker."""
+        shares = np.array([t.backward_seconds for t in reversed(self.profile.model.tensors)])
+        whole = shares.sum()
+        shares = shares / whole if whole else np.full(len(shares), 1 / len(shares))
+        return self.slowest * self.profile.model.backward.median * shares
+
+    @cached_property
+    def forward(self) -> Vector:
+        """Divides over tensors as backward does."""
+        whole = self.backward.sum()
+        shares = self.backward / whole if whole else np.full(len(self.backward), 1 / len(self.backward))
+        return self.slowest * self.profile.model.forward.median * shares
+
+    @property
+    def step_seconds(self) -> float:
+        return self.slowest * self.profile.model.step.median
+
+    @property
+    def computing_seconds(self) -> float:
+        return self.slowest * self.profile.model.seconds
+
+    def own_seconds(self, period: int) -> float:
+        """Computing's step where workers meet every so many steps only: chance delays of single steps, which make the
+        slowest slower than the mean, even out as the root of their number. Workers that are slow for good do not."""
+        even = self.profile.model.even
+        return self.computing_seconds * (even + (1 - even) / math.sqrt(period))
+
+    @cached_property
+    def codec_times(self) -> dict[str, CodecTimes]:
+        return {codec.words: codec for codec in (*self.profile.codecs, *self.codecs)}
+
+    # ------------------------------------------------------------------------------------------ parts of the network
+
+    @property
+    def way(self) -> tuple[float, float]:
+        """From any worker to any other: latency, and seconds for a byte on the slowest link between them."""
+        levels = self.network.levels
+        return levels[-1].latency_seconds, 8 / min(level.bits_per_second for level in levels)
+
+    @property
+    def units(self) -> int:
+        """Groups of neighbours behind a link of their own, on the outermost level; 1 where there is but one level."""
+        outer = self.network.levels[-1].workers
+        return self.workers // outer if 1 < outer < self.workers and self.workers % outer == 0 else 1
+
+    def inside(self) -> tuple[Network, int]:
+        """The network within one unit."""
+        size = self.workers // self.units
+        return replace(self.network, size=size, levels=self.network.levels[:-1], links={}, measured=None), size
+
+    def between(self) -> tuple[Network, int]:
+        """Between units, when all members of a unit talk at once: they share its link."""
+        size = self.workers // self.units
+        outer = self.network.levels[-1]
+        rate = min(outer.bits_per_second / size, *(level.bits_per_second for level in self.network.levels[:-1]))
+        level = Level(1, rate, outer.latency_seconds)
+        return replace(self.network, size=self.units, levels=(level,), links={}, measured=None), self.units

@@ -1,0 +1,157 @@
+"""The experiments of Shi et al. (arXiv 2005.13247): what was published, and what the cluster's model says of it.
+
+Fitted to a network's throughputs are the start-up and the bandwidth of a hop between machines, nothing else. Computing
+times, sizes and the price inside of a machine are published inputs; tensors and operations follow from the models.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from laconic.cost.cluster import Cluster
+from laconic.errors import LaconicError
+from laconic.planner.validation.exchange_methods import METHODS, iteration_seconds
+from laconic.profile.zoo import model
+from laconic.values.layer_times import LayerTimes
+from laconic.values.price import Price
+
+GPUS = (4, 8, 16, 32)
+UNEXPLAINED = {("ResNet-50", "ByteScheduler-A2A")}  # a third slower than plain all-reduces even in one machine
+
+NCCL_STARTUP_SECONDS = 5.7e-6  # of a hop over PCIe in a ring: the constant in NCCL's own model
+ADAM_PASSES, SGD_PASSES = 18, 3  # over memory to update a parameter, operation by operation
+MEMORY_BYTES_PER_SECOND = 616e9  # RTX 2080 Ti
+
+# Start-up and seconds for each byte of an all-reduce in the released MG-WFBP, which made the groups of the measured
+# runs: for networks of 10 and of 56 Gb/s.
+PLANNED = {
+    10: {
+        4: (4.2043e-5, 2.0589e-10),
+        8: (5.2303e-4, 8.5707e-10),
+        16: (9.0810e-4, 7.3957e-10),
+        32: (4.0429e-3, 8.6433e-10),
+    },
+    56: {
+        4: (4.2043e-5, 2.0589e-10),
+        8: (9.7537e-5, 3.0568e-10),
+        16: (7.0751e-4, 4.0595e-10),
+        32: (4.0632e-4, 4.9070e-10),
+    },
+}
+
+Facts = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One published throughput, in samples a second."""
+
+    network: str
+    model: str
+    method: str
+    gpus: int
+    measured: float
+    deviation: float
+
+    @property
+    def explained(self) -> bool:
+        return (self.model, self.method) not in UNEXPLAINED
+
+
+@dataclass(frozen=True)
+class Experiments:
+    """All cells, and what may be used to predict them: by name and field, in SI units."""
+
+    cells: tuple[Cell, ...]
+    facts: Facts
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cell.network for cell in self.cells))
+
+    def of(self, network: str) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.network == network)
+
+
+_SCALES = {"ms": 1e-3, "Gb/s": 1e9 / 8}
+
+
+def read(folder: Path) -> Experiments:
+    """From `ddl-benchmarks/` below a folder of published measurements."""
+    facts: dict[str, dict[str, float]] = {}
+    for row in _rows(folder / "ddl-benchmarks" / "inputs.csv"):
+        facts.setdefault(row["name"], {})[row["field"]] = float(row["value"]) * _SCALES.get(row["unit"], 1.0)
+    cells = [
+        Cell(row["network"], row["model"], row["method"], gpus, float(row[f"g{gpus}"]), float(row[f"g{gpus}_sd"]))
+        for row in _rows(folder / "ddl-benchmarks" / "throughput.csv")
+        for gpus in GPUS
+        if row.get(f"g{gpus}")
+    ]
+    unknown = {cell.method for cell in cells} - METHODS.keys()
+    if unknown:
+        raise LaconicError(f"throughput.csv has methods nobody modelled: {', '.join(sorted(unknown))}")
+    return Experiments(tuple(cells), facts)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        raise LaconicError(
+            f"{path} is not there; set LACONIC_DATA (or --data) to the folder that holds ddl-benchmarks/, the "
+            "throughputs published with arXiv 2005.13247"
+        )
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+@cache
+def layers(name: str, iteration_seconds: float) -> LayerTimes:
+    """What one GPU takes, divided: updates by bytes, the rest by operations, a third of it forward.
+
+    An update stands with its layer's forward pass, which follows it.
+    """
+    tensors = model(name)
+    passes = ADAM_PASSES if name.startswith("BERT") else SGD_PASSES
+    nbytes = tuple(4.0 * tensor.elements for tensor in tensors)
+    updates = [passes * n / MEMORY_BYTES_PER_SECOND for n in nbytes]
+    operation = (iteration_seconds - sum(updates)) / sum(tensor.operations for tensor in tensors)
+    work = [operation * tensor.operations for tensor in tensors]
+    forward = tuple(seconds / 3 + update for seconds, update in zip(work, updates, strict=True))
+    return LayerTimes(forward, tuple(2 * seconds / 3 for seconds in work), nbytes)
+
+
+def inside(facts: Facts) -> Price:
+    """A hop inside of a machine, from the all-reduce that was timed there: 336 million values, four GPUs."""
+    nbytes = sum(4 * tensor.elements for tensor in model("BERT-Large"))
+    return Price(NCCL_STARTUP_SECONDS, facts["PCIe"]["allreduce_336M_4gpu"] / (2 * 3 / 4 * nbytes))
+
+
+def first_guess(facts: Facts, network: str) -> Price:
+    """A hop between machines by the two published message sizes, no faster than one inside."""
+    small, large = 16 * 1024, 1024 * 1024
+    if network not in facts:
+        return inside(facts)
+    taken = small / facts[network]["throughput_16KiB"], large / facts[network]["throughput_1MiB"]
+    each = (taken[1] - taken[0]) / (large - small)
+    return Price(max(taken[0] - each * small, 1e-7), max(each, inside(facts).seconds_per_byte))
+
+
+def predict(cell: Cell, facts: Facts, between: Price) -> float:
+    """Samples a second."""
+    given = facts[cell.model]
+    cluster = Cluster(cell.gpus, inside(facts), between, planned=_planned(cell, facts))
+    seconds = iteration_seconds(cell.method, layers(cell.model, given["single_gpu_iteration"]), cluster)
+    return cell.gpus * given["local_batch"] / seconds
+
+
+def _planned(cell: Cell, facts: Facts) -> Price:
+    """By the table that is nearer to the network's rate: the one in its name, or the measured one."""
+    named = re.match(r"(\d+)", cell.network)
+    measured = facts.get(cell.network, {}).get("throughput_1MiB", 1e9)
+    gigabits = float(named[1]) if named else measured * 8 / 1e9
+    return Price(*PLANNED[min(PLANNED, key=lambda rate: abs(math.log(rate / gigabits)))][cell.gpus])

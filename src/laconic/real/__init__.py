@@ -1,0 +1,1 @@
+"""The real engine: worker processes joined by torch.distributed."""

@@ -1,0 +1,83 @@
+"""Connect this process to its job, once: through the launcher's environment, or as the only worker without one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from laconic.liveness.heartbeat import Heartbeat
+from laconic.network.interfaces import prepare_environment
+from laconic.real.recording import Recording, rank_file
+from laconic.real.slowdown import Pace
+from laconic.real.worker import RealWorker
+from laconic.runtime.current_worker import current, rank, set_process_worker, size
+from laconic.values.run_config import RunConfig
+from laconic.values.worker_speeds import Speeds
+from laconic.worker import Worker
+
+
+def connect() -> Worker:
+    """Return this thread's worker; without one, join the job that the environment describes, or be its only worker."""
+    worker = current()
+    if worker is None:
+        worker = _join()
+        set_process_worker(worker)
+    return worker
+
+
+def _join() -> RealWorker:
+    config = RunConfig.current()
+    if config.servers:
+        return _equipped(_stand_apart(config), config)
+    alone = "RANK" not in os.environ or "WORLD_SIZE" not in os.environ
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if not dist.is_initialized():
+        prepare_environment(host)
+        torch.set_num_threads(config.threads)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        if alone:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            if torch.cuda.is_available():
+                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            dist.init_process_group(backend)
+        atexit.register(_leave)
+    heartbeat = None
+    if not alone and dist.get_world_size() > 1 and "MASTER_PORT" in os.environ:
+        heartbeat = Heartbeat.start(
+            host=host,
+            port=int(os.environ["MASTER_PORT"]),
+            rank=dist.get_rank(),
+            size=dist.get_world_size(),
+            prefix=config.heartbeat_prefix(),
+            limit_seconds=config.heartbeat_seconds,
+            folder=config.folder,
+        )
+        atexit.register(heartbeat.stop)
+    return _equipped(RealWorker(heartbeat), config)
+
+
+def _stand_apart(config: RunConfig) -> RealWorker:
+    """Among servers nobody is joined to anybody: whoever dies leaves the others alone, and may come back."""
+    torch.set_num_threads(config.threads)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return RealWorker(place=(rank(), size()))
+
+
+def _equipped(worker: RealWorker, config: RunConfig) -> RealWorker:
+    if config.trace and config.folder is not None:
+        worker.recording = Recording(worker.rank)
+        worker.recording.write_at_exit(rank_file(Path(config.folder), worker.rank))
+    speeds = Speeds.read(config.slowness, config.stragglers)
+    worker.pace = None if speeds.are_equal else Pace(speeds, worker)
+    return worker
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,153 @@
+"""The rehearsing worker: `laconic profile` runs the script with it in place of the real one.
+
+The session notes how far computing has come through `Worker.computed`, on either engine; here each note is a time. All
+workers begin each step together, as after a collective, and share the machine as they will later. After enough steps
+rank 0 writes the profile, and the script ends. Links and codecs are measured by the same processes, in rounds between
+the steps, so that a passing disturbance does not fall on one thing alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn, optim
+
+from laconic.errors import ContractError, LaconicError
+from laconic.files import replacing
+from laconic.profile.links import Links
+from laconic.profile.machine import machine
+from laconic.real.profiling.codecs import Codecs
+from laconic.real.profiling.echo_group import EchoGroup
+from laconic.real.profiling.steps import Step, evenness, latest, model_times
+from laconic.real.worker import RealWorker
+from laconic.runtime.ledger import Ledger
+from laconic.runtime.no_sync import NoSync
+from laconic.runtime.optimizer import DistributedOptimizer
+from laconic.runtime.parameters import Parameters
+from laconic.runtime.session import Options, Session
+from laconic.strategy import Sentence
+from laconic.values.profile import Profile
+from laconic.values.run_config import RunConfig
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Group, Handle, Home, Letter, Machine, Priority, Worker
+
+WARM_UP_STEPS = 4
+ROUNDS, LEAST_ROUNDS = 8, 3
+LEAST_BYTES = 4 * 2**20  # of the largest message to time, also for smaller models
+LINK_SECONDS = 90.0
+"""Rounds of links end when they have taken this long in all, but not before there are a few."""
+
+
+class Rehearsal:
+    """A worker whose groups are echoes and whose steps are timed."""
+
+    def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec], device: torch.device) -> None:
+        self._real, self._config, self._specs, self._device = real, config, specs, device
+        self.rank, self.size, self.machine_size = real.rank, config.profile_as or real.size, real.machine_size
+        self.ledger, self.waited_seconds = Ledger(), 0.0
+        self._world = self.group(range(self.size))
+        self._codecs = Codecs(real.world, self._world, specs, config.profile_words, device)
+        self._links = Links(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
+        self._rounds, self._probing_seconds = 0, 0.0
+        self._steps: list[Step] = []
+        self._marks: Step = {}
+        self._pass = 0
+        self._begin()
+
+    def group(self, ranks: Sequence[int]) -> EchoGroup:
+        members = tuple(ranks)
+        return EchoGroup(members.index(self.rank) if self.rank in members else -1, members, self.ledger)
+
+    def clock_seconds(self) -> float:
+        return time.perf_counter()
+
+    def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
+        if self._device.type == "cuda":  # a mark is when it has been computed, not when it was asked for
+            torch.cuda.synchronize(self._device)
+        self._marks[self._pass, part, name] = time.perf_counter() - self._began
+        if part == "forward":
+            self._pass += 1
+        elif part == "step":
+            self._steps.append(self._marks)
+            timed = len(self._steps) - WARM_UP_STEPS
+            if timed > 0 and timed % -(-self._config.profile_steps // ROUNDS) == 0:
+                self._probe()
+            if timed >= self._config.profile_steps:
+                self._finish()
+            self._begin()
+
+    def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
+        """Measured apart."""
+
+    def stepper(
+        self, optimizer: optim.Optimizer, parameters: Sequence[torch.Tensor], equal: Callable[[], bool]
+    ) -> None:
+        """As among processes: its own."""
+
+    def at_end_of_backward(self, finish: Callable[[], None]) -> None:
+        self._real.at_end_of_backward(finish)
+
+    @property
+    def world(self) -> EchoGroup:
+        return self._world
+
+    def _begin(self) -> None:
+        self._marks, self._pass = {}, 0
+        self._real.world.barrier().wait()
+        self._began = time.perf_counter()
+
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
+        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._real.shared_memory(group, numel, dtype)
+
+    def catch_up(self) -> None:
+        """Real time needs no help."""
+
+    def _probe(self) -> None:
+        """A round of links and codecs; links no more when they have had their time, which is rank 0's to say."""
+        self._codecs.round()
+        spent = torch.tensor([self._probing_seconds], dtype=torch.float64)
+        if self._rounds < LEAST_ROUNDS or float(self._real.world.broadcast(spent).wait()) < LINK_SECONDS:
+            begin = time.perf_counter()
+            self._links.round()
+            self._rounds += 1
+            self._probing_seconds += time.perf_counter() - begin
+
+    def _finish(self) -> None:
+        """Everybody comes here after the same step."""
+        everyone: list[list[Step]] | None = [[] for _ in range(self._real.size)] if self.rank == 0 else None
+        dist.gather_object(self._steps[WARM_UP_STEPS:], everyone)
+        if everyone is not None and self._config.profile_to is not None:
+            model = replace(model_times(latest(everyone), self._specs), even=evenness(everyone))
+            asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
+            links = self._links.result(*asked) if self._real.size == self.size > 1 else None
+            found = Profile(model, self.size, machine(self._config.threads), links, self._codecs.result())
+            with replacing(Path(self._config.profile_to)) as beside:
+                beside.write_text(found.to_json(), encoding="utf-8")
+        self._real.world.barrier().wait()
+        sys.exit(0)
+
+
+def rehearse(
+    model: nn.Module, optimizer: optim.Optimizer, worker: Worker, config: RunConfig, gather_sparse: bool
+) -> tuple[nn.Module, optim.Optimizer]:
+    """What `distribute` gives in a rehearsal: all of a session's own work, in the plainest sentence, and echoes."""
+    if not isinstance(worker, RealWorker):
+        raise ContractError("a profile is measured on real processes: leave out --engine virtual")
+    parameters = Parameters.of(model, gather_sparse)
+    actor = Rehearsal(worker, config, parameters.specs, parameters.device)
+    options = Options(gather_sparse=gather_sparse)
+    session = Session(actor, model, Sentence(), actor.world, {}, options)
+    model.no_sync = NoSync(session)  # type: ignore[assignment]
+    return model, DistributedOptimizer(optimizer, session)

@@ -1,0 +1,45 @@
+"""A server process: what `distribute` does where the launcher started a process to serve rather than to train."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from torch import nn
+from torch.optim import Optimizer
+
+from laconic.errors import ContractError
+from laconic.rpc.endpoint import Post
+from laconic.runtime.parameters import Parameters
+from laconic.runtime.server_shards import Shards, address_of
+from laconic.runtime.tiers import Tier
+from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
+from laconic.values.run_config import RunConfig
+
+
+def serve(
+    model: nn.Module, optimizer: Optimizer, strategy: Strategy, description: dict[str, Any], config: RunConfig
+) -> NoReturn:
+    """What `distribute` does in a server process: serve this server's shards until all workers are done."""
+    parameters = Parameters.of(model, gather_sparse=False)
+    members = list(range(len(parameters.dense)))
+    workers = range(config.workers or 1)
+    post = Post.of_server(config)
+    for sentence in _sentences(strategy):
+        tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
+        name = address_of(0, workers, sentence, members)
+        shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, workers, description)
+        for home, g, k, c in shards.places:
+            if home % config.servers == config.index:
+                post.host(shards.address(g, k, c), shards.build(g, k))
+    post.serve_until_done(len(workers))
+    sys.exit(0)
+
+
+def _sentences(strategy: Strategy) -> list[Sentence]:
+    if isinstance(strategy, Map | Tiers):
+        raise ContractError(f"servers of their own hold the whole model: write `{strategy}` without a map or tiers")
+    if isinstance(strategy, Phases):
+        return [sentence for part in strategy.parts_within for sentence in _sentences(part)]
+    assert isinstance(strategy, Sentence)
+    return [strategy]

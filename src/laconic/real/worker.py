@@ -1,0 +1,283 @@
+"""The real engine's worker: `torch.distributed` behind the interface of `worker.py`.
+
+gloo carries CPU tensors, NCCL carries CUDA tensors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.optim import Optimizer
+
+from laconic.errors import LaconicError
+from laconic.liveness.heartbeat import Heartbeat
+from laconic.real.recording import Flight, Recording
+from laconic.real.send_queue import Queue, Queued
+from laconic.real.server_only_group import ApartGroup
+from laconic.runtime.counted_group import CountedGroup, sum_in_order
+from laconic.runtime.ledger import Ledger
+from laconic.runtime.shared_memory import mapped_together
+from laconic.values.run_config import RunConfig
+from laconic.worker import Group, Home, Letter, Machine, Priority
+
+if TYPE_CHECKING:
+    from laconic.rpc.channel import Call
+    from laconic.rpc.endpoint import Post
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class StepPace(Protocol):
+    """What makes a worker slower than it is; it is told when a step has ended."""
+
+    def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None: ...
+    def next_step(self) -> None: ...
+
+
+class RealHandle:
+    """A `dist.Work` and the tensor it leaves behind. A failure is explained by the heartbeat, not by the backend."""
+
+    def __init__(self, work: Any, result: Any, worker: RealWorker, flight: Flight | None) -> None:
+        self.work, self.result, self._worker, self._flight = work, result, worker, flight
+
+    def done(self) -> bool:
+        return bool(self.work.is_completed())
+
+    def wait(self) -> Any:
+        begin = time.perf_counter()
+        try:
+            self.work.wait()
+        except RuntimeError as error:
+            raise self._worker.explain(error) from error
+        finally:
+            self._worker.waited(begin, self._flight)
+        return self.result
+
+
+class LetterHandle:
+    """A letter under way to a machine."""
+
+    def __init__(self, call: Call | Queued, worker: RealWorker) -> None:
+        self._call, self._worker = call, worker
+
+    def done(self) -> bool:
+        return self._call.done()
+
+    def wait(self) -> Letter:
+        begin = time.perf_counter()
+        try:
+            return self._call.wait()
+        finally:
+            self._worker.waited(begin, None)
+
+
+class SummedHandle:
+    """A reduce-scatter made of an all-to-all: what arrives is added in rank order."""
+
+    def __init__(self, arriving: RealHandle, size: int) -> None:
+        self._arriving, self._size = arriving, size
+
+    def done(self) -> bool:
+        return self._arriving.done()
+
+    def wait(self) -> Tensor:
+        return sum_in_order(self._arriving.wait().view(self._size, -1).unbind())
+
+
+class RealGroup(CountedGroup):
+    """Collectives of one process group."""
+
+    def __init__(self, worker: RealWorker, process_group: dist.ProcessGroup) -> None:
+        ranks = tuple(dist.get_process_group_ranks(process_group))
+        super().__init__(dist.get_rank(process_group), ranks, worker.ledger)
+        self._worker, self.process_group = worker, process_group
+
+    def barrier(self) -> RealHandle:
+        return self._start("barrier", None, None, lambda: dist.barrier(self.process_group, async_op=True))
+
+    def _all_reduce(self, tensor: Tensor, op: str) -> RealHandle:
+        group = self.process_group
+        return self._start(
+            "all_reduce", tensor, tensor, lambda: dist.all_reduce(tensor, _OPS[op], group, async_op=True)
+        )
+
+    def _all_gather(self, tensor: Tensor) -> RealHandle:
+        flat = tensor.contiguous().view(-1)
+        out = flat.new_empty(self.size * flat.numel())
+        result, group = out.view(self.size, *tensor.shape), self.process_group
+        return self._start("all_gather", tensor, result, lambda: _all_gather(out, flat, group, async_op=True))
+
+    def _all_to_all(
+        self, tensor: Tensor, sends: list[int], receives: list[int], name: str = "all_to_all"
+    ) -> RealHandle:
+        out, group = tensor.new_empty(sum(receives)), self.process_group
+        return self._start(
+            name, tensor, out, lambda: dist.all_to_all_single(out, tensor, receives, sends, group, async_op=True)
+        )
+
+    def _reduce_scatter(self, flat: Tensor) -> RealHandle | SummedHandle:
+        if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
+            lengths = [flat.numel() // self.size] * self.size
+            return SummedHandle(self._all_to_all(flat, lengths, lengths, "reduce_scatter"), self.size)
+        out = flat.new_empty(flat.numel() // self.size)
+        return self._start(
+            "reduce_scatter", flat, out, lambda: _reduce_scatter(out, flat, group=self.process_group, async_op=True)
+        )
+
+    def _broadcast(self, tensor: Tensor, root: int) -> RealHandle:
+        source, group = self.ranks[root], self.process_group
+        return self._start("broadcast", tensor, tensor, lambda: dist.broadcast(tensor, source, group, async_op=True))
+
+    def _send(self, tensor: Tensor, to: int, tag: int) -> RealHandle:
+        peer = self.ranks[to]
+        handle = self._start("send", tensor, tensor, lambda: dist.isend(tensor, peer, self.process_group, tag))
+        return self._worker.hold(handle)
+
+    def _receive(self, tensor: Tensor, source: int, tag: int) -> RealHandle:
+        peer = self.ranks[source]
+        handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
+        return self._worker.hold(handle)
+
+    def _start(self, name: str, tensor: Tensor | None, result: Any, hand_over: Callable[[], Any]) -> RealHandle:
+        recording = self._worker.recording
+        if recording is None:
+            return RealHandle(hand_over(), result, self._worker, None)
+        flight = recording.handing_over(name, tensor)
+        work = hand_over()
+        if tensor is None or tensor.device.type == "cpu":  # a CUDA future is ready as soon as the kernel is queued
+            flight.follow(work)
+        return RealHandle(work, result, self._worker, flight)
+
+
+class RealWorker:
+    """One process of a `torch.distributed` job; or, given a `place` (rank and size), of a run with servers, where no
+    process is joined to any other."""
+
+    def __init__(self, heartbeat: Heartbeat | None = None, place: tuple[int, int] | None = None) -> None:
+        self.ledger = Ledger()
+        self.heartbeat = heartbeat
+        self.waited_seconds = 0.0
+        self.recording: Recording | None = None
+        self.pace: StepPace | None = None  # where it is to be slower than it is
+        self._messages: list[RealHandle] = []
+        self._post: Post | None = None
+        self._queue: Queue | None = None  # of letters that have a priority
+        self.is_apart = place is not None
+        self.world: RealGroup | ApartGroup
+        if place is None:
+            self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
+        else:
+            self.world = ApartGroup(place[0], tuple(range(place[1])))
+        self._groups: dict[tuple[int, ...], RealGroup | ApartGroup] = {self.world.ranks: self.world}
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def size(self) -> int:
+        return self.world.size
+
+    @property
+    def machine_size(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
+    def clock_seconds(self) -> float:
+        return time.perf_counter()
+
+    def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
+        """Real time has passed by itself."""
+        if part == "step" and self.pace is not None:
+            self.pace.next_step()
+        if self.recording is not None:
+            self.recording.computed(part, name)
+
+    def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
+        """Here too."""
+
+    def waited(self, begin_seconds: float, flight: Flight | None) -> None:
+        """A handle's `wait` returns."""
+        now = time.perf_counter()
+        self.waited_seconds += now - begin_seconds
+        if flight is not None:
+            flight.land()
+            flight.waited(begin_seconds, now)
+
+    def group(self, ranks: Sequence[int]) -> RealGroup | ApartGroup:
+        """Collective: every worker of the world asks for the same groups in the same order."""
+        key = tuple(ranks)
+        if list(key) != sorted(set(key)):
+            raise LaconicError(f"a group's ranks are given in ascending order, each once, not {key}")
+        if key not in self._groups and self.is_apart:
+            self._groups[key] = ApartGroup(key.index(self.rank) if self.rank in key else -1, key)
+        if key not in self._groups:
+            made = dist.new_group(list(key), timeout=timedelta(minutes=30))
+            self._groups[key] = RealGroup(self, made)
+        return self._groups[key]
+
+    def hold(self, handle: RealHandle) -> RealHandle:
+        """Keep a message until it was waited for: one that is dropped half-way would be missed by its other end, and
+        the next message between the two would be taken for it."""
+        self._messages = [other for other in self._messages if not other.done()]
+        self._messages.append(handle)
+        return handle
+
+    def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
+        """A group the user made (`process_group=`, a mesh's dimension)."""
+        return RealGroup(self, process_group)
+
+    def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
+        return mapped_together(group, numel, dtype)
+
+    def catch_up(self) -> None:
+        """Real time needs no help."""
+
+    @property
+    def post(self) -> Post:
+        """Opened when the first letter is written; at the end of the process it serves whoever is not done."""
+        if self._post is None:
+            from laconic.rpc.endpoint import Post  # a process that sends no letters needs no sockets
+
+            self._post = Post.of_worker(RunConfig.current(), self.rank, self.ledger)
+            atexit.register(self._post.finish, self.size)
+        return self._post
+
+    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+        if home.on == "server" and RunConfig.current().servers:
+            return  # a process of its own does
+        if home.number % self.size == self.rank:
+            self.post.host(address, build())
+
+    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> LetterHandle:
+        if priority is None:
+            return LetterHandle(self.post.call(address, letter, writes), self)
+        if self._queue is None:
+            self._queue = Queue()
+        say = partial(self.post.call, address, letter, writes)
+        return LetterHandle(self._queue.put(say, priority, letter.nbytes), self)
+
+    def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
+        """Processes have nothing to share."""
+
+    def at_end_of_backward(self, finish: Callable[[], None]) -> None:
+        Variable._execution_engine.queue_callback(finish)
+
+    def explain(self, error: RuntimeError) -> Exception:
+        """Who was lost, by the heartbeat's verdict; the backend's own error when nobody was."""
+        lost = self.heartbeat.explain(error) if self.heartbeat is not None else None
+        return lost if lost is not None else error
+
+
+# torch 2.13 renamed these; the old names warn there and the new ones are missing before.
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

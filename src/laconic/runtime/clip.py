@@ -1,0 +1,24 @@
+"""Clipping that knows when the gradient is the average."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn, optim
+
+from laconic.errors import ContractError
+from laconic.runtime.optimizer import DistributedOptimizer
+from laconic.runtime.rival import rival_of
+
+
+def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Clip the norm of the gradients this optimizer will apply; returns the norm before clipping.
+
+    After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
+    with local steps the worker's own gradient is clipped, which is what its local step applies. A schedule whose
+    messages arrive in the next forward pass has them arrive here.
+    """
+    if not isinstance(optimizer, DistributedOptimizer) and rival_of(optimizer) is None:
+        raise ContractError("laconic.clip_grad_norm_ takes the optimizer that distribute() returned")
+    if isinstance(optimizer, DistributedOptimizer):
+        optimizer.session.late_steps.settle()  # a norm is of all gradients: nothing is late in this step
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

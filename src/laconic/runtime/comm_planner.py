@@ -1,0 +1,233 @@
+"""From what is seen of the first iterations to plans: the order in which gradients come and, where a schedule asks for
+it, what everything takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from heapq import merge
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Protocol
+
+import torch
+
+from laconic.cost.explain import explain
+from laconic.runtime.broadcast import broadcast_tensors
+from laconic.runtime.deferred_step import Late
+from laconic.runtime.forward_gates import Gates
+from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.layer_timer import Measuring, prices_of
+from laconic.runtime.partition import Section
+from laconic.runtime.reducer import Part, Reducer
+from laconic.runtime.training import Training
+from laconic.values.comm_plan import Message
+from laconic.values.price import Price
+from laconic.values.timing import Timing
+
+_WATCHED = 6  # iterations before a schedule that measures makes its plan; the first of them only warms up
+_LOOK_EVERY = 50  # iterations
+_DRIFT = 0.2
+
+
+class Autotuner(Protocol):
+    """What chooses a strategy while training runs, where the user asked for `auto`."""
+
+    def step_ended(self) -> None: ...
+    def choose(self) -> None: ...
+
+
+class PlannedTraining(Training, Protocol):
+    """A session whose messages are planned here."""
+
+    sections: list[Section]
+    reducer: Reducer
+    late_steps: Late
+    choosing: Autotuner | None
+
+    def arrange(self) -> None: ...
+
+
+class Planning:
+    """What rank 0 has seen, which is everybody's: replicas must agree on every message."""
+
+    def __init__(self, session: PlannedTraining) -> None:
+        self._session = session
+        self.arrival = list(reversed(range(len(session.parameters.dense))))
+        self.observed = False
+        self.forward: list[float] = []
+        self.backward: list[float] = []
+        self.prices: dict[str, list[Price | None]] = {}  # by sentence: dense, in halves, compressed
+        self.gates: Gates | None = None
+        self._measuring: Measuring | None = None
+        self._passed: set[int] = set()  # parameters whose part of this forward pass has begun
+        self._entered: list[int] = []  # of them, those whose part the clock was not told of yet
+        self._looked: tuple[float, int] | None = None  # the clock and the step when a look was last taken
+        self._usual_seconds: float | None = None
+
+    def arranged(self) -> None:
+        """New sections: listen to what their schedules ask for."""
+        sections = self._session.sections
+        schedules = [section.tiers[0].schedule for section in sections]
+        if self.gates is None and any(s.finishes_late or s.measures for s in schedules):
+            model, trainable = self._session.model, self._session.parameters.trainable
+            self.gates = Gates(model, trainable, self._before, self._session.late_steps.settle)
+        unknown = any(s.tiers[0].schedule.measures and _sentence(s) not in self.prices for s in sections)
+        if unknown and self._measuring is None:
+            self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
+
+    def timing(self, section: Section) -> Timing | None:
+        """What a section's schedule may count with."""
+        prices = self.prices.get(_sentence(section)) if self.backward else None
+        if prices is None:
+            return None
+        forward, backward = ([of_all[i] for i in section.members] for of_all in (self.forward, self.backward))
+        tier = section.tiers[0]
+        price, halved, compressed = prices
+        assert price is not None
+        return Timing(tuple(forward), tuple(backward), price, not tier.architecture.collective, halved, compressed)
+
+    # ------------------------------------------------------------------------------------------ as it runs
+
+    def _before(self, which: Sequence[int]) -> None:
+        """A gate: the layer before it has computed, and these are about to be used."""
+        session = self._session
+        if torch.is_grad_enabled():
+            whole = len(which) == len(session.parameters.trainable)
+            if not self._passed and self._measuring is not None:
+                self._measuring.begin()
+            self._compute(() if whole else which)
+            if self._measuring is not None:
+                self._measuring.gate(which)
+        session.late_steps.apply(which)
+
+    def _compute(self, entered: Sequence[int]) -> None:
+        """Tell the clock of the layers that were entered before; those entered now compute next."""
+        worker, parameters = self._session.worker, self._session.parameters
+        for i in self._entered:
+            worker.computed("forward", *parameters.share(i))
+        self._entered = [i for i in entered if i not in self._passed]
+        self._passed.update(self._entered)
+
+    def forward_ended(self) -> None:
+        """All layers have computed, also those whose gates nobody passed."""
+        if self.gates is None:
+            self._session.worker.computed("forward")
+            return
+        self._session.late_steps.settle()  # parameters that no gate has asked for
+        rest = [i for i in range(len(self._session.parameters.trainable)) if i not in self._passed]
+        self._compute(rest)
+        self._compute(())
+        self._passed.clear()
+        if self._measuring is not None:
+            self._measuring.forward_ended()
+
+    def gradient(self, i: int) -> None:
+        if self._measuring is not None:
+            self._measuring.gradient(i)
+
+    def backward_ended(self, arrival: Sequence[int]) -> None:
+        """After the first backward, plan again from the order in which rank 0's gradients really came."""
+        if self._measuring is not None:
+            self._measuring.backward_ended()
+        if not self.observed:
+            self.observed = True
+            seen = dict.fromkeys(arrival)
+            order = [*seen, *(i for i in self.arrival if i not in seen)]
+            agreed = self.agreed([float(i) for i in order])
+            if (found := [int(i) for i in agreed]) != self.arrival:
+                self.arrival = found
+                self._session.arrange()
+
+    def step_ended(self) -> None:
+        """Plan with what was measured, as soon as it was; measure again when steps take another time than they did."""
+        if self._measuring is not None and self._measuring.iterations >= _WATCHED:
+            forward, backward = self._measuring.medians()
+            agreed = self.agreed([*forward, *backward])
+            self.forward, self.backward = agreed[: len(forward)], agreed[len(forward) :]
+            self._measuring = None
+            self._price_and_plan()
+        elif self.backward:
+            self._look()
+
+    def _look(self) -> None:
+        now, steps = self._session.worker.clock_seconds(), self._session.steps
+        if self._looked is None:
+            self._looked = (now, steps)
+        elif steps - self._looked[1] >= _LOOK_EVERY:
+            (seconds,) = self.agreed([(now - self._looked[0]) / (steps - self._looked[1])])
+            self._looked = (now, steps)
+            usual, self._usual_seconds = self._usual_seconds, seconds
+            if usual is not None and abs(seconds - usual) > _DRIFT * usual:
+                self._usual_seconds = None
+                self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
+
+    def _price_and_plan(self) -> None:
+        session = self._session
+        session.late_steps.settle()
+        for section in session.sections:
+            tier = section.tiers[0]
+            if tier.schedule.measures:
+                total = sum(session.parameters.specs[i].nbytes for i in section.members)
+                found = prices_of(tier, session.worker, total, session.parameters.device)
+                self.prices[_sentence(section)] = [None if p is None else Price(*self.agreed(_pair(p))) for p in found]
+        session.arrange()
+        self._looked = None
+        if session.group.rank == 0 and session.worker.rank == 0:
+            self._explain()
+        if session.choosing is not None:
+            session.choosing.choose()
+
+    def _explain(self) -> None:
+        """Where a schedule decides for itself, one line says what it decided."""
+        for section in self._session.sections:
+            timing, schedule = self.timing(section), section.tiers[0].schedule
+            if timing is not None and schedule.decides:
+                plan = next(p.plan for p in self._session.reducer.pieces if p.buffer.tiers is section.tiers)
+                said = explain(plan, section.own(self.arrival), timing).summary()
+                print(f"laconic: {schedule.name}, step {self._session.steps}: {said}", file=sys.stderr)
+
+    def agreed(self, values: Sequence[float]) -> list[float]:
+        """Rank 0's, on every worker."""
+        session = self._session
+        said = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
+        drive([Departed(_told(said, session))])
+        return said.tolist()
+
+    # ------------------------------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        prices = {k: [None if p is None else _pair(p) for p in found] for k, found in self.prices.items()}
+        return {
+            "arrival": self.arrival,
+            "observed": self.observed,
+            "timing": (self.forward, self.backward, prices),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.arrival, self.observed = list(state["arrival"]), state["observed"]
+        self.forward, self.backward, prices = state["timing"]
+        self.prices = {k: [None if p is None else Price(*p) for p in found] for k, found in prices.items()}
+
+
+def _sentence(section: Section) -> str:
+    return str(section.tiers[0].sentence)
+
+
+def _pair(price: Price) -> list[float]:
+    return [price.startup_seconds, price.seconds_per_byte]
+
+
+def _told(said: torch.Tensor, session: PlannedTraining) -> Generator[Any, Any, None]:
+    return broadcast_tensors([said], [session.group], control=1.0)
+
+
+def in_order(parts: Sequence[Part], arrival: Sequence[int]) -> list[tuple[int, Message]]:
+    """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
+    place = {i: k for k, i in enumerate(arrival)}
+    rows = []
+    for which, part in enumerate(parts):
+        needs = [{*m.after, *(i for i, _, _ in part.plan.carried(m))} for m in part.plan.messages]
+        ready = accumulate((max(place[part.members[k]] for k in each) for each in needs), max)
+        rows.append([(when, which, m) for when, m in zip(ready, part.plan.messages, strict=True)])
+    return [(which, message) for _, which, message in merge(*rows, key=itemgetter(0))]

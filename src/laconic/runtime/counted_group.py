@@ -1,0 +1,95 @@
+"""A group whose every operation is counted, whatever carries it.
+
+Both engines count here, so that they cannot disagree: bytes are what was handed over times the factor of the algorithm
+the transport uses. `bench/ledger.py` holds the factors against a network interface's own counter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from laconic.collective.flows import tree_children
+from laconic.runtime.ledger import Ledger
+from laconic.worker import Handle
+
+
+class CountedGroup(ABC):
+    """Counts, then lets the engine start the operation."""
+
+    def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger) -> None:
+        self.rank, self.ranks, self.size = rank, ranks, len(ranks)
+        self._ledger = ledger
+
+    def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
+        self._count("all_reduce", 2 * (self.size - 1) / self.size * tensor.nbytes, control)
+        return self._all_reduce(tensor, op)
+
+    def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle:
+        self._count("all_gather", (self.size - 1) * tensor.nbytes, control)
+        return self._all_gather(tensor)
+
+    def all_to_all(
+        self,
+        tensor: Tensor,
+        send_lengths: Sequence[int] | None = None,
+        receive_lengths: Sequence[int] | None = None,
+        control: float = 0.0,
+    ) -> Handle:
+        block = tensor.numel() // self.size
+        sends = [block] * self.size if send_lengths is None else list(send_lengths)
+        receives = [block] * self.size if receive_lengths is None else list(receive_lengths)
+        sent, received = (tensor.element_size() * (sum(n) - n[self.rank]) for n in (sends, receives))
+        self._ledger.record("all_to_all", sent, received, control)
+        return self._all_to_all(tensor, sends, receives)
+
+    def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> Handle:
+        flat = tensor.contiguous().view(-1)
+        self._count("reduce_scatter", (self.size - 1) / self.size * tensor.nbytes, control)
+        return self._reduce_scatter(flat)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, control: float = 0.0) -> Handle:
+        children = len(tree_children((self.rank - root) % self.size, self.size))
+        received = tensor.nbytes if self.rank != root else 0
+        self._ledger.record("broadcast", tensor.nbytes * children, received, control)
+        return self._broadcast(tensor, root)
+
+    def send(self, tensor: Tensor, to: int, tag: int = 0, control: float = 0.0) -> Handle:
+        self._ledger.record("send", tensor.nbytes, 0, control)
+        return self._send(tensor, to, tag)
+
+    def receive(self, tensor: Tensor, source: int, tag: int = 0, control: float = 0.0) -> Handle:
+        self._ledger.record("receive", 0, tensor.nbytes, control)
+        return self._receive(tensor, source, tag)
+
+    def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
+        self._ledger.record(operation, each_way_bytes, each_way_bytes, control)
+
+    @abstractmethod
+    def barrier(self) -> Handle: ...
+    @abstractmethod
+    def _all_reduce(self, tensor: Tensor, op: str) -> Handle: ...
+    @abstractmethod
+    def _all_gather(self, tensor: Tensor) -> Handle: ...
+    @abstractmethod
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> Handle: ...
+    @abstractmethod
+    def _reduce_scatter(self, flat: Tensor) -> Handle: ...
+    @abstractmethod
+    def _broadcast(self, tensor: Tensor, root: int) -> Handle: ...
+    @abstractmethod
+    def _send(self, tensor: Tensor, to: int, tag: int) -> Handle: ...
+    @abstractmethod
+    def _receive(self, tensor: Tensor, source: int, tag: int) -> Handle: ...
+
+
+def sum_in_order(blocks: Sequence[Tensor]) -> Tensor:
+    """The sum in the order given, as the engines do it where the order is ours."""
+    first, *rest = blocks
+    total = first.clone()
+    for block in rest:
+        total += block
+    return total

@@ -1,0 +1,25 @@
+"""`laconic.finish`: let every rule settle, so that all workers hold one model."""
+
+from __future__ import annotations
+
+from torch import nn, optim
+
+from laconic.errors import ContractError
+from laconic.runtime.optimizer import DistributedOptimizer
+from laconic.runtime.rival import rival_of
+from laconic.values.run_config import RunConfig
+
+
+def finish(model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """What is under way arrives, and workers that have drifted apart meet in the mean. Every worker calls it.
+
+    Call it before the model is evaluated or saved: local rules then hold the average, late ones have applied what they
+    were waiting for, and `one_shot_averaging` talks here alone. For `bsp` it does nothing. Training may go on
+    afterwards, from the meeting. Another library's method is left as that library leaves it.
+    """
+    ours = isinstance(optimizer, DistributedOptimizer)
+    if rival_of(optimizer) is not None or (RunConfig.current().alone and not ours):
+        return
+    if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
+        raise ContractError("finish() takes the model and the optimizer that one distribute() returned")
+    optimizer.session.settle()

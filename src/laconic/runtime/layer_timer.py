@@ -1,0 +1,107 @@
+"""An iteration timed tensor by tensor: forward from gate to gate, backward from gradient to gradient."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.profile.fit import fit_line
+from laconic.runtime.in_flight import Departed, drive, together
+from laconic.runtime.tiers import Tier
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Reduce, Worker
+
+_SHARES = (0.0, 0.01, 0.1, 0.3)  # of the model's bytes, at which the network is tried
+_LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24
+_TRIALS = 3
+_AT_ONCE = 4  # as in an iteration, where the start-up of one hides behind the bytes of another
+
+
+class Measuring:
+    """Seconds of computing by parameter, in the median over iterations. Waiting for others does not count."""
+
+    def __init__(self, worker: Worker, count: int) -> None:
+        self._clock: Callable[[], float] = lambda: worker.clock_seconds() - worker.waited_seconds
+        self._forward: list[list[float]] = [[] for _ in range(count)]
+        self._backward: list[list[float]] = [[] for _ in range(count)]
+        self._now: dict[int, float] = {}
+        self._marked = 0.0
+        self._open: int | None = None  # whose forward pass runs
+        self.iterations = 0
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        self._now, self._open, self._marked = {}, None, self._clock()
+
+    def gate(self, which: Sequence[int]) -> None:
+        """The module of these parameters begins to compute; their first stands for it."""
+        self._close()
+        self._open = which[0] if which else None
+
+    def forward_ended(self) -> None:
+        self._close()
+
+    def gradient(self, i: int) -> None:
+        now = self._clock()
+        self._backward[i].append(max(0.0, now - self._marked))
+        self._marked = now
+
+    def backward_ended(self) -> None:
+        for i, seconds in self._now.items():
+            self._forward[i].append(seconds)
+        self._now = {}
+        self.iterations += 1
+
+    def medians(self) -> tuple[list[float], list[float]]:
+        """Of forward and backward, by parameter; those never seen took no time."""
+        return tuple([statistics.median(x) if x else 0.0 for x in part] for part in (self._forward, self._backward))  # type: ignore[return-value]
+
+    def _close(self) -> None:
+        now = self._clock()
+        if self._open is not None:
+            self._now[self._open] = self._now.get(self._open, 0.0) + max(0.0, now - self._marked)
+        self._marked = now
+
+
+def prices_of(
+    tier: Tier, worker: Worker, total_bytes: int, device: torch.device
+) -> tuple[Price, Price | None, Price | None]:
+    """What a message takes among this tier's workers: dense, in halves, and compressed where the sentence compresses;
+    from a few of several sizes, some at a time. All workers ask together."""
+
+    def dense(x: Tensor, halves: bool = False) -> Any:
+        return together([tier.carry(Reduce(x, "sum", 1.0, halves))])
+
+    def compressed(x: Tensor) -> Any:
+        spec = TensorSpec(f"tried {x.numel()}", tuple(x.shape), x.dtype)
+        return replace(tier, memory={}).converse([spec], [x], 0)
+
+    price = _price(dense, worker, total_bytes, device)
+    if not tier.architecture.collective:
+        return price, None, None
+    halved = _price(partial(dense, halves=True), worker, total_bytes, device)
+    matrix = TensorSpec("", (64, 64), torch.float32)
+    coded = _price(compressed, worker, total_bytes, device) if tier.compressor.accepts(matrix) else None
+    return price, halved, coded
+
+
+def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, device: torch.device) -> Price:
+    points: list[tuple[float, float]] = []
+    for place, share in enumerate(_SHARES):
+        least = _LEAST_BYTES * 4**place  # a line needs several sizes, also where the model is tiny
+        side = max(1, int((min(max(share * total_bytes, least), _MOST_BYTES) / 4) ** 0.5))
+        seen = []
+        for _ in range(_TRIALS + 1):
+            tensors = [torch.ones(side, side, device=device) for _ in range(_AT_ONCE)]
+            begin = worker.clock_seconds()
+            drive([Departed(talk(x)) for x in tensors])
+            seen.append((worker.clock_seconds() - begin) / _AT_ONCE)
+        points.append((4 * side * side, statistics.median(seen[1:])))  # the first one finds connections cold
+    return Price(*fit_line(points))

@@ -1,0 +1,111 @@
+"""Metrics the user reports: `laconic.log(loss=…, accuracy=…, batch=…)`.
+
+They are what targets, phases that end at a loss, and adaptive rules look at. Each worker keeps its own latest values;
+in a run with a folder every call is appended to `metrics/rank-N.jsonl`. A `--target` that is reached is said on the
+console and noted there too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import SupportsFloat, TextIO
+from weakref import WeakKeyDictionary, finalize
+
+from laconic.errors import ContractError
+from laconic.runtime import step_recorder as probe
+from laconic.runtime.current_worker import current, is_process_worker, rank
+from laconic.values.metric_direction import as_good, falls_towards
+from laconic.values.run_config import RunConfig
+from laconic.worker import Worker
+
+
+@dataclass
+class Record:
+    """One worker's metrics so far."""
+
+    worker: int
+    config: RunConfig = field(default_factory=RunConfig.current)
+    began: float = field(default_factory=time.monotonic)
+    latest: dict[str, float] = field(default_factory=dict)
+    serials: dict[str, int] = field(default_factory=dict)
+    serial: int = 0
+    first: dict[str, float] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    file: TextIO | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.folder is not None:
+            path = Path(self.config.folder) / "metrics" / f"rank-{self.worker}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = path.open("a", buffering=1)
+            finalize(self, self.file.close).atexit = False  # scripts may log while they exit
+
+    def take(self, values: dict[str, float]) -> None:
+        seconds = round(time.monotonic() - self.began, 6)
+        self.latest.update(values)
+        self.serial += 1
+        self.serials.update(dict.fromkeys(values, self.serial))
+        for name, value in values.items():
+            if math.isfinite(value):
+                self.first.setdefault(name, value)
+        self._note({"seconds": seconds, **values})
+        for name, target in self.config.targets.items():
+            if name in values and name not in self.reached and self._has_reached(name, target):
+                self.reached.add(name)
+                self._note({"seconds": seconds, "reached": {name: target}})
+                if self.worker == 0:
+                    print(f"laconic: target {name}={target:g} reached after {seconds:.1f} s", file=sys.stderr)
+
+    def _has_reached(self, name: str, target: float) -> bool:
+        began = [self.first[name]] if name in self.first else []
+        return as_good(self.latest[name], target, falls_towards(name, began, target))
+
+    def _note(self, line: dict[str, object]) -> None:
+        if self.file is not None:
+            self.file.write(json.dumps(line) + "\n")
+
+
+_records: WeakKeyDictionary[Worker, Record] = WeakKeyDictionary()
+_unconnected: dict[int, Record] = {}
+
+
+def _record() -> Record:
+    """This worker's. A worker that comes after another of its rank, as in a second simulation, begins afresh; what a
+    process logged before it connected belongs to the worker that it then becomes."""
+    worker = current()
+    if worker is None:
+        if rank() not in _unconnected:
+            _unconnected[rank()] = Record(rank())
+        return _unconnected[rank()]
+    if worker not in _records:
+        earlier = _unconnected.pop(worker.rank, None) if is_process_worker(worker) else None
+        _records[worker] = earlier or Record(worker.rank)
+    return _records[worker]
+
+
+def log(**values: SupportsFloat) -> None:
+    """Report metrics of this worker's current step by name; tensors of one element are fine."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
+    _record().take(numbers)
+    probe.note(current(), numbers)
+
+
+def serial() -> int:
+    """How often this worker has logged so far."""
+    return _record().serial
+
+
+def latest(name: str, since: int = 0) -> float | None:
+    """The last value this worker logged under a name, unless that was before the given serial number."""
+    record = _record()
+    return record.latest.get(name) if record.serials.get(name, 0) > since else None

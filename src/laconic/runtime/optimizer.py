@@ -1,0 +1,112 @@
+"""The optimizer a user gets back: the same groups and state, with the session told about every step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from laconic.errors import ContractError
+from laconic.runtime.optimizer_wrapper import SCALING, OptimizerWrapper
+from laconic.runtime.session import Session
+
+
+class DistributedOptimizer(OptimizerWrapper):
+    """Steps on the averaged gradients, and lets the sync rules speak afterwards."""
+
+    def __init__(self, base: optim.Optimizer, session: Session) -> None:
+        self.session = session
+        self._warned = False
+        super().__init__(base)
+        session.optimizer = base
+        parameters = list(session.model.parameters())
+        self._shared_step = session.worker.stepper(
+            base, parameters, lambda: not session.replicas_differ and not session.late
+        )
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step of the user's optimizer on the averaged gradients; then the sync rules speak."""
+        if closure is not None and not self.session.plainly_synchronous:
+            raise ContractError(
+                f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
+                "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
+            )
+        self.session.check_step()
+        for name in SCALING:
+            if name in self.__dict__:
+                setattr(self.base, name, self.__dict__[name])
+        losses: list[Any] = []
+
+        def apply() -> None:
+            if closure is not None:
+                losses.append(self.base.step(self._agreeing(closure)))
+            else:
+                losses.append((self._shared_step or self.base.step)())
+
+        try:
+            self.session.step(apply)
+        finally:
+            for name in SCALING:
+                self.base.__dict__.pop(name, None)
+        return losses[-1] if losses else None
+
+    def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure with the mean loss of all workers: a line search decides by it, and all must decide alike."""
+
+        def evaluate() -> Any:
+            loss = closure()
+            return loss if loss is None else torch.as_tensor(loss).new_tensor(self.session.mean(float(loss)))
+
+        return evaluate
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        if self.session.late or self.session.has_memory:
+            why = "has it later" if self.session.late else "would remember errors in units of a scale that changes"
+            raise ContractError(
+                f"GradScaler needs the averaged gradient right after backward, and `{self.session.strategy}` {why}: "
+                "train in bfloat16, which needs no scaler, or choose a strategy such as `bsp`"
+            )
+        return bool(getattr(self.base, "_step_supports_amp_scaling", False))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if not self.session.summing:  # a rule that sums gradients over steps keeps them
+            self.session.late_steps.drop()
+            self.base.zero_grad(set_to_none)
+        self.session.gradients_dropped()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not self._made:
+            return
+        given = param_group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        refuse_strangers(given, self.session.model)
+        super().add_param_group({**param_group, "params": given})
+
+    def state_dict(self) -> dict[str, Any]:
+        self.session.late_steps.settle()
+        if self.session.has_memory and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"`{self.session.strategy}` remembers something on every rank that a state_dict of one rank does not "
+                "hold: save with laconic.checkpoint(path, model, optimizer)",
+                stacklevel=2,
+            )
+        return super().state_dict()
+
+    def __repr__(self) -> str:
+        return f"{self.base!r} distributed by `{self.session.strategy}`"
+
+
+def refuse_strangers(parameters: list[torch.Tensor], model: nn.Module) -> None:
+    """An optimizer may only hold the model's parameters: nobody averages the others, and workers would drift apart."""
+    known = {id(p) for p in model.parameters()}
+    strangers = [tuple(p.shape) for p in parameters if id(p) not in known]
+    if strangers:
+        raise ContractError(
+            f"the optimizer holds {len(strangers)} parameter(s) that the model does not (first of shape "
+            f"{strangers[0]}): register them in the model, or give them an optimizer of their own"
+        )

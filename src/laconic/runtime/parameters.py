@@ -1,0 +1,94 @@
+"""The model's parameters as the engine sees them: names, roles, what is dense, what is sparse, what is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from laconic.errors import ContractError
+from laconic.values.tensor_spec import TensorSpec
+
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_CONVS = (nn.modules.conv._ConvNd,)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Trainable parameters by how they travel, in registration order; tied weights appear once."""
+
+    dense: tuple[nn.Parameter, ...]
+    specs: tuple[TensorSpec, ...]
+    sparse: tuple[nn.Parameter, ...]
+    sparse_names: tuple[str, ...]
+    frozen: tuple[tuple[str, nn.Parameter], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, gather_sparse: bool) -> Parameters:
+        roles, sparse_ids = _roles(model)
+        dense, sparse, frozen = [], [], []
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                frozen.append((name, parameter))
+            elif id(parameter) in sparse_ids and gather_sparse:
+                sparse.append((name, parameter))
+            elif parameter.numel():
+                dense.append((name, parameter))
+        if not dense and not sparse:
+            raise ContractError("this model has no parameter that requires a gradient: there is nothing to distribute")
+        for name, parameter in dense:
+            if parameter.is_complex():
+                raise ContractError(f"{name!r} is complex: register its real view (torch.view_as_real) instead")
+        devices = sorted({str(parameter.device) for _, parameter in [*dense, *sparse]})
+        if len(devices) > 1:
+            raise ContractError(f"one worker drives one device, this model lies on {', '.join(devices)}")
+        specs = tuple(TensorSpec(n, tuple(p.shape), p.dtype, roles.get(id(p), _shape_role(p))) for n, p in dense)
+        return cls(
+            tuple(p for _, p in dense), specs, tuple(p for _, p in sparse), tuple(n for n, _ in sparse), tuple(frozen)
+        )
+
+    @cached_property
+    def trainable(self) -> tuple[nn.Parameter, ...]:
+        """All of them, dense ones first: the numbering that hooks use."""
+        return *self.dense, *self.sparse
+
+    @cached_property
+    def _shares(self) -> tuple[tuple[float, str], ...]:
+        total = sum(p.numel() for p in self.trainable)
+        names = (*(spec.name for spec in self.specs), *self.sparse_names)
+        return tuple((p.numel() / total, name) for p, name in zip(self.trainable, names, strict=True))
+
+    def share(self, i: int) -> tuple[float, str]:
+        """How much of all elements the i-th trainable parameter holds, and its name."""
+        return self._shares[i]
+
+    @property
+    def device(self) -> torch.device:
+        return self.trainable[0].device
+
+
+def _shape_role(parameter: torch.Tensor) -> str:
+    return {0: "scalar", 1: "vector"}.get(parameter.dim(), "matrix")
+
+
+def _roles(model: nn.Module) -> tuple[dict[int, str], set[int]]:
+    """What a parameter is to its module, so that a strategy can speak of norms and embeddings."""
+    roles: dict[int, str] = {}
+    sparse: set[int] = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, _EMBEDDINGS):
+                roles.setdefault(id(parameter), "embedding")
+                if module.sparse:
+                    sparse.add(id(parameter))
+            elif isinstance(module, _NORMS):
+                roles.setdefault(id(parameter), "norm")
+            elif isinstance(module, _CONVS) and name == "weight":
+                roles.setdefault(id(parameter), "conv")
+            elif name == "bias":
+                roles.setdefault(id(parameter), "bias")
+    return roles, sparse

@@ -1,0 +1,36 @@
+"""Optimizers that were handed over to another library's method: how they are recognised, and refused."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from laconic.errors import ContractError
+
+_MARK = "laconic_rival"
+
+
+class Rival(Protocol):
+    """Another library's method; its text is `library:method(knob=value, …)`."""
+
+    @property
+    def library(self) -> str: ...
+
+
+def mark_as_rivals(optimizer: object, rival: Rival) -> None:
+    """Remember that this optimizer is the rival's from now on."""
+    setattr(optimizer, _MARK, rival)
+
+
+def rival_of(optimizer: object) -> Rival | None:
+    """Return the rival that an optimizer was handed over to, if it was."""
+    return getattr(optimizer, _MARK, None)
+
+
+def refuse_rivals(optimizer: object, verb: str) -> None:
+    """For what only our own sessions can do."""
+    rival = rival_of(optimizer)
+    if rival is not None:
+        raise ContractError(
+            f"laconic.{verb} cannot see into `{rival}`, whose state is {rival.library}'s own: leave it out here, or "
+            "train with a strategy of ours"
+        )

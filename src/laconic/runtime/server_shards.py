@@ -1,0 +1,115 @@
+"""A tier's parameter server: who builds its shards, and how a worker comes to it.
+
+Every shard is built from the user's own model and optimizer, wherever it lives: in a worker, in a server process that
+ran the script up to `distribute()`, or in the virtual engine. So nothing that is needed to step has to travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from laconic.architecture.ps import ParameterServer
+from laconic.architecture.server.actor import Rule, Shard
+from laconic.architecture.server.client import Server
+from laconic.architecture.server.replicas import Replicas
+from laconic.architecture.server.store import Store
+from laconic.errors import ContractError
+from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.meeting import Meeting
+from laconic.runtime.tiers import Tier
+from laconic.strategy import Sentence
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Home, Worker
+
+
+class Shards:
+    """All shards of one tier over one set of parameters: where they are, and how each is built."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        name: str,
+        specs: Sequence[TensorSpec],
+        parameters: Sequence[Tensor],
+        optimizer: Optimizer,
+        ranks: Sequence[int],
+        description: dict[str, Any],
+    ) -> None:
+        architecture = tier.architecture
+        assert isinstance(architecture, ParameterServer)
+        self.tier, self.specs, self.size = tier, specs, len(ranks)
+        self._first = ranks[0]
+        self._parameters, self._optimizer = parameters, optimizer
+        self.ranges = architecture.divide(specs, optimizer)
+        self._shards, self._copies, self._down = architecture.shards, 1 + architecture.replicas, architecture.downward()
+        groups = tier.sync.groups_of(self.size) if isinstance(tier.sync, Rule) else [range(self.size)]
+        self._groups = [[ranks[place] for place in group] for group in groups]
+        self._name = name
+        self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+    def meeting(self, rank: int, step: int, name: str) -> Meeting:
+        return Meeting(rank, 1, step, name, self.tier.seed)
+
+    @property
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """Every machine as (home, group, shard, copy): each group has a server of the whole model, and copies live on
+        the servers that follow."""
+        shards = [(g, k) for g in range(len(self._groups)) for k in range(self._shards)]
+        return [(number + c, g, k, c) for number, (g, k) in enumerate(shards) for c in range(self._copies)]
+
+    def address(self, group: int, shard: int, copy: int = 0) -> str:
+        return f"{self._name}/{group}.{shard}" + "'" * copy
+
+    def build(self, group: int, shard: int) -> Shard:
+        mine = [r for r in self.ranges if r.shard == shard]
+        members = self._groups[group]
+        store = Store(mine, self.specs, self._parameters, self._optimizer, self.size, group, members)
+        rule = self.tier.sync if isinstance(self.tier.sync, Rule) else Rule()
+        others = [
+            self.address(g, shard, c) for c in range(self._copies) for g in range(len(self._groups)) if g != group
+        ]
+        return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others, self._down)
+
+    def enter(self, worker: Worker) -> Server:
+        """See to it that all shards are served, join them, and take over their values."""
+        for home, g, k, c in self.places:
+            worker.host(self.address(g, k, c), Home(home), partial(self.build, g, k))
+        mine = next((g for g, members in enumerate(self._groups) if worker.rank in members), 0)
+        groups = [
+            [Replicas(worker, [self.address(g, k, c) for c in range(self._copies)]) for k in range(self._shards)]
+            for g in range(len(self._groups))
+        ]
+        server = Server(
+            worker,
+            groups,
+            mine,
+            self.ranges,
+            self.specs,
+            self.tier.compressor,
+            self.meeting,
+            self.size,
+            self._optimizer,
+            down=self._down,
+        )
+        drive([Departed(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
+        for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
+            parameter.data.copy_(value)
+        return server
+
+
+def address_of(session: int, ranks: Sequence[int], sentence: Sentence, members: Sequence[int]) -> str:
+    """Where the shards of this sentence for these parameters are found: the same on every worker and server."""
+    return f"{session}/{zlib.crc32(f'{list(ranks)} {sentence} {list(members)}'.encode()):08x}"
+
+
+def refuse_levels(level: str | None) -> None:
+    if level is not None:
+        raise ContractError(f"a parameter server serves all workers, not the tier @{level}: write it without tiers")

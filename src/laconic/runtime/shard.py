@@ -1,0 +1,68 @@
+"""Each worker's part of the data: equal lengths, so that every worker makes the same number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch.utils.data import Dataset, Sampler, Subset
+
+from laconic.errors import ContractError
+from laconic.runtime.current_worker import rank, size
+
+T = TypeVar("T")
+
+
+def shard(dataset: Dataset[T] | Sequence[T], remainder: Literal["drop", "pad"] = "drop") -> Subset[T]:
+    """This worker's items: every size-th one from its rank on.
+
+    What does not divide evenly is dropped, or the first items are repeated (`"pad"`): the mean over workers is plain,
+    as DDP's, and unequal lengths would leave some workers waiting in the last step.
+    """
+    try:
+        total = len(dataset)  # type: ignore[arg-type]
+    except TypeError:
+        raise ContractError("shard() needs a dataset with a length; slice a stream by laconic.rank()") from None
+    if remainder not in ("drop", "pad"):
+        raise ContractError(f'remainder is "drop" or "pad", not {remainder!r}')
+    each = total // size() if remainder == "drop" else -(-total // size())
+    if each == 0:
+        raise ContractError(f"{total} items do not give each of {size()} workers one: use fewer workers")
+    return Subset(dataset, [(rank() + k * size()) % total for k in range(each)])  # type: ignore[arg-type]
+
+
+class ShardSampler(Sampler[int]):
+    """Order and position within a shard, so that a resumed run goes on with the next unseen item.
+
+    `DataLoader(part, batch_size, sampler=ShardSampler(part))` and `laconic.checkpoint(..., sampler=sampler)`. Each
+    epoch has its own order, from the seed. The position counts items handed out, which is what was trained on when the
+    loader runs in-process (`num_workers=0`).
+    """
+
+    def __init__(self, part: Dataset[Any], shuffle: bool = True, seed: int = 0) -> None:
+        self._length = len(part)  # type: ignore[arg-type]
+        self._shuffle, self._seed = shuffle, seed
+        self.epoch = 0
+        self.position = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        order: Sequence[int] = range(self._length)
+        if self._shuffle:
+            draw = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
+            order = torch.randperm(self._length, generator=draw).tolist()
+        while self.position < self._length:
+            self.position += 1
+            yield order[self.position - 1]
+        self.epoch += 1
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "position": self.position, "workers": size()}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """With another number of workers, about as much of the epoch is left as before, though not the same items."""
+        self.epoch, self.position = state["epoch"], state["position"] * state["workers"] // size()

@@ -1,0 +1,319 @@
+"""From a strategy to what governs each parameter: a stack of tiers, inner to outer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.server.client import Server
+from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.codec import Codec
+from laconic.compression.none import Identity
+from laconic.compression.payload import pack, unpack
+from laconic.errors import StrategyError
+from laconic.runtime.in_flight import Departed, confer, side_by_side, together
+from laconic.runtime.meeting import EdgeMeeting, Meeting
+from laconic.runtime.packed_tensors import Parcel
+from laconic.schedule.base import Schedule
+from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
+from laconic.sync.base import Sync
+from laconic.topology.mixing import Mixing
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Group, Handle, Request, Worker
+
+Stack = tuple[tuple[Sentence, str | None], ...]
+"""Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: everyone)."""
+
+_PLAIN = Identity()
+
+
+@dataclass
+class Tier:
+    """One sentence at work among one group: its words, and their memory."""
+
+    sentence: Sentence
+    group: Group
+    seed: int = 0
+    worker: Worker | None = None  # whose clock is told what encoding and decoding cost
+    memory: dict[str, State] = field(default_factory=dict)
+    sync_state: State = field(default_factory=dict)
+    flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
+    server: Server | None = None  # where the workers meet at one
+    rate: Callable[[], float] = lambda: 1.0  # the learning rate now
+    settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
+    logged: Callable[[str], float | None] = lambda metric: None  # what the script last said of a metric
+    factors: Callable[[str], tuple[Tensor, Tensor] | None] = lambda name: None  # of a linear layer's gradient
+
+    def __post_init__(self) -> None:
+        self.sync: Sync = self.sentence.sync.make()
+        self.compressor: Compressor = self.sentence.compressor
+        self.architecture = laid_out(self.sentence)
+        self.schedule: Schedule = self.sentence.schedule.make()
+        self.compression = self.sentence.chain
+        self._carriage = str(self.sentence.architecture)
+
+    @property
+    def late(self) -> bool:
+        return self.sync.late or self.schedule.finishes_late
+
+    @property
+    def has_memory(self) -> bool:
+        return self.sync.has_memory or self.compressor.has_memory
+
+    def converse(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
+        not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
+        outcomes = yield from self.outcomes(specs, tensors, step, exact)
+        return [outcome.result for outcome in outcomes]
+
+    def outcomes(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
+        """The same, with what this worker itself said."""
+        taken = [not exact and self.compressor.accepts(spec) for spec in specs]
+        if self.compressor.joins and sum(taken) > 1:
+            return (yield from self._jointly(specs, tensors, step, taken))
+        elements = [spec.numel for spec, compressed in zip(specs, taken, strict=True) if compressed]
+        self._coded("encode", self.compression, elements)
+        outcomes: list[Outcome] = yield from self._confer(specs, tensors, step, taken)
+        self._coded("decode", self.compression, elements)
+        for spec, outcome, compressed in zip(specs, outcomes, taken, strict=True):
+            if compressed:
+                self.memory[spec.name] = outcome.state
+        return [outcome.shaped(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
+
+    def _confer(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
+        """Each tensor's exchange beside the others', or, where the compressor has a way for many, those it takes at
+        once. (On CPUs it has none that is faster.)"""
+        chosen = [i for i, compressed in enumerate(taken) if compressed]
+        together = None
+        if len(chosen) > 1 and tensors[chosen[0]].is_cuda:
+            states = [self._remembered(specs[i], tensors[i]) for i in chosen]
+            meets = [self._meeting(specs[i], step) for i in chosen]
+            together = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
+        if together is None:
+            exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
+            alone: list[Outcome] = yield from confer(exchanges, self.carry)
+            return alone
+        apart = [i for i, compressed in enumerate(taken) if not compressed]
+        plain = [self._exchange(specs[i], tensors[i], step, False) for i in apart]
+        found, *others = yield from confer([together, *plain], self.carry)
+        outcomes = dict(zip([*chosen, *apart], [*found, *others], strict=True))
+        return [outcomes[i] for i in range(len(specs))]
+
+    def _jointly(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
+        """Those that are compressed, as one vector for each type; the others as they are."""
+        kinds: dict[torch.dtype | int, list[int]] = {}
+        for i, (spec, compressed) in enumerate(zip(specs, taken, strict=True)):
+            kinds.setdefault(spec.dtype if compressed else i, []).append(i)
+        whole = [specs[of[0]] if len(of) == 1 else together_of([specs[i] for i in of]) for of in kinds.values()]
+        flats = [torch.cat([tensors[i].reshape(-1) for i in of]) for of in kinds.values()]
+        joint = yield from self.outcomes(whole, flats, step)
+        found: dict[int, Outcome] = {}
+        for of, outcome in zip(kinds.values(), joint, strict=True):
+            found.update(zip(of, outcome.split([specs[i].shape for i in of]), strict=True))
+        return [found[i] for i in range(len(specs))]
+
+    def carry(self, request: Request) -> Carrying:
+        """One request through the architecture."""
+        elements = (request.tensor.numel(),)
+        self._coded("encode", self._carriage, elements)
+        result = yield from self.architecture.carry(request, self.server or self.group)
+        self._coded("decode", self._carriage, elements)
+        return result
+
+    def mixing(self, extra: int = 0) -> Mixing:
+        """The topology's weights among this group's members and so many more."""
+        if self.sentence.topology is None:
+            raise StrategyError(f"`{self.sentence}` has no topology; write one, as in dpsgd / none / gossip / ring")
+        weights: Mixing = self.sentence.topology.make().mixing(self.group.size + extra, self.seed)
+        return weights
+
+    def wire(self, x: Tensor) -> torch.dtype:
+        """The format in which a tensor travels to one other worker; single numbers are never shortened."""
+        short = self.compressor.wire
+        shorter = short is not None and x.ndim > 0 and x.is_floating_point() and short.itemsize < x.dtype.itemsize
+        return short if short is not None and shorter else x.dtype
+
+    def swap(
+        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+        """Give these tensors to these members; what those members give, who give tensors like these."""
+        once = {id(tensors): tensors for tensors in told.values()}  # most rules tell everybody the same
+        packed = {key: Parcel.of(tensors, self.wire) for key, tensors in once.items()}
+        empty = {source: Parcel.like(tensors, self.wire) for source, tensors in heard.items()}
+        self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
+        outgoing = {to: packed[id(tensors)].messages for to, tensors in told.items()}
+        incoming = {source: parcel.messages for source, parcel in empty.items()}
+        yield from together([self.architecture.swap(outgoing, incoming, self.group, control)])
+        self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
+        return {source: parcel.unpack() for source, parcel in empty.items()}
+
+    def written(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
+        """What one worker alone says of these tensors, as bytes of a length that all know."""
+        self._coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        codecs = map(self._codec, specs)
+        return [
+            pack(x) if codec is None else codec.encode(x.float(), self._meeting(spec, step))
+            for spec, x, codec in zip(specs, tensors, codecs, strict=True)
+        ]
+
+    def read(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
+        """What such bytes say."""
+        self._coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        found = []
+        for spec, payload in zip(specs, payloads, strict=True):
+            shape, codec = torch.Size(spec.shape), self._codec(spec)
+            if codec is None:
+                found.append(unpack(payload, (spec.dtype, spec.numel))[0].view(shape))
+            else:
+                found.append(codec.decode(payload, shape, self._meeting(spec, step)).to(spec.dtype))
+        return found
+
+    def _codec(self, spec: TensorSpec) -> Codec | None:
+        """In which one worker alone can say such a tensor; None: it goes as it is."""
+        if not self.compressor.accepts(spec):
+            return None
+        if not isinstance(self.compressor, Codec) or self.compressor.ragged:
+            raise StrategyError(
+                f"{self.compression} has no messages of a known length that anybody can read; write topk(0.01), for "
+                "example"
+            )
+        return self.compressor
+
+    def differences(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], neighbours: Sequence[int], step: int
+    ) -> Generator[list[Handle], Any, list[list[Tensor]]]:
+        """How far each neighbour's tensors are from these, as far as a compressor for edges says it."""
+        accepted = [self.compressor.accepts(spec) for spec in specs]
+        elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
+        self._coded("encode", self.compression, elements * len(neighbours))
+        talks = [self._along(specs, tensors, accepted, j, step) for j in neighbours]
+        found = yield from side_by_side(talks)
+        self._coded("decode", self.compression, elements * len(neighbours))
+        return found
+
+    def _along(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], accepted: Sequence[bool], other: int, step: int
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        """One edge: all its tensors in one conversation, with what both ends remember of it."""
+        rank = self.group.rank
+        edge = f"@{min(rank, other)}-{max(rank, other)}"
+        talks: list[Exchange] = []
+        for spec, x, compressed in zip(specs, tensors, accepted, strict=True):
+            meet = EdgeMeeting(rank, self.group.size, step, spec.name, self.seed, other=other)
+            if not compressed:
+                talks.append(_swapped(x, meet))
+                continue
+            name = spec.name + edge
+            if name not in self.memory:
+                self.memory[name] = self.compressor.init(replace(spec, name=name))
+            talks.append(self.compressor.edge(x, self.memory[name], meet))
+
+        def carry(request: Request) -> Carrying:
+            heard = torch.empty_like(request.tensor)
+            yield from self.architecture.swap({other: [request.tensor]}, {other: [heard]}, self.group)
+            return heard
+
+        outcomes = yield from confer(talks, carry)
+        for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
+            if compressed:
+                self.memory[spec.name + edge] = outcome.state
+        return [outcome.result for outcome in outcomes]
+
+    def _coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+        if self.worker is not None:
+            self.worker.coded(part, words, elements)
+
+    def _meeting(self, spec: TensorSpec, step: int) -> Meeting:
+        more = (self.seed, self.rate(), self.settings(), self.logged, partial(self.factors, spec.name))
+        return Meeting(self.group.rank, self.group.size, step, spec.name, *more)
+
+    def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
+        meet = self._meeting(spec, step)
+        if not compressed:
+            return _PLAIN.exchange(x, {}, meet)
+        return self.compressor.exchange(x, self._remembered(spec, x), meet)
+
+    def _remembered(self, spec: TensorSpec, x: Tensor) -> State:
+        """What is known of such a tensor from earlier steps."""
+        if spec.name not in self.memory:
+            self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
+        return self.memory[spec.name]
+
+
+def _swapped(x: Tensor, meet: EdgeMeeting) -> Exchange:
+    """The difference itself."""
+    other = yield meet.swap(x.contiguous())
+    return Outcome(other - x)
+
+
+def together_of(specs: Sequence[TensorSpec]) -> TensorSpec:
+    """Several tensors as one vector."""
+    name, parts = "+".join(spec.name for spec in specs), tuple(spec.numel for spec in specs)
+    return TensorSpec(name, (sum(parts),), specs[0].dtype, parts=parts)
+
+
+def laid_out(sentence: Sentence) -> Architecture:
+    """A sentence's architecture, over its topology if it has one."""
+    architecture: Architecture = sentence.architecture.make()
+    return architecture.over(None if sentence.topology is None else sentence.topology.make())
+
+
+def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bool], level: str | None = None) -> Stack:
+    """Which sentences govern one parameter now. `holds` says whether a phase's end condition has come true."""
+    if isinstance(strategy, Sentence):
+        return ((strategy, level),)
+    if isinstance(strategy, Map):
+        return stack_for(strategy.choose(spec.name, spec.shape, spec.role), spec, holds, level)
+    if isinstance(strategy, Phases):
+        active = next((part for part, until in strategy.parts if not holds(until)), strategy.last)
+        return stack_for(active, spec, holds, level)
+    assert isinstance(strategy, Tiers)
+    if level is not None:
+        raise StrategyError(f"tiers inside the tier {level!r}: write all levels in one row, [...]@a > [...]@b")
+    return tuple(pair for inner, name in strategy.levels for pair in stack_for(inner, spec, holds, name))
+
+
+def govern(strategy: Strategy, specs: Sequence[TensorSpec], holds: Callable[[object], bool]) -> dict[Stack, list[int]]:
+    """Which parameters (by index, ascending) each stack of sentences governs now."""
+    governed: dict[Stack, list[int]] = {}
+    for i, spec in enumerate(specs):
+        governed.setdefault(stack_for(strategy, spec, holds), []).append(i)
+    return governed
+
+
+def active_conditions(strategy: Strategy, passed: Collection[Condition]) -> list[Condition]:
+    """The conditions that could end a phase now: of each row of phases, only that of the part at work."""
+    inner: Sequence[Strategy] = strategy.parts_within
+    found: list[Condition] = []
+    if isinstance(strategy, Phases):
+        active, until = next(((p, c) for p, c in strategy.parts if c not in passed), (strategy.last, None))
+        inner, found = [active], [] if until is None else [until]
+    return list(dict.fromkeys([*found, *(c for part in inner for c in active_conditions(part, passed))]))
+
+
+def level_names(strategy: Strategy) -> list[str]:
+    """The mesh dimensions a strategy speaks of, inner to outer."""
+    if isinstance(strategy, Tiers):
+        return [name for _, name in strategy.levels]
+    return list(dict.fromkeys(name for part in strategy.parts_within for name in level_names(part)))
+
+
+def is_collective(strategy: Strategy) -> bool:
+    """Whether all workers are one process group in some part of it."""
+    if isinstance(strategy, Sentence):
+        return bool(strategy.architecture.make().collective)
+    return any(is_collective(part) for part in strategy.parts_within)

@@ -1,0 +1,45 @@
+"""What the parts of a session see of it: the model in training on one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from laconic.runtime.parameters import Parameters
+from laconic.runtime.tiers import Tier
+from laconic.worker import Group, Worker
+
+
+class Training(Protocol):
+    """One distributed model on one worker, as its partitions and its planner use it."""
+
+    worker: Worker
+    model: nn.Module
+    group: Group
+    parameters: Parameters
+    optimizer: Optimizer | None
+    steps: int
+    noted: dict[str, float]
+
+    def apply(self) -> object:
+        """Let the user's optimizer step on this worker."""
+        ...
+
+    def buffers(self) -> list[Tensor]:
+        """Return the model's buffers."""
+        ...
+
+    def logged(self, metric: str) -> float | None:
+        """Return what this worker's script last logged under this name since the session began."""
+        ...
+
+    def steer(self, batch: int | None, rate: float) -> None:
+        """Set the samples per worker and the factor of the learning rate, from the next step on."""
+        ...
+
+    def address(self, tier: Tier, members: Sequence[int]) -> str:
+        """Return the address at which the actors of a tier for these parameters are found."""
+        ...

@@ -1,0 +1,1 @@
+"""Aids for tests of techniques."""

@@ -1,0 +1,113 @@
+"""A table at which any number of workers meet: requests are answered by their definition, in rank order.
+
+No processes and no clock, so that a compressor can be tried, measured and tested on its own. `Stopwatch` says what a
+worker's own part of the conversation takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.compression.base import Compressor, Outcome, State
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, Tell
+
+
+def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
+    return TensorSpec(name, tuple(x.shape), x.dtype)
+
+
+@dataclass
+class Stopwatch:
+    """Seconds of rank 0: until it first speaks, and after; what it handed over."""
+
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    handed: list[int] = field(default_factory=list)
+
+
+def meet(
+    made: Compressor,
+    inputs: Sequence[Tensor],
+    states: Sequence[State] | None = None,
+    step: int = 0,
+    rate: float = 1.0,
+    seed: int = 0,
+    heard: list[list[tuple[str, Tensor]]] | None = None,
+    watch: Stopwatch | None = None,
+) -> list[Outcome]:
+    """One exchange of all; `heard` is filled with what each worker handed over, request by request."""
+    size = len(inputs)
+    states = [made.init(spec_of(x)) for x in inputs] if states is None else states
+    talks = [
+        made.exchange(x.clone(), state, Meeting(rank, size, step, "x", seed, rate))
+        for rank, (x, state) in enumerate(zip(inputs, states, strict=True))
+    ]
+    outcomes: list[Any] = [None] * size
+    answers: list[Any] = [None] * size
+    while True:
+        requests: list[Any] = []
+        for rank, talk in enumerate(talks):
+            begin = time.perf_counter()
+            try:
+                requests.append(talk.send(answers[rank]))
+            except StopIteration as end:
+                outcomes[rank] = end.value
+            if watch is not None and rank == 0:
+                _note(watch, time.perf_counter() - begin, requests)
+        if not requests:
+            return outcomes
+        assert len(requests) == size, "all ask the same number of times"
+        if heard is not None:
+            heard.extend([[] for _ in range(size - len(heard))])
+            for said, request in zip(heard, requests, strict=True):
+                said.append((type(request).__name__, request.tensor.clone()))
+        answers = answered(requests)
+
+
+def _note(watch: Stopwatch, seconds: float, requests: Sequence[Any]) -> None:
+    if watch.handed:
+        watch.decode_seconds += seconds
+    else:
+        watch.encode_seconds += seconds
+    watch.handed += [request.tensor.nbytes for request in requests]
+
+
+def answered(requests: Sequence[Any]) -> list[Any]:
+    """What each of them receives."""
+    first, size = requests[0], len(requests)
+    assert all(type(r) is type(first) for r in requests)
+    tensors = [r.tensor for r in requests]
+    if isinstance(first, GatherRagged):
+        return [[x.clone() for x in tensors] for _ in range(size)]
+    if isinstance(first, Pass):
+        return [tensors[rank - 1].clone() for rank in range(size)]
+    assert len({(x.shape, x.dtype) for x in tensors}) == 1, "all bring the same shape and type"
+    if isinstance(first, Reduce):
+        stacked = torch.stack(tensors)
+        total = stacked.amax(0) if first.op == "max" else stacked[0].clone()
+        if first.op != "max":
+            for x in stacked[1:]:
+                total += x
+            total = total / size if first.op == "mean" else total
+        return [total.clone() for _ in range(size)]
+    if isinstance(first, Gather):
+        return [torch.stack(tensors) for _ in range(size)]
+    if isinstance(first, Scatter):
+        return [torch.stack([x[rank] for x in tensors]) for rank in range(size)]
+    if isinstance(first, Tell):
+        return [tensors[first.source].clone() for _ in range(size)]
+    assert isinstance(first, Merge)
+    distance = 1
+    while distance < size:
+        for rank in range(0, size - distance, 2 * distance):
+            tensors[rank] = first.combine(tensors[rank], tensors[rank + distance])
+        distance *= 2
+    return [tensors[0].clone() for _ in range(size)]

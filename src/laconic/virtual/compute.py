@@ -1,0 +1,102 @@
+"""How long a virtual worker computes: the same for all, by class, with stragglers, or from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.errors import LaconicError
+from laconic.values.profile import CodecTimes, Profile
+from laconic.values.worker_speeds import Law, Speeds, Straggling
+
+__all__ = ["Compute", "Part", "Straggling"]
+
+Part = Literal["forward", "backward", "step", "encode", "decode"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of one step's parts on a worker of speed one; `slowness` multiplies them, worker by worker (cycled).
+
+    `backward_by_tensor` says how backward divides over tensors; without it, by their number of elements. Where a rule
+    chooses batches, `batch` says whose forward and backward take these times: a smaller one takes its share of them.
+    """
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    step_seconds: float = 0.0
+    slowness: tuple[float, ...] = (1.0,)
+    straggling: Straggling | None = None
+    trace: tuple[tuple[float, ...], ...] = ()  # [step][worker] factors, cycled
+    backward_by_tensor: Mapping[str, float] = field(default_factory=dict)
+    codecs: tuple[CodecTimes, ...] = ()  # of words; those that are not here take no time
+    seed: int = 0
+    batch: int | None = None
+    law: Law = "constant"  # exponential: each step takes a random time of that mean
+
+    def __post_init__(self) -> None:
+        if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0:
+            raise LaconicError(f"computing takes no negative time: {self}")
+        self.speeds  # noqa: B018  # refuses what makes no sense
+
+    @classmethod
+    def from_profile(cls, profile: Profile) -> Compute:
+        """As it was measured."""
+        return cls().as_measured(profile)
+
+    def as_measured(self, profile: Profile) -> Compute:
+        """With a profile's times; who is slower than whom stays."""
+        model = profile.model
+        return replace(
+            self,
+            forward_seconds=model.forward.median,
+            backward_seconds=model.backward.median,
+            step_seconds=model.step.median,
+            backward_by_tensor={tensor.name: tensor.backward_seconds for tensor in model.tensors},
+            codecs=profile.codecs,
+        )
+
+    def factor(self, rank: int, step: int) -> float:
+        """How much slower than a worker of speed one this worker is in this step; the same in any order of asking."""
+        return self.speeds.factor(rank, step)
+
+    def factors(self, workers: int, step: int) -> NDArray[np.float64]:
+        """Those of all workers at once."""
+        return self.speeds.factors(workers, step)
+
+    @cached_property
+    def speeds(self) -> Speeds:
+        return Speeds(self.slowness, self.straggling, self.trace, self.seed, self.law)
+
+    def share_of_batch(self, part: Part, chosen: int | None) -> float:
+        """How many times as long a part takes where a rule has chosen the batch."""
+        if chosen is None or self.batch is None or part not in ("forward", "backward"):
+            return 1.0
+        return chosen / self.batch
+
+    def seconds(self, part: Part, share: float, name: str | None = None) -> float:
+        """A share of a part; for backward, of the named tensor; for words, so many elements of one tensor."""
+        if part == "encode" or part == "decode":
+            codec = self._codecs.get(name or "")
+            return 0.0 if codec is None else codec.seconds(part, 1, int(share))
+        if name is not None and self._backward_total:  # forward is divided as backward is
+            if name not in self.backward_by_tensor:
+                raise LaconicError(
+                    f"the profile knows no tensor {name!r}, so it is another model's: `laconic profile` measures it"
+                )
+            share = self.backward_by_tensor[name] / self._backward_total
+        whole: float = getattr(self, f"{part}_seconds")
+        return whole * share
+
+    @cached_property
+    def _codecs(self) -> Mapping[str, CodecTimes]:
+        return {codec.words: codec for codec in self.codecs}
+
+    @cached_property
+    def _backward_total(self) -> float:
+        return sum(self.backward_by_tensor.values())
