@@ -128,7 +128,7 @@ def train(setting: Setting, task: str, workers: int, rate: float, momentum: floa
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
-    from laconic.virtual.compute import Compute, Straggling
+    from laconic.virtual.compute import Compute, Stragglers
 
     ends: dict[int, float] = {}
     sent: list[float] = []
@@ -151,7 +151,7 @@ def train(setting: Setting, task: str, workers: int, rate: float, momentum: floa
         laconic.finish(wrapped, optimizer)
         ends[laconic.rank()] = judge(model)
 
-    compute = Compute(0.01, 0.02, 0.001, (1.0,), Straggling(0.2, 3.0), seed=seed)
+    compute = Compute(0.01, 0.02, 0.001, (1.0,), Stragglers(0.2, 3.0), seed=seed)
     try:
         laconic.simulate(body, workers, Network.flat(workers, 1e9, 1e-4), compute, seed)
     except (ArithmeticError, ValueError, RuntimeError) as error:

@@ -37,9 +37,9 @@ from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.asp import ASP
 from laconic.sync.ssp import SSP
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from laconic.virtual.membership import Event
-from laconic.virtual.rpc import Trouble, Troubles
+from laconic.virtual.rpc import Fault, Faults
 from laconic.worker import Field
 
 WORKERS, SERVERS, STEPS = 4, 2, 60
@@ -98,18 +98,18 @@ class Story:
     latency_seconds: float
     straggling: float
     events: tuple[Event, ...]
-    troubles: tuple[Trouble, ...]
+    faults: tuple[Fault, ...]
 
     @classmethod
     def draw(cls, seed: int) -> Story:
         dice = random.Random(seed)
         sentence = dice.choice(["tagged_asp", "tagged_ssp(2)", "tagged_ssp(0)", "tagged_asp(staleness=inverse)"])
         horizon = STEPS * 0.031
-        troubles, events, deaths = [], [], []
+        faults, events, deaths = [], [], []
         for _ in range(dice.randint(0, 3)):
             begin = dice.uniform(0.1, horizon)
             worker = dice.choice([None, None, *range(WORKERS)])
-            troubles.append(Trouble(begin, begin + dice.uniform(0.02, 0.6), dice.randrange(SERVERS), worker))
+            faults.append(Fault(begin, begin + dice.uniform(0.02, 0.6), dice.randrange(SERVERS), worker))
             deaths += [begin] if worker is None else []
         for worker in dice.sample(range(1, WORKERS), dice.randint(0, 2)):
             at = dice.uniform(0.1, horizon)
@@ -118,9 +118,7 @@ class Story:
                 if dice.random() < 0.7:
                     events.append(Event(at + HEARTBEAT_SECONDS * dice.uniform(0.2, 3), worker, "return"))
         latency = dice.choice([1e-4, 1e-3, 2e-2])
-        return cls(
-            f"{sentence} / none / ps(shards=2)", latency, dice.choice([0.0, 0.2]), tuple(events), tuple(troubles)
-        )
+        return cls(f"{sentence} / none / ps(shards=2)", latency, dice.choice([0.0, 0.2]), tuple(events), tuple(faults))
 
     def quiet(self) -> Story:
         return Story(self.sentence, self.latency_seconds, self.straggling, (), ())
@@ -135,7 +133,7 @@ class Tagged:
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.2)
         self._model, self._optimizer = laconic.distribute(model, optimizer, sentence)
         self._draw = torch.Generator().manual_seed(seed)
-        self.server: Any = self._optimizer.session.sections[0].tiers[0].server
+        self.server: Any = self._optimizer.session.partitions[0].tiers[0].server
         self._told: list[tuple[str, Any]] = []
         push = self.server.push
 
@@ -192,18 +190,18 @@ def run(story: Story, seed: int) -> Account:
         account.seconds = worker.clock_seconds()
 
     network = Network.flat(WORKERS + SERVERS, 1e8, story.latency_seconds)
-    straggling = Straggling(story.straggling, 3.0) if story.straggling else None
+    straggling = Stragglers(story.straggling, 3.0) if story.straggling else None
     compute = Compute(0.01, 0.02, 0.001, straggling=straggling, seed=seed)
     try:
         out = laconic.simulate(
             body, WORKERS, network, compute, seed, events=story.events, heartbeat_seconds=HEARTBEAT_SECONDS,
-            servers=SERVERS, troubles=Troubles(story.troubles, retry_seconds=0.1, snapshot_every=SAVE_EVERY),
+            servers=SERVERS, faults=Faults(story.faults, retry_seconds=0.1, snapshot_every=SAVE_EVERY),
         )  # fmt: skip
     except Exception as error:
         account.error = f"{type(error).__name__}: {error}"
         return account
-    for address, office in out.posts.offices.items():
-        machine: Any = office.inbox.machine
+    for address, hosted in out.rpc.hosted_actors.items():
+        machine: Any = hosted.inbox.machine
         tags[address] = machine.store.memory.get("tags", [])
     for listed in tags.values():
         counts = Counter(listed)
@@ -237,7 +235,7 @@ def virtual(runs: int, seed: int) -> int:
         if not calm:
             calm += [run(story.quiet(), 10_000 + j).loss for j in range(5)]
         highest = statistics.mean(calm) + 4 * statistics.stdev(calm)
-        kills += len(story.troubles) + len(story.events)
+        kills += len(story.faults) + len(story.events)
         acknowledged, lost, twice = acknowledged + len(account.acknowledged), lost + account.lost, twice + account.twice
         failed += bool(account.error)
         off = not account.error and account.loss > highest

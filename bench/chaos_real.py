@@ -93,12 +93,12 @@ def _members(launcher: int) -> list[tuple[int, str, int]]:
         try:
             environment = dict(v.split("=", 1) for v in (entry / "environ").read_text().split("\0") if "=" in v)
             command = (entry / "cmdline").read_text()
-            letter = json.loads(environment.get("LACONIC_RUN", "{}"))
+            message = json.loads(environment.get("LACONIC_RUN", "{}"))
         except (OSError, ValueError):
             continue
         if str(Path(__file__).name) in command and "laconic\0run" not in command and _descends(entry, launcher):
-            role = letter.get("role", "worker")
-            number = letter.get("index", 0) if role == "server" else int(environment.get("RANK", "0"))
+            role = message.get("role", "worker")
+            number = message.get("index", 0) if role == "server" else int(environment.get("RANK", "0"))
             found.append((int(entry.name), role, number if role == "worker" else 1 + number))
     return found
 

@@ -26,11 +26,11 @@ def price_once(workers: int, steps: int) -> tuple[float, float]:
 
     from laconic.network.levels import Network
     from laconic.values.tensor_spec import TensorSpec
-    from laconic.virtual.compute import Compute, Straggling
+    from laconic.virtual.compute import Compute, Stragglers
     from laconic.virtual.symmetric import price
 
     tensors = [TensorSpec(f"layer{k}.weight", (1000, 1000), torch.float32, "matrix") for k in range(25)]
-    compute = Compute(0.05, 0.1, 0.005, straggling=Straggling(0.02, 3.0))
+    compute = Compute(0.05, 0.1, 0.005, straggling=Stragglers(0.02, 3.0))
     begin = time.perf_counter()
     priced = price("bsp", tensors, Network.flat(workers, 1e10, 20e-6), compute, steps)
     return time.perf_counter() - begin, float(priced.ends_seconds[-1])

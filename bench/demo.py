@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laconic.launch.net import NetError
+from laconic.launch.net import ShapedNetworkError
 from laconic.launch.net.kernel import require_means
 
 HERE = Path(__file__).resolve().parent
@@ -29,7 +29,7 @@ def main() -> int:
     try:
         require_means()
         where, rows = ["--rate", "100Mbit"], REAL
-    except NetError as error:
+    except ShapedNetworkError as error:
         print(f"laconic: {error}\nlaconic: so this demo is virtual", file=sys.stderr)
         where, rows = ["--engine", "virtual", "--network", str(HERE / "demo.toml")], VIRTUAL
     command = [sys.executable, "-m", "laconic", "compare", "--quick", "--workers", "4", *where]

@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.launch.net import Net, down, every, shaped, up
+from laconic.launch.net import ShapedNetwork, down, every, shaped, up
 from laconic.launch.net.state import FOLDER
 from laconic.units import write_rate
 
@@ -141,14 +141,14 @@ def delays(console: Console) -> bool:
     return fine
 
 
-def stream_bits_per_second(net: Net) -> float:
+def stream_bits_per_second(net: ShapedNetwork) -> float:
     sender, receiver = net.places
     server = start(receiver.command, "receive")
     start(sender.command, "send", receiver.address, wait=False).wait(60)
     return float(server.communicate(timeout=60)[0])
 
 
-def round_trips_seconds(net: Net) -> list[float]:
+def round_trips_seconds(net: ShapedNetwork) -> list[float]:
     here, there = net.places
     server = start(there.command, "echo")
     said = start(here.command, "ping", there.address, wait=False).communicate(timeout=60)[0]

@@ -30,7 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.launch.net import Net, shaped
+from laconic.launch.net import ShapedNetwork, shaped
 from laconic.planner.autotune import PAYS
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, build_model, machine
@@ -159,7 +159,7 @@ def work(todo: Work) -> None:
 # ------------------------------------------------------------------------------------------------ the parent
 
 
-def start_all(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
+def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
     store = (net.places[0].address, STORE_PORT)
     return [
         start(__file__, asdict(todo), rank, WORKERS, store, place, logs, config.to_env())
@@ -170,7 +170,7 @@ def start_all(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subpr
 def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, Any]:
     """Calibrate, rehearse, predict, measure: one cell."""
     from laconic.network.levels import Network
-    from laconic.planner.deployment import Setting
+    from laconic.planner.deployment import Deployment
     from laconic.planner.price import Pricer
     from laconic.values.profile import Profile
 
@@ -210,7 +210,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
         if not path.exists():
             raise SystemExit("the rehearsal left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
         profile = Profile.read(path)
-        pricer = Pricer(Setting(profile, Network.from_profile(profile), WORKERS))
+        pricer = Pricer(Deployment(profile, Network.from_profile(profile), WORKERS))
         predicted = {strategy: priced(pricer, strategy) for strategy in STRATEGIES}
         steps = 1 if ratio > 5 else 2
         console.print(f"{model}, r = {ratio}: measuring {blocks} blocks")

@@ -24,7 +24,7 @@ from typing import Any
 from laconic.planner.advise import Wishes, advise
 from laconic.planner.candidates import candidates
 from laconic.planner.codecs import codecs_on
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
 from laconic.profile.gpus import gpu, profile_of
@@ -33,10 +33,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TRIALS = 5
 
 
-def setting(model: str, workers: int, rate: str, chip: str = "a100") -> Setting:
+def deployment(model: str, workers: int, rate: str, chip: str = "a100") -> Deployment:
     kind = gpu(chip)
     links = links_of(rate, workers, kind)
-    return Setting(profile_of(model, kind), links.network, workers, codecs=codecs_on(kind))
+    return Deployment(profile_of(model, kind), links.network, workers, codecs=codecs_on(kind))
 
 
 def timed(act: Callable[[], Any]) -> float:
@@ -47,7 +47,7 @@ def timed(act: Callable[[], Any]) -> float:
 
 def rate_of(model: str) -> float:
     """Strategies a second, from nothing known."""
-    made = setting(model, 64, "25gbit")
+    made = deployment(model, 64, "25gbit")
     asked = [s for s in candidates(made) if "auto" not in str(s)]
 
     def every() -> None:
@@ -64,9 +64,9 @@ def main() -> None:
     args = parser.parse_args()
     for model in ("resnet50", "bert-large", "gpt2-xl"):
         print(f"{model}: {rate_of(model):,.0f} strategies a second (median of {TRIALS})", flush=True)
-    whole = [timed(lambda: Pricer(setting("bert-large", 10_000, "100gbit")).price("bsp")) for _ in range(TRIALS)]
+    whole = [timed(lambda: Pricer(deployment("bert-large", 10_000, "100gbit")).price("bsp")) for _ in range(TRIALS)]
     print(f"10,000 GPUs, one all-reduce job: {statistics.median(whole):.3f} s", flush=True)
-    every = timed(lambda: advise(setting("bert-large", 10_000, "100gbit"), "bert-large", "100gbit", Wishes()))
+    every = timed(lambda: advise(deployment("bert-large", 10_000, "100gbit"), "bert-large", "100gbit", Wishes()))
     print(f"10,000 GPUs, all candidates and advice: {every:.1f} s", flush=True)
     if args.quick:
         return

@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from laconic.launch.net import Net, shaped
+from laconic.launch.net import ShapedNetwork, shaped
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, machine
 from workers import STORE_PORT, end, listen, start, tell
@@ -149,7 +149,7 @@ def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
 # ------------------------------------------------------------------------------------------------ the parent
 
 
-def start_all(net: Net, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
+def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> list[subprocess.Popen[bytes]]:
     store = (net.places[0].address, STORE_PORT)
     return [
         start(__file__, asdict(todo), rank, WORKERS, store, place, logs, config.to_env())

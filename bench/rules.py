@@ -123,7 +123,7 @@ def train(task: tuple[str, bool, float, int, str, int]) -> Run:
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
-    from laconic.virtual.compute import Compute, Straggling
+    from laconic.virtual.compute import Compute, Stragglers
 
     torch.set_num_threads(1)
     digits = load_digits()
@@ -166,7 +166,7 @@ def train(task: tuple[str, bool, float, int, str, int]) -> Run:
         ended[0] += worker.clock_seconds()
 
     how = SETTINGS[setting]
-    straggling = Straggling(*how["straggling"]) if "straggling" in how else None
+    straggling = Stragglers(*how["straggling"]) if "straggling" in how else None
     compute = Compute(FORWARD, BACKWARD, STEP, how.get("slowness", (1.0,)), straggling, seed=seed)
     try:
         laconic.simulate(body, WORKERS, Network.flat(WORKERS, BITS_PER_SECOND, 1e-4), compute, seed)
@@ -271,9 +271,9 @@ def main() -> None:
     args = parser.parse_args()
     wanted = set(filter(None, args.only.split(","))) | {"bsp"}
     rules = [rule for rule in RULES if len(wanted) == 1 or rule.name in wanted]
-    rates, choosing, reporting = (RATES, (0, 1), (2, 3, 4, 5, 6)) if args.protocol else (QUICK_RATES, (0,), (2,))
+    rates, autotuner, reporting = (RATES, (0, 1), (2, 3, 4, 5, 6)) if args.protocol else (QUICK_RATES, (0,), (2,))
     with ProcessPoolExecutor(args.processes) as pool:
-        best = tuned(rules, rates, choosing, pool)
+        best = tuned(rules, rates, autotuner, pool)
         lines = table(rules, args.settings.split(","), best, reporting, pool)
     if not args.protocol:
         print("QUICK: one seed, three learning rates. Not by the protocol.")

@@ -32,7 +32,7 @@ from laconic.planner.advise import CAPS
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import DENSE, MERGED, MIB, chains
 from laconic.planner.codecs import codecs_on
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer
 from laconic.profile.gpus import gpu, profile_of
@@ -74,8 +74,8 @@ def set_ups() -> Iterator[tuple[str, str, int, int]]:
 def judged(model: str, chip: str, workers: int, rate: int, chance: random.Random) -> Verdict:
     kind = gpu(chip)
     links = links_of(f"{rate}gbit", workers, kind)
-    setting = Setting(profile_of(model, kind), links.network, workers, codecs=codecs_on(kind))
-    pricer = Pricer(setting)
+    deployment = Deployment(profile_of(model, kind), links.network, workers, codecs=codecs_on(kind))
+    pricer = Pricer(deployment)
     lossy = [chain for chain in chains() if chain not in DENSE]
     asked = [f"bsp / {chain} / allreduce / {schedule}" for chain in lossy for schedule in MERGED]
     prices = {text: float(pricer.price(text).seconds) for text in asked}
@@ -86,8 +86,8 @@ def judged(model: str, chip: str, workers: int, rate: int, chance: random.Random
     found = Verdict(model, chip, workers, rate, best, caps[cap] / prices[best], over_32_bits=plain / prices[best])
     if found.gain < PAYS and chance.random() > SAMPLE:
         return found
-    ours = run(setting, best)
-    theirs = min(run(setting, ddp16(cap), whole_buckets=True) for cap in CAPS)
+    ours = run(deployment, best)
+    theirs = min(run(deployment, ddp16(cap), whole_buckets=True) for cap in CAPS)
     return replace(found, engine_gain=theirs / ours)
 
 
@@ -95,15 +95,17 @@ def ddp16(cap: int) -> str:
     return f"bsp / cast_fp16 / allreduce / wfbp({cap * MIB // SHRINK}, first_bytes={MIB // SHRINK})"
 
 
-def run(setting: Setting, strategy: str, whole_buckets: bool = False) -> float:
+def run(deployment: Deployment, strategy: str, whole_buckets: bool = False) -> float:
     """A step of the virtual engine, shrunken; `whole_buckets`: casts take no time by the tensor, as DDP's do."""
     text = strategy if whole_buckets else shrunken(strategy)
-    tensors = [TensorSpec(s.name, shrink(s.shape), s.dtype) for s in setting.tensors]
-    factor = sum(s.numel for s in setting.tensors) / sum(s.numel for s in tensors)
-    codecs = tuple(scaled(c, factor, 0.0 if whole_buckets else 1.0) for c in setting.codecs)
-    levels = tuple(replace(level, bits_per_second=level.bits_per_second / factor) for level in setting.network.levels)
-    network: Network = replace(setting.network, levels=levels)
-    compute = replace(Compute.from_profile(setting.profile), codecs=codecs)
+    tensors = [TensorSpec(s.name, shrink(s.shape), s.dtype) for s in deployment.tensors]
+    factor = sum(s.numel for s in deployment.tensors) / sum(s.numel for s in tensors)
+    codecs = tuple(scaled(c, factor, 0.0 if whole_buckets else 1.0) for c in deployment.codecs)
+    levels = tuple(
+        replace(level, bits_per_second=level.bits_per_second / factor) for level in deployment.network.levels
+    )
+    network: Network = replace(deployment.network, levels=levels)
+    compute = replace(Compute.from_profile(deployment.profile), codecs=codecs)
     return float(price(text, tensors, network, compute, steps=2).step_seconds[-1])
 
 
@@ -149,8 +151,8 @@ def study() -> None:
             for workers in (8, 16, 32, 64, 96):
                 network = links_of("10gbit", workers, kind).network
                 near = {name: replace(known[like], words=name) for name, like in _like(known).items()}
-                setting = Setting(profile, network, workers, codecs=tuple((known | near).values()))
-                pricer = Pricer(setting)
+                deployment = Deployment(profile, network, workers, codecs=tuple((known | near).values()))
+                pricer = Pricer(deployment)
                 plain = min(float(pricer.ddp("none", cap * MIB).seconds) for cap in CAPS)
                 for method in methods:
                     best = min(float(pricer.price(f"bsp / {method} / allreduce / {s}").seconds) for s in MERGED)

@@ -96,7 +96,7 @@ def train(model: str, seconds: float, dilation: float, variant: str, steps: int,
         running, optimizer = laconic.distribute(net, optimizer, f"bsp / allreduce / {variant}")
     else:
         running = DistributedDataParallel(net, bucket_cap_mb=float(variant.split()[1]), gradient_as_bucket_view=True)
-    measures = ours and optimizer.session.sections[0].tiers[0].schedule.measures
+    measures = ours and optimizer.session.partitions[0].tiers[0].schedule.measures
     warm = WATCHED + 1 if measures else 2
     ends = []
     for _ in range(warm + steps):
@@ -115,11 +115,11 @@ def work(todo: dict[str, Any]) -> None:
 
     import torch.distributed as dist
 
-    from laconic.profile.links import Links
+    from laconic.profile.links import LinkTrials
     from laconic.real.connect import connect
 
     world = connect().world
-    links = Links(world, 4.0 * max(sum(n for _, n in shapes(model)) for model in MODELS))
+    links = LinkTrials(world, 4.0 * max(sum(n for _, n in shapes(model)) for model in MODELS))
     for _ in range(LINK_ROUNDS):
         links.round()
     tell(links=asdict(links.result(BITS_PER_SECOND, 0.0)))

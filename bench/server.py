@@ -29,15 +29,15 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
-from laconic.launch.net import Place, shaped
-from laconic.rpc.authentication import Seal, session_of
+from laconic.launch.net import Namespace, shaped
+from laconic.rpc.authentication import MessageSeal, session_of
 from laconic.rpc.directory import FileDirectory
-from laconic.rpc.endpoint import Post
+from laconic.rpc.endpoint import Endpoint
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import Limits, decode_answer, decode_envelope, encode
 from laconic.rpc.keys import Keys
 from laconic.rpc.sockets import hand_over
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 WORKERS, PARAMETERS = 4, 25_000_000
 LINK_BITS_PER_SECOND = 5e8
@@ -56,7 +56,7 @@ def post_of(todo: dict[str, Any], rank: int) -> Any:
     folder = Path(todo["folder"])
     directory = FileDirectory(folder / "directory")
     snapshots = folder / "snapshots"
-    return Post(Keys.read(folder / "keys"), directory, rank, 0, None, HEARTBEAT_SECONDS, todo["host"], snapshots)
+    return Endpoint(Keys.read(folder / "keys"), directory, rank, 0, None, HEARTBEAT_SECONDS, todo["host"], snapshots)
 
 
 def serve(todo: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ def serve(todo: dict[str, Any]) -> None:
     specs = [TensorSpec("weight", (count,), torch.float32, "matrix")]
     store = Store([Range(0, 0, count, 0)], specs, [parameter], torch.optim.SGD([parameter], lr=1e-3), WORKERS)
     shard = Shard(store, ASP(), Identity(), lambda rank, name, step: Meeting(rank, 1, step, name, 0), "bench")
-    post = post_of(todo, -1 - todo["index"])
-    post.host(f"shard/{todo['index']}", shard)
+    endpoint = post_of(todo, -1 - todo["index"])
+    endpoint.host(f"shard/{todo['index']}", shard)
     print("ready", flush=True)
     sys.stdin.readline()
 
@@ -89,15 +89,17 @@ def serve_bare(todo: dict[str, Any]) -> None:
     port = socket.bind_to_random_port(f"tcp://{todo['host']}")
     (Path(todo["folder"]) / f"bare-{todo['index']}").write_text(f"tcp://{todo['host']}:{port}")
     values = (torch.zeros(sizes(todo["servers"])[todo["index"]]),)
-    seals = {name: Seal.of_server(name, key) for name, key in map(bare_session, range(WORKERS))}
+    seals = {name: MessageSeal.of_server(name, key) for name, key in map(bare_session, range(WORKERS))}
     print("ready", flush=True)
     while True:
         sender, *parts = socket.recv_multipart(copy=False)
         frames = [part.buffer for part in parts]
         seal = seals[session_of(frames)]
         address, said = decode_envelope(seal.open(frames), Limits())
-        letter = Letter("receipt", {"clock": 1}) if said.writes else Letter("values", {"version": 1}, values)
-        answer = Answer(said.sender, said.life, said.number, said.writes, 1, 0, 0, letter)
+        message = (
+            ActorMessage("receipt", {"clock": 1}) if said.writes else ActorMessage("values", {"version": 1}, values)
+        )
+        answer = Answer(said.sender, said.life, said.number, said.writes, 1, 0, 0, message)
         hand_over(socket, [sender.bytes, *seal.close(encode(address, answer))])
 
 
@@ -122,19 +124,21 @@ def work(todo: dict[str, Any]) -> None:
 
 
 def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
-    post = post_of(todo, rank)
+    endpoint = post_of(todo, rank)
     shards = [(f"shard/{k}", gradient) for k, gradient in enumerate(gradients)]
     for address, _ in shards:
-        post.call(address, Letter("join", {"digest": "bench"}), writes=True).wait()
+        endpoint.call(address, ActorMessage("join", {"digest": "bench"}), writes=True).wait()
     for address, gradient in shards if rank == 0 else ():
-        post.call(address, Letter("plant", {}, (gradient,)), writes=True).wait()
+        endpoint.call(address, ActorMessage("plant", {}, (gradient,)), writes=True).wait()
 
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
                 said = [
-                    post.call(
-                        address, Letter(part, {"version": 0}, (gradient,) if part == "push" else ()), part == "push"
+                    endpoint.call(
+                        address,
+                        ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ()),
+                        part == "push",
                     )
                     for address, gradient in shards
                 ]
@@ -150,14 +154,14 @@ def through_sockets(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -
     for k, gradient in enumerate(gradients):
         socket = context.socket(zmq.DEALER)
         socket.connect((Path(todo["folder"]) / f"bare-{k}").read_text())
-        lines.append((f"shard/{k}", gradient, socket, Seal.of_worker(*bare_session(rank))))
+        lines.append((f"shard/{k}", gradient, socket, MessageSeal.of_worker(*bare_session(rank))))
 
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
                 for address, gradient, socket, seal in lines:
-                    letter = Letter(part, {"version": 0}, (gradient,) if part == "push" else ())
-                    said = Envelope(rank, 0, 1, part == "push", 0, 0, letter)
+                    message = ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ())
+                    said = Envelope(rank, 0, 1, part == "push", 0, 0, message)
                     hand_over(socket, seal.close(encode(address, said)))
                 for _, _, socket, seal in lines:
                     frames = [frame.buffer for frame in socket.recv_multipart(copy=False)]
@@ -172,10 +176,10 @@ ROLES = {"server": serve, "bare": serve_bare, "worker": work}
 # ---------------------------------------------------------------------------------------------- the parent
 
 
-class Crew:
+class ProcessManager:
     """Servers and workers as processes, in their places if there are any."""
 
-    def __init__(self, stack: ExitStack, servers: int, bare: bool, places: Sequence[Place] | None = None) -> None:
+    def __init__(self, stack: ExitStack, servers: int, bare: bool, places: Sequence[Namespace] | None = None) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-bench-")))
         Keys.make().write(folder / "keys")
         self._processes: list[subprocess.Popen[str]] = []
@@ -199,7 +203,7 @@ class Crew:
         times = [json.loads(line) for line in self._answers(self._workers)]
         return float(max(end for _, end in times) - min(begin for begin, _ in times))
 
-    def _start(self, todo: dict[str, Any], home: Place | None) -> None:
+    def _start(self, todo: dict[str, Any], home: Namespace | None) -> None:
         todo["host"] = "127.0.0.1" if home is None else home.address
         command = [sys.executable, __file__, "--as", json.dumps(todo)]
         self._processes.append(
@@ -232,7 +236,7 @@ def loopback(console: Console, blocks: int, rounds: int) -> bool:
     fine = True
     for servers in (1, 2):
         with ExitStack() as stack:
-            crew = Crew(stack, servers, bare=True)
+            crew = ProcessManager(stack, servers, bare=True)
             for way in ("bare", "laconic"):
                 crew.block(way, 1, ["push", "pull"])
             moved = WORKERS * rounds * 2 * 4 * PARAMETERS / 1e9
@@ -255,7 +259,7 @@ def links(console: Console, blocks: int) -> bool:
     fine = True
     with ExitStack() as stack:
         net = stack.enter_context(shaped(WORKERS + servers, LINK_BITS_PER_SECOND, 0.0))
-        crew = Crew(stack, servers, bare=False, places=net.places)
+        crew = ProcessManager(stack, servers, bare=False, places=net.places)
         for part in ("push", "pull"):
             crew.block("laconic", 1, [part])
             rates = [8 * 4 * PARAMETERS / crew.block("laconic", 1, [part]) for _ in range(blocks)]

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.launch.net import Place
+from laconic.launch.net import Namespace
 
 STORE_PORT = 29500
 """Where workers of a shaped network meet: each network has its own ports, so one number will do."""
 
 
-def environment(rank: int, size: int, store: tuple[str, int], home: Place | None) -> dict[str, str]:
+def environment(rank: int, size: int, store: tuple[str, int], home: Namespace | None) -> dict[str, str]:
     """What a launcher would tell this worker; without a home it lives on the loopback."""
     return {
         **os.environ,
@@ -36,16 +36,16 @@ def start(
     rank: int,
     size: int,
     store: tuple[str, int],
-    home: Place | None,
+    home: Namespace | None,
     logs: Path,
-    letter: Mapping[str, str] | None = None,
+    message: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """One worker: `script --as-worker todo` (as JSON), with a launcher's letter in its environment if there is one."""
     command = [sys.executable, script, "--as-worker", json.dumps(todo)]
     with (logs / str(rank)).open("wb") as log:
         return subprocess.Popen(
             command if home is None else home.command(command),
-            env=environment(rank, size, store, home) | dict(letter or {}),
+            env=environment(rank, size, store, home) | dict(message or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if rank == 0 else log,
             stderr=log,

@@ -20,9 +20,13 @@ if not torch.cuda.is_available():
 
 ALONE = (
     "real",
-    "compare",
-    "net",
-    "post",
+    "experiments",
+    "launch",
+    "liveness",
+    "rpc",
+    "runtime",
+    "cli",
+    "network/test_interfaces",
     "profile",
     "test_",
     "sync/test_hogwild",

@@ -472,9 +472,9 @@ def test_spaces_between_tokens_are_free(strategy: Strategy, random: Random) -> N
     assert parse(spread) == parse(tight) == strategy
 
 
-pieces = '/ + ( ) [ ] { } , : @ < > = == >= " \\ - . % bsp local topk ef none qsparse hier tiresias'
-pieces += " until step then loss else matrix numel inf 1 0.5 1e400 2MiB é 999999999999999999999999"
-jumbles = st.lists(st.sampled_from([*pieces.split(), "\n"]), max_size=20)
+messages = '/ + ( ) [ ] { } , : @ < > = == >= " \\ - . % bsp local topk ef none qsparse hier tiresias'
+messages += " until step then loss else matrix numel inf 1 0.5 1e400 2MiB é 999999999999999999999999"
+jumbles = st.lists(st.sampled_from([*messages.split(), "\n"]), max_size=20)
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic import registry
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, Sync
+from laconic.sync.base import Sync, SyncContext
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
@@ -76,7 +76,7 @@ def register() -> None:
         late: ClassVar[bool] = True
         replicas_differ: ClassVar[bool] = True
 
-        def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+        def after_step(self, section: SyncContext, state: State) -> Generator[Any, Any, State]:
             if (section.step + 1) % self.period == 0:
                 means = yield from section.average([p.detach().clone() for p in section.parameters])
                 with torch.no_grad():

@@ -16,7 +16,16 @@ from laconic import registry
 from laconic.errors import StrategyError
 from laconic.knobs import Technique
 from laconic.language.grammar import DEEPEST, Shapes, parse
-from laconic.language.predicates import Condition, Else, Glob, MetricCondition, Role, Selector, Shape, StepCondition
+from laconic.language.predicates import (
+    Condition,
+    Else,
+    Glob,
+    MetricCondition,
+    ParameterSelector,
+    Role,
+    Shape,
+    StepCondition,
+)
 from laconic.language.word import Word
 from laconic.literals import NAME, shown
 from laconic.registry import AXES
@@ -27,9 +36,9 @@ __all__ = [
     "Glob",
     "Map",
     "MetricCondition",
+    "ParameterSelector",
     "Phases",
     "Role",
-    "Selector",
     "Sentence",
     "Shape",
     "StepCondition",
@@ -324,7 +333,7 @@ class Tiers(Strategy):
 class Map(Strategy):
     """A strategy by role, shape or name of the parameters; the first rule that matches counts."""
 
-    rules: tuple[tuple[Selector, Strategy], ...]
+    rules: tuple[tuple[ParameterSelector, Strategy], ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(map(tuple, self.rules)))

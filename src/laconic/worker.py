@@ -10,7 +10,7 @@ Two layers of conversation, both data:
 - An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
   an autograd hook.
 
-Beside groups there are *letters*: anybody may write to a `Machine` (a parameter server's shard, a neighbour's mailbox)
+Beside groups there are *letters*: anybody may write to a `Actor` (a parameter server's shard, a neighbour's mailbox)
 that somebody hosts, and wait for its answer, without anybody else taking part.
 """
 
@@ -184,7 +184,7 @@ Field = int | float | str | bool | None | list[int] | list[float] | list[str]
 
 
 @dataclass(frozen=True, eq=False)
-class Letter:
+class ActorMessage:
     """What a worker says to a server, or a server answers: a kind, small typed fields, tensors as they travel.
 
     Tensors are what a compressor promised; what is beside them is control.
@@ -211,21 +211,21 @@ def whole(fields: Mapping[str, Field], name: str, default: int | None = None) ->
     return value
 
 
-class Machine(Protocol):
+class Actor(Protocol):
     """What answers letters, wherever it runs: it reacts, and neither waits nor looks at a clock.
 
     A *write* is received exactly once, in its sender's order, and answered at once. A *read* changes nothing and is
     asked again after every write until it has an answer: that is how workers wait.
     """
 
-    outgoing: list[tuple[str, Letter]]
+    outgoing: list[tuple[str, ActorMessage]]
     """What it wants to say to machines at other addresses; whoever runs it sends it after each letter received."""
 
-    def write(self, sender: int, letter: Letter) -> Letter | None:
+    def write(self, sender: int, message: ActorMessage) -> ActorMessage | None:
         """Take it in; or None, having changed nothing, where another write must come first."""
         ...
 
-    def read(self, sender: int, letter: Letter) -> Letter | None: ...
+    def read(self, sender: int, message: ActorMessage) -> ActorMessage | None: ...
     def lose(self, sender: int) -> None:
         """This worker is gone, as far as anybody knows; it may come back under the same number."""
         ...
@@ -317,7 +317,7 @@ class Worker(Protocol):
     def ledger(self) -> Ledger: ...
 
     @property
-    def machine_size(self) -> int:
+    def host_size(self) -> int:
         """How many workers share this worker's machine."""
         ...
 
@@ -329,11 +329,11 @@ class Worker(Protocol):
     def clock_seconds(self) -> float: ...
     def group(self, ranks: Sequence[int]) -> Group: ...
 
-    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+    def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
         """See to it that a machine answers at this address; every worker says so, whoever it lives with builds it."""
         ...
 
-    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
+    def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
         """Say something to a machine; the handle's result is the letter that answers. What has a priority waits for its
         turn among its like before it is said."""
         ...

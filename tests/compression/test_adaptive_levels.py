@@ -186,7 +186,7 @@ def test_and_so_do_workers_that_train() -> None:
             torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
             optimizer.step()
             optimizer.zero_grad()
-        memory = optimizer.session.sections[0].tiers[0].memory
+        memory = optimizer.session.partitions[0].tiers[0].memory
         return [state["levels"] for state in memory.values()]
 
     first, *others = laconic.simulate(body, 4).results

@@ -115,7 +115,7 @@ def test_sides_of_tiles() -> None:
 def test_workers_step_alike_with_momenta_of_their_own() -> None:
     def momenta(model: Any, optimizer: Any) -> float:
         assert optimizer.param_groups[0]["momentum"] == 0.0, "it is taken over"
-        memory = optimizer.session.sections[0].tiers[0].memory
+        memory = optimizer.session.partitions[0].tiers[0].memory
         return float(sum(state["momentum"].abs().sum() for state in memory.values()))
 
     make = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from laconic.compression.factors import SufficientFactors, factor_values, served_values
-from laconic.runtime.linear_factors import Factors
+from laconic.runtime.linear_factors import LinearFactors
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import answered, compressor
@@ -60,7 +60,7 @@ def test_the_gradient_is_the_product_of_its_factors(
     """Whatever stands before the features, and over passes that are added up; taken once."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(n, m, bias=bias), nn.Tanh(), nn.Linear(m, 3))
-    factors = Factors(model)
+    factors = LinearFactors(model)
     factors.listen(["0.weight", "2.weight"])
     for _ in range(passes):
         model(torch.randn(*leading, n)).square().mean().backward()
@@ -152,7 +152,7 @@ class Twice(nn.Module):
 
 def test_shared_weights_are_left_alone() -> None:
     model = Twice()
-    factors = Factors(model)
+    factors = LinearFactors(model)
     factors.listen([name for name, _ in model.named_parameters()])
     model(torch.arange(6)).sum().backward()
     assert factors.take("words.weight") is None and factors.take("free.weight") is not None
@@ -161,7 +161,7 @@ def test_shared_weights_are_left_alone() -> None:
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2))
-    factors = Factors(model)
+    factors = LinearFactors(model)
     factors.listen(["0.weight"])
     checkpoint(model, torch.randn(5, 4, requires_grad=True), use_reentrant=reentrant).sum().backward()
     pair = factors.take("0.weight")
@@ -171,7 +171,7 @@ def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> 
 
 def test_nobody_listens_to_copies_or_after_the_end() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6))
-    factors = Factors(model)
+    factors = LinearFactors(model)
     factors.listen(["0.weight"])
     copy.deepcopy(model)(torch.ones(3, 4)).sum().backward()
     pair = factors.take("0.weight")

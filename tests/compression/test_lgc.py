@@ -16,7 +16,7 @@ from laconic.compression.wrapper import inner_of
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.sync.digits import data, sgd, trained
 from tests.virtual.test_equivalence import Net, train_among, two_of
 
@@ -190,7 +190,7 @@ def test_digits_are_learned_through_all_phases() -> None:
     assert after.loss < 0.85 * before.loss
 
 
-def virtually(crew: Crew, strategy: str) -> list[torch.Tensor]:
+def virtually(crew: PoolRank, strategy: str) -> list[torch.Tensor]:
     """In one of the same processes: a convolution's bits may depend on how many threads a process once had."""
     return list(laconic.simulate(lambda: train_among(strategy, None), workers=2).results)
 

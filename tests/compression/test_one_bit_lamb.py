@@ -85,7 +85,7 @@ def test_factors_stay_within_bounds_and_near_their_last_values(make: Any, bounds
 
     def look(run: Run, step: int) -> None:
         if laconic.rank() == 0 and step > 5:
-            factors.append(run.optimizer.session.sections[0].tiers[0].sync_state["factors"].clone())
+            factors.append(run.optimizer.session.partitions[0].tiers[0].sync_state["factors"].clone())
 
     words = f"frozen_lamb(lowest={bounds[0]}, highest={bounds[1]})"
     sentence = STAGES.format(5).replace("frozen_lamb", words)

@@ -55,9 +55,9 @@ def test_bytes_of_servers_are_their_formula(workers: int, servers: int) -> None:
     sentence = f"bsp / sufficient_factors(batch=1000, servers={servers}) / ps(shards={servers})"
 
     def crossing(steps: int) -> int:
-        posts = layer(sentence, workers, m, n, 2, steps).posts
-        assert posts is not None
-        return sum(trip.nbytes for trip in posts.trips if (trip.source == 0) != (trip.to == 0))
+        rpc = layer(sentence, workers, m, n, 2, steps).rpc
+        assert rpc is not None
+        return sum(trip.nbytes for trip in rpc.deliveries if (trip.source == 0) != (trip.to == 0))
 
     flags = 2 * 4 * (workers - 1)  # one of each other worker to the first shard, and the answer
     assert crossing(3) - crossing(2) == 4 * served_values(m, n, workers, servers) + flags

@@ -62,7 +62,7 @@ CODEC = "flat+masked(0.1)+topk(0.2, index=bitmap)+strided_bits(4, 128)+two_hop(m
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_the_common_model_is_common_and_bytes_are_the_formulas(overlap: str) -> None:
     def common(model: Any, optimizer: Any) -> None:
-        seen.append([v.clone() for k, v in sorted(optimizer.session.sections[0].tiers[0].sync_state.items())])
+        seen.append([v.clone() for k, v in sorted(optimizer.session.partitions[0].tiers[0].sync_state.items())])
 
     seen: list[Any] = []
     workers = 2

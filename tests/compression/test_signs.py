@@ -238,7 +238,7 @@ def test_parameters_less_the_memory_are_plain_sgds(workers: int) -> None:
             optimizer.step()
             optimizer.zero_grad()
             plain += rate * gradient
-        error = optimizer.session.sections[0].tiers[0].memory["weight"]["error"]
+        error = optimizer.session.partitions[0].tiers[0].memory["weight"]["error"]
         return model.weight.detach().clone() - 1, error, plain
 
     results = laconic.simulate(body, workers).results
@@ -296,5 +296,5 @@ def test_a_wrapped_identity_follows_bsp_to_the_bit() -> None:
         wrapped, plain = simulated("bsp / everything+ef", 30), simulated("bsp", 30)
     for one, other in zip(wrapped, plain, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.path, other.path, strict=True))
-        memory = one.optimizer.session.sections[0].tiers[0].memory
+        memory = one.optimizer.session.partitions[0].tiers[0].memory
         assert len(memory) == 3 and all(not state["error"].any() for state in memory.values())

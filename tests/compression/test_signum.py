@@ -104,7 +104,7 @@ def test_the_momentum_is_the_optimizers_and_is_given_back(own: float, expected: 
         model, optimizer = laconic.distribute(model, user, "signum")
         model(torch.ones(1, 8)).sum().backward()
         optimizer.step()
-        (state,) = optimizer.session.sections[0].tiers[0].memory.values()
+        (state,) = optimizer.session.partitions[0].tiers[0].memory.values()
         during = user.param_groups[0]["momentum"]
         laconic.undistribute(model, optimizer)
         return float(state["momentum"].mean()), during, user.param_groups[0]["momentum"]

@@ -17,7 +17,7 @@ from laconic.architecture.allreduce import AllReduce
 from laconic.compression.sparse import GlobalTopK, MSTopK, RandK, ScaleCom, TopK, largest
 from laconic.network.levels import Network
 from laconic.real.connect import connect
-from laconic.runtime.in_flight import Departed, confer, drive
+from laconic.runtime.in_flight import InFlight, complete, run_exchanges
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
@@ -281,7 +281,7 @@ def test_parameters_less_memory_follow_sgd_on_the_same_gradients() -> None:
         nn.init.zeros_(model.weight)  # type: ignore[arg-type]
         optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rates[0])
         model, optimizer = laconic.distribute(model, optimizer, "mem_sgd")
-        memory = optimizer.session.sections[0].tiers[0].memory  # type: ignore[attr-defined]
+        memory = optimizer.session.partitions[0].tiers[0].memory  # type: ignore[attr-defined]
         points, kept = [], []
         for step, rate in enumerate(rates):
             optimizer.param_groups[0]["lr"] = rate
@@ -406,7 +406,7 @@ def critical_bytes(text: str, workers: int, numel: int) -> float:
         x = normal(worker.rank, numel)
         before = worker.clock_seconds()
         exchange = made.exchange(x, made.init(spec_of(x)), Meeting(worker.rank, worker.size, 0, "x"))
-        drive([Departed(confer([exchange], lambda request: AllReduce().carry(request, worker.world)))])
+        complete([InFlight(run_exchanges([exchange], lambda request: AllReduce().carry(request, worker.world)))])
         return worker.clock_seconds() - before
 
     return max(laconic.simulate(body, workers, Network.flat(workers, 8.0)).results)

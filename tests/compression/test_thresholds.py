@@ -157,7 +157,7 @@ def remembered(strategy: str, steps: int) -> tuple[float, float, int]:
         squares = []
 
         def look(optimizer: Any, step: int) -> None:
-            memory = optimizer.session.sections[0].tiers[0].memory
+            memory = optimizer.session.partitions[0].tiers[0].memory
             squares.append(sum(float(state["error"].double().square().sum()) for state in memory.values()))
 
         run = digits.train(strategy, steps, 16, digits.sgd(0.3), build=Standardised, before_step=look)

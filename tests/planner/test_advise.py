@@ -9,7 +9,7 @@ from laconic.network.levels import Level, Network
 from laconic.planner.advise import Wishes, advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.planner.price import Pricer
 from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
@@ -19,8 +19,8 @@ SLOW, FAST = 1e7, 1e12
 
 
 def advised(rate: float, wishes: Wishes | None = None, workers: int = 4, **more: object) -> Advice:
-    setting = Setting(PROFILE, Network.flat(workers, rate, 1e-4 if rate == SLOW else 0.0), workers)
-    return advise(setting, "a model", "a network", wishes, **more)  # type: ignore[arg-type]
+    deployment = Deployment(PROFILE, Network.flat(workers, rate, 1e-4 if rate == SLOW else 0.0), workers)
+    return advise(deployment, "a model", "a network", wishes, **more)  # type: ignore[arg-type]
 
 
 def test_on_a_fast_network_there_is_nothing_to_do() -> None:
@@ -100,14 +100,14 @@ def test_layers_leave_after_they_are_ready_and_arrive_after_they_left() -> None:
 
 
 def test_every_candidate_is_a_strategy_that_can_be_priced() -> None:
-    for setting in (
-        Setting(PROFILE, Network.flat(4, 1e9), 4),
-        Setting(PROFILE, Network.flat(6, 1e9), 4, (1.0, 3.0), servers=2),
-        Setting(PROFILE, Network(4, (Level(1, 1e9), Level(2, 1e8))), 4),
+    for deployment in (
+        Deployment(PROFILE, Network.flat(4, 1e9), 4),
+        Deployment(PROFILE, Network.flat(6, 1e9), 4, (1.0, 3.0), servers=2),
+        Deployment(PROFILE, Network(4, (Level(1, 1e9), Level(2, 1e8))), 4),
     ):
-        found = list(candidates(setting))
+        found = list(candidates(deployment))
         assert len(found) > 300
-        pricer = Pricer(setting)
+        pricer = Pricer(deployment)
         assert all(pricer.price(strategy).seconds >= PROFILE.model.seconds * 0.999 for strategy in found)
         assert all(Strategy.parse(str(strategy)) == strategy for strategy in found[:20])
     assert "none" in chains()

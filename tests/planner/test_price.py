@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import laconic
 from laconic.cost.closed_form import Traffic, iterate
-from laconic.cost.collectives import Carriage
+from laconic.cost.collectives import TransferTimes
 from laconic.network.levels import Level, Network
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.planner.price import Pricer
 from laconic.planner.values import PlanError
 from laconic.profile.emulate import emulated
@@ -78,14 +78,14 @@ def virtual_seconds(profile: Profile, strategy: str, network: Network, workers: 
 )
 def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, tolerance: float, rate: float) -> None:
     network = Network.flat(4, rate, 1e-4)
-    found = Pricer(Setting(PROFILE, network, 4)).price(strategy)
+    found = Pricer(Deployment(PROFILE, network, 4)).price(strategy)
     assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, period), rel=tolerance)
 
 
 def test_encoding_and_decoding_are_in_the_price() -> None:
     codec = CodecTimes("topk+error_feedback", 1e-3, 2e-7, 5e-4, 1e-7)
     profile, network = replace(PROFILE, codecs=(codec,)), Network.flat(4, 1e9, 1e-4)
-    found = Pricer(Setting(profile, network, 4)).price("bsp / topk(0.01)+ef")
+    found = Pricer(Deployment(profile, network, 4)).price("bsp / topk(0.01)+ef")
     elements = sum(tensor.numel for tensor in profile.model.tensors)
     count = len(profile.model.tensors)
     assert found.coding_seconds == pytest.approx(1.5e-3 * count + 3e-7 * elements)
@@ -94,7 +94,7 @@ def test_encoding_and_decoding_are_in_the_price() -> None:
 
 def test_bytes_are_what_the_ledger_counts() -> None:
     for strategy in ("bsp", "bsp / cast_bf16", "bsp / topk(0.01)+ef", "bsp / scaled_sign+ef"):
-        found = Pricer(Setting(PROFILE, Network.flat(4, 1e9), 4)).price(strategy)
+        found = Pricer(Deployment(PROFILE, Network.flat(4, 1e9), 4)).price(strategy)
 
         def train(strategy: str = strategy) -> float:
             model = emulated(PROFILE, 0.0)
@@ -111,27 +111,29 @@ def test_bytes_are_what_the_ledger_counts() -> None:
 
 def test_a_slow_worker_holds_up_everybody() -> None:
     network = Network.flat(4, 1e9, 1e-4)
-    alike, unequal = (Pricer(Setting(PROFILE, network, 4, s)).price("bsp") for s in ((1.0,), (1.0, 1.0, 1.0, 3.0)))
+    alike, unequal = (Pricer(Deployment(PROFILE, network, 4, s)).price("bsp") for s in ((1.0,), (1.0, 1.0, 1.0, 3.0)))
     assert unequal.seconds > 2.5 * alike.seconds
 
 
 def test_whoever_does_not_wait_is_held_up_by_nobody() -> None:
     """One of four is nine times slower: synchronous workers all wait for it, bounded ones in the long run too."""
-    setting = Setting(PROFILE, Network.flat(4, 1e12), 4, (1.0, 1.0, 1.0, 9.0))
-    asp, ssp, bsp = (Pricer(setting).price(s).seconds for s in ("asp / none / ps(4)", "ssp(3) / none / ps(4)", "bsp"))
+    deployment = Deployment(PROFILE, Network.flat(4, 1e12), 4, (1.0, 1.0, 1.0, 9.0))
+    asp, ssp, bsp = (
+        Pricer(deployment).price(s).seconds for s in ("asp / none / ps(4)", "ssp(3) / none / ps(4)", "bsp")
+    )
     alone = PROFILE.model.seconds
     assert asp == pytest.approx(alone * 4 / (3 + 1 / 9), rel=0.01)
     assert ssp == pytest.approx(9 * alone, rel=0.01)
     assert bsp == pytest.approx(9 * alone, rel=0.01)
-    full = Pricer(Setting(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps").seconds
-    spread = Pricer(Setting(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps(4)").seconds
+    full = Pricer(Deployment(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps").seconds
+    spread = Pricer(Deployment(PROFILE, Network.flat(4, 1e6), 4)).price("asp / none / ps(4)").seconds
     assert full > 2 * spread, "one server's link is full"
 
 
 def test_tiers_cross_the_slow_level_as_often_as_they_say() -> None:
     """Two sites of four: within each in every step, between them every eighth."""
     network = Network(8, (Level(1, 1e10, 1e-5), Level(4, 1e8, 25e-3)))
-    pricer = Pricer(Setting(PROFILE, network, 8))
+    pricer = Pricer(Deployment(PROFILE, network, 8))
     flat, seldom = (pricer.price(s) for s in ("bsp", "[bsp]@node > [local(8)]@site"))
     every = pricer.price("[bsp]@node > [bsp]@site")
     assert seldom.seconds < every.seconds
@@ -140,14 +142,14 @@ def test_tiers_cross_the_slow_level_as_often_as_they_say() -> None:
 
 
 def test_what_has_no_closed_form_is_refused() -> None:
-    pricer = Pricer(Setting(PROFILE, Network.flat(4, 1e9), 4))
+    pricer = Pricer(Deployment(PROFILE, Network.flat(4, 1e9), 4))
     for strategy in ("dpsgd / none / gossip / ring", "bsp until step 5, then local(8)", "[bsp]@node > [bsp]@site"):
         with pytest.raises(PlanError, match="--engine virtual"):
             pricer.price(strategy)
 
 
 def test_one_worker_says_nothing() -> None:
-    found = Pricer(Setting(PROFILE, Network.flat(1, 1e6), 1)).price("bsp")
+    found = Pricer(Deployment(PROFILE, Network.flat(1, 1e6), 1)).price("bsp")
     assert found.seconds == pytest.approx(PROFILE.model.seconds)
     assert found.sent_bytes == 0
 
@@ -161,19 +163,21 @@ def test_one_worker_says_nothing() -> None:
 def test_a_step_is_never_shorter_than_its_parts(ready: list[float], seconds: list[float], pace: float) -> None:
     alone = np.array(seconds[: len(ready)])
     nothing = np.zeros(len(ready))
-    traffic = Traffic(np.array(ready), nothing, nothing, [Carriage(alone, alone, pace)])
+    traffic = Traffic(np.array(ready), nothing, nothing, [TransferTimes(alone, alone, pace)])
     found = iterate(1.0, np.array([0.5]), 0.1, traffic)
     assert found.seconds >= 1.6 - 1e-9
     assert found.seconds >= alone.sum() + ready[0] - 1e-9
     assert (found.arrives >= found.leaves + alone - 1e-9).all()
-    later = iterate(1.0, np.array([0.5]), 0.1, replace(traffic, rounds=[Carriage(2 * alone, 2 * alone, pace)]))
+    later = iterate(1.0, np.array([0.5]), 0.1, replace(traffic, rounds=[TransferTimes(2 * alone, 2 * alone, pace)]))
     assert later.seconds >= found.seconds - 1e-9
 
 
 def test_a_slower_pace_beside_computing_hides_less() -> None:
     one = np.array([0.4])
     times = [
-        iterate(1.0, np.array([0.0]), 0.0, Traffic(np.zeros(1), 0 * one, 0 * one, [Carriage(one, one, pace)])).seconds
+        iterate(
+            1.0, np.array([0.0]), 0.0, Traffic(np.zeros(1), 0 * one, 0 * one, [TransferTimes(one, one, pace)])
+        ).seconds
         for pace in (1.0, 0.4, 0.1)
     ]
     assert times == pytest.approx([1.0, 1.0, 1.3])

@@ -7,7 +7,7 @@ import torch
 import laconic
 from laconic.profile.emulate import Pacer, emulated
 from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 
 
 def profile() -> Profile:
@@ -68,7 +68,7 @@ def test_no_dilation_no_wait() -> None:
     assert clock.slept == []
 
 
-def train(crew: Crew | None = None) -> torch.Tensor:
+def train(crew: PoolRank | None = None) -> torch.Tensor:
     options = {} if crew is None else {"process_group": crew.process_group}
     model: torch.nn.Module = emulated(profile(), 0.0)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

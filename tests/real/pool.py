@@ -26,7 +26,7 @@ START_SECONDS = 240  # several times torch and all techniques, on cores that hav
 
 
 @dataclass(frozen=True)
-class Crew:
+class PoolRank:
     """What a test's function knows of the processes it runs on."""
 
     rank: int
@@ -134,6 +134,6 @@ def _work(rank: int, port: int, pipe: Any, stacks: str) -> None:
             return
         try:
             torch.manual_seed(0)
-            pipe.send((True, function(Crew(rank, workers, groups[workers]), *args)))
+            pipe.send((True, function(PoolRank(rank, workers, groups[workers]), *args)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))

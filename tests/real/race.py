@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import laconic
-from tests.real.pool import Crew
+from tests.real.pool import PoolRank
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, int, int], None]
 """(model, optimizer, rank, step): one whole training step, whatever the trap needs."""
@@ -21,7 +21,12 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def by_ddp(
-    crew: Crew, build: Callable[[], nn.Module], step: Step, steps: int = 50, optimizer: Any = sgd, **options: Any
+    crew: PoolRank,
+    build: Callable[[], nn.Module],
+    step: Step,
+    steps: int = 50,
+    optimizer: Any = sgd,
+    **options: Any,
 ) -> dict[str, Tensor]:
     torch.manual_seed(1)
     model = build()
@@ -34,7 +39,7 @@ def by_ddp(
 
 
 def by_laconic(
-    crew: Crew,
+    crew: PoolRank,
     build: Callable[[], nn.Module],
     step: Step,
     steps: int = 50,

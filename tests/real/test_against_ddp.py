@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import by_ddp, by_laconic, difference, sgd
 
 
@@ -345,7 +345,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def race(crew: Crew, case: str, strategy: str, steps: int, double: bool) -> float:
+def race(crew: PoolRank, case: str, strategy: str, steps: int, double: bool) -> float:
     given = CASES[case]
     build, make_step = given.get("build", mlp), given.get("step", plain_step)
     optimizer = given.get("optimizer", sgd)

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 
 import laconic
 from laconic.worker import Kind
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp
 
 
-def versus_one_worker(crew: Crew, strategy: str, gradients_only: bool) -> float:
+def versus_one_worker(crew: PoolRank, strategy: str, gradients_only: bool) -> float:
     """N workers with batch b against one worker with batch N·b on the same samples."""
     torch.manual_seed(7)
     model = mlp()
@@ -49,7 +49,7 @@ def test_gradients_are_those_of_the_whole_batch(pool: Pool) -> None:
     assert max(pool.run(versus_one_worker, "pytorch_ddp", True, workers=4)) <= 1e-6
 
 
-def ring_bytes(crew: Crew) -> tuple[float, int]:
+def ring_bytes(crew: PoolRank) -> tuple[float, int]:
     model = mlp()
     model, optimizer = laconic.distribute(model, sgd(model.parameters()), "bsp_a2a", process_group=crew.process_group)
     ledger = optimizer.session.worker.ledger
@@ -69,7 +69,7 @@ def test_an_all_reduce_sends_a_rings_bytes(pool: Pool, workers: int) -> None:
 # ------------------------------------------------------------------------------------------------ 16-bit floats
 
 
-def half_mean(crew: Crew, value: float, seed: int) -> tuple[float, bool]:
+def half_mean(crew: PoolRank, value: float, seed: int) -> tuple[float, bool]:
     model = torch.nn.Linear(64, 8, bias=False)
     model, _ = laconic.distribute(
         model, torch.optim.SGD(model.parameters(), lr=1.0), "cast_fp16", process_group=crew.process_group

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import laconic
 from tests import toys
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
 
 
-def start(crew: Crew, strategy: str, seed: int = 3) -> Any:
+def start(crew: PoolRank, strategy: str, seed: int = 3) -> Any:
     toys.register()
     torch.manual_seed(seed)
     model = mlp()
@@ -38,7 +38,7 @@ def noisy_step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
     optimizer.zero_grad()
 
 
-def interrupted(crew: Crew, strategy: str, folder: str) -> bool:
+def interrupted(crew: PoolRank, strategy: str, folder: str) -> bool:
     def seeded() -> None:
         torch.manual_seed(crew.rank)
         np.random.seed(crew.rank)
@@ -71,7 +71,7 @@ def test_a_resumed_run_is_the_undisturbed_one(pool: Pool, tmp_path: Path, strate
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000000006-0"]
 
 
-def memories(crew: Crew, folder: str, save: bool) -> tuple[torch.Tensor, int]:
+def memories(crew: PoolRank, folder: str, save: bool) -> tuple[torch.Tensor, int]:
     model, optimizer = start(crew, "toy_topk(0.1)+ef")
     if save:
         for step in range(4):
@@ -79,7 +79,7 @@ def memories(crew: Crew, folder: str, save: bool) -> tuple[torch.Tensor, int]:
         laconic.checkpoint(folder, model, optimizer)
     else:
         laconic.resume(folder, model, optimizer)
-    (tier,) = optimizer.session.sections[0].tiers
+    (tier,) = optimizer.session.partitions[0].tiers
     total = torch.cat([tier.memory[name]["error"].flatten() for name in sorted(tier.memory)])
     torch.distributed.all_reduce(total, group=crew.process_group)
     return total, optimizer.session.steps
@@ -95,11 +95,11 @@ def test_the_sum_of_memories_survives_a_change_of_workers(pool: Pool, tmp_path: 
     assert saved[0].abs().sum() > 0
 
 
-def nothing_yet(crew: Crew, folder: str) -> dict[str, Any]:
+def nothing_yet(crew: PoolRank, folder: str) -> dict[str, Any]:
     return laconic.resume(folder, *start(crew, "bsp"))
 
 
-def other_strategy(crew: Crew, folder: str) -> str:
+def other_strategy(crew: PoolRank, folder: str) -> str:
     model, optimizer = start(crew, "bsp")
     laconic.checkpoint(folder, model, optimizer)
     with pytest.raises(laconic.ContractError) as refused:
@@ -126,7 +126,7 @@ class Interrupting:
         raise KeyboardInterrupt
 
 
-def interrupted_write(crew: Crew, folder: str) -> list[str]:
+def interrupted_write(crew: PoolRank, folder: str) -> list[str]:
     model, optimizer = start(crew, "bsp")
     laconic.checkpoint(folder, model, optimizer)
     plain_step(model, optimizer, crew.rank, 0)
@@ -141,7 +141,7 @@ def test_an_interrupted_write_leaves_the_last_checkpoint_whole(pool: Pool, tmp_p
     assert files == ["latest", "step-000000000-0/rank-0.pt", "step-000000000-0/rank-1.pt"]
 
 
-def twice_at_one_step(crew: Crew, folder: str) -> tuple[list[str], dict[str, Any]]:
+def twice_at_one_step(crew: PoolRank, folder: str) -> tuple[list[str], dict[str, Any]]:
     """Other folders are left alone; a second save of a step that fails half-way leaves the first whole."""
     model, optimizer = start(crew, "bsp")
     (Path(folder) / "step-by-step-notes").mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ class Backwards(nn.Module):
         return self.last(torch.tanh(self.first(x)))
 
 
-def resumes_a_map(crew: Crew, folder: str) -> bool:
+def resumes_a_map(crew: PoolRank, folder: str) -> bool:
     toys.register()
 
     def begin() -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.real.launching import SOURCE, processes_with
 
-SCRIPT = Path(__file__).parents[1] / "compare" / "turns.py"
+SCRIPT = Path(__file__).parents[1] / "experiments" / "turns.py"
 BLOCK = 3
 
 

@@ -19,17 +19,17 @@ import laconic
 from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.worker import Kind
 from tests import toys
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 
 
-def distributed(crew: Crew, strategy: str = "bsp", model: nn.Module | None = None, **options: Any) -> Any:
+def distributed(crew: PoolRank, strategy: str = "bsp", model: nn.Module | None = None, **options: Any) -> Any:
     model = mlp() if model is None else model
     return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group, **options)
 
 
-def refusal(crew: Crew, act: Any) -> str:
+def refusal(crew: PoolRank, act: Any) -> str:
     try:
         act()
     except laconic.LaconicError as error:
@@ -40,7 +40,7 @@ def refusal(crew: Crew, act: Any) -> str:
 # ------------------------------------------------------------------------------------------------ what comes back
 
 
-def keeps_the_users_objects(crew: Crew) -> None:
+def keeps_the_users_objects(crew: PoolRank) -> None:
     model = mlp()
     keys = list(model.state_dict())
     base = sgd(model.parameters())
@@ -65,7 +65,7 @@ def keeps_the_users_objects(crew: Crew) -> None:
     assert calls == ["outer", "inner"]
 
 
-def copies_are_plain_modules(crew: Crew) -> None:
+def copies_are_plain_modules(crew: PoolRank) -> None:
     model, optimizer = distributed(crew)
     twin = copy.deepcopy(model)
     with twin.no_sync():
@@ -81,7 +81,7 @@ def copies_are_plain_modules(crew: Crew) -> None:
     plain_step(model, optimizer, crew.rank, 0)
 
 
-def undoes_itself(crew: Crew) -> None:
+def undoes_itself(crew: PoolRank) -> None:
     model, optimizer = distributed(crew)
     plain_step(model, optimizer, crew.rank, 0)
     model, base = laconic.undistribute(model, optimizer)
@@ -94,7 +94,7 @@ def undoes_itself(crew: Crew) -> None:
     plain_step(again, second, crew.rank, 2)
 
 
-def two_models_do_not_meet(crew: Crew) -> list[float]:
+def two_models_do_not_meet(crew: PoolRank) -> list[float]:
     """A second model in the process, trained in turns (a GAN): as if each were alone."""
 
     def train(together: bool) -> list[torch.Tensor]:
@@ -108,7 +108,7 @@ def two_models_do_not_meet(crew: Crew) -> list[float]:
     return [float((a - b).abs().max()) for a, b in zip(train(True), train(False), strict=True)]
 
 
-def through_a_frozen_partner(crew: Crew) -> None:
+def through_a_frozen_partner(crew: PoolRank) -> None:
     """Gradients that flow through one distributed model into another, as a GAN's generator step does."""
     g, g_opt = distributed(crew, "bsp", nn.Linear(12, 12))
     d, d_opt = distributed(crew, "bsp", nn.Linear(12, 1))
@@ -121,17 +121,17 @@ def through_a_frozen_partner(crew: Crew) -> None:
     assert_equal_everywhere(crew, g.weight)
 
 
-def gathered(crew: Crew, tensor: torch.Tensor) -> list[torch.Tensor]:
+def gathered(crew: PoolRank, tensor: torch.Tensor) -> list[torch.Tensor]:
     rows = [torch.empty_like(tensor) for _ in range(crew.size)]
     torch.distributed.all_gather(rows, tensor.detach().contiguous(), group=crew.process_group)
     return rows
 
 
-def assert_equal_everywhere(crew: Crew, tensor: torch.Tensor) -> None:
+def assert_equal_everywhere(crew: PoolRank, tensor: torch.Tensor) -> None:
     assert len({tuple(row.flatten().tolist()) for row in gathered(crew, tensor)}) == 1
 
 
-def averages_are_there_after_backward(crew: Crew) -> None:
+def averages_are_there_after_backward(crew: PoolRank) -> None:
     model, _ = distributed(crew)
     twin = copy.deepcopy(model)
     x, y = batch(crew.rank, 0)
@@ -148,7 +148,7 @@ def averages_are_there_after_backward(crew: Crew) -> None:
     assert all(p.grad.stride() == p.stride() for p in model.parameters())
 
 
-def autograd_grad_says_nothing(crew: Crew) -> None:
+def autograd_grad_says_nothing(crew: PoolRank) -> None:
     """A gradient penalty's torch.autograd.grad is no training step."""
     model, optimizer = distributed(crew)
     x = batch(crew.rank, 0)[0].requires_grad_()
@@ -158,7 +158,7 @@ def autograd_grad_says_nothing(crew: Crew) -> None:
     plain_step(model, optimizer, crew.rank, 0)
 
 
-def survives_a_backward_that_raises(crew: Crew) -> None:
+def survives_a_backward_that_raises(crew: PoolRank) -> None:
     model, optimizer = distributed(crew, "bsp / wfbp(0)")
     x, y = batch(crew.rank, 0)
     loss = F.cross_entropy(model(x), y)
@@ -181,7 +181,7 @@ class Critic(nn.Module):
         return self.b(self.a(x)) if both else self.a(x)
 
 
-def chained_models_with_unused_parameters(crew: Crew) -> None:
+def chained_models_with_unused_parameters(crew: PoolRank) -> None:
     """Messages that leave early on one rank and late on another, in two models of one backward pass."""
     g, g_opt = distributed(crew, "bsp / wfbp(0)", nn.Linear(12, 12))
     d, d_opt = distributed(crew, "bsp / wfbp(0)", Critic())
@@ -195,7 +195,7 @@ def chained_models_with_unused_parameters(crew: Crew) -> None:
         assert_equal_everywhere(crew, parameter)
 
 
-def two_backwards_over_one_graph(crew: Crew) -> None:
+def two_backwards_over_one_graph(crew: PoolRank) -> None:
     """Buffers that follow rank 0 must not look changed to a graph that is walked twice."""
     model, optimizer = distributed(crew, "bsp", nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)))
     x, y = batch(crew.rank, 0)
@@ -205,7 +205,7 @@ def two_backwards_over_one_graph(crew: Crew) -> None:
     optimizer.step()
 
 
-def a_skipped_step_is_no_second_backward(crew: Crew) -> None:
+def a_skipped_step_is_no_second_backward(crew: PoolRank) -> None:
     model, optimizer = distributed(crew, "bf16+ef")
     for step in range(3):
         x, y = batch(crew.rank, step)
@@ -215,7 +215,7 @@ def a_skipped_step_is_no_second_backward(crew: Crew) -> None:
         optimizer.zero_grad()
 
 
-def one_overflow_is_not_remembered(crew: Crew) -> None:
+def one_overflow_is_not_remembered(crew: PoolRank) -> None:
     model, optimizer = distributed(crew, "fp16+ef")
     for step in range(3):
         x, y = batch(crew.rank, step)
@@ -226,7 +226,7 @@ def one_overflow_is_not_remembered(crew: Crew) -> None:
         optimizer.zero_grad()
 
 
-def a_line_search_decides_alike(crew: Crew) -> None:
+def a_line_search_decides_alike(crew: PoolRank) -> None:
     model = mlp()
     base = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
     model, optimizer = laconic.distribute(model, base, process_group=crew.process_group)
@@ -243,7 +243,7 @@ def a_line_search_decides_alike(crew: Crew) -> None:
     assert_equal_everywhere(crew, model[0].weight)
 
 
-def survives_a_raising_backward_that_bypasses_forward(crew: Crew) -> None:
+def survives_a_raising_backward_that_bypasses_forward(crew: PoolRank) -> None:
     model, optimizer = distributed(crew, "bsp / wfbp(0)")
     x, y = batch(crew.rank, 0)
     for quiet in (False, True):
@@ -264,7 +264,7 @@ def survives_a_raising_backward_that_bypasses_forward(crew: Crew) -> None:
         assert_equal_everywhere(crew, model[0].weight)
 
 
-def a_returned_parameter_gathers_no_hooks(crew: Crew) -> None:
+def a_returned_parameter_gathers_no_hooks(crew: PoolRank) -> None:
     class Telling(nn.Linear):
         def forward(self, x: torch.Tensor) -> Any:
             return super().forward(x), self.weight
@@ -277,14 +277,14 @@ def a_returned_parameter_gathers_no_hooks(crew: Crew) -> None:
     assert not model.weight._backward_hooks
 
 
-def a_refused_optimizer_leaves_no_hooks(crew: Crew) -> None:
+def a_refused_optimizer_leaves_no_hooks(crew: PoolRank) -> None:
     model = mlp()
     stranger = sgd([*model.parameters(), nn.Parameter(torch.zeros(3))])
     refusal(crew, lambda: laconic.distribute(model, stranger, process_group=crew.process_group))
     assert not model._forward_hooks and all(not p._post_accumulate_grad_hooks for p in model.parameters())
 
 
-def counts_exactly(crew: Crew, strategy: str) -> tuple[float, float]:
+def counts_exactly(crew: PoolRank, strategy: str) -> tuple[float, float]:
     model, optimizer = distributed(crew, strategy)
     ledger = optimizer.session.worker.ledger
     plain_step(model, optimizer, crew.rank, 0)  # the first step also agrees on the order of arrival
@@ -293,7 +293,7 @@ def counts_exactly(crew: Crew, strategy: str) -> tuple[float, float]:
     return ledger.sent_bytes(Kind.PAYLOAD) - before[0], ledger.sent_bytes(Kind.CONTROL) - before[1]
 
 
-def log_and_shard(crew: Crew) -> None:
+def log_and_shard(crew: PoolRank) -> None:
     assert (laconic.rank(), laconic.size()) == (torch.distributed.get_rank(), torch.distributed.get_world_size())
     part, padded = laconic.shard(range(10)), laconic.shard(range(10), remainder="pad")
     assert len(part) == 10 // laconic.size() and len(padded) == -(-10 // laconic.size())
@@ -345,28 +345,28 @@ def test_bytes_are_a_rings(pool: Pool, strategy: str, workers: int) -> None:
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-def refuses_wrapped(crew: Crew) -> str:
+def refuses_wrapped(crew: PoolRank) -> str:
     ddp = DistributedDataParallel(mlp(), process_group=crew.process_group)
     return refusal(crew, lambda: distributed(crew, "bsp", ddp))
 
 
-def refuses_twice(crew: Crew) -> str:
+def refuses_twice(crew: PoolRank) -> str:
     model, _ = distributed(crew)
     return refusal(crew, lambda: distributed(crew, "bsp", model))
 
 
-def refuses_strangers(crew: Crew) -> str:
+def refuses_strangers(crew: PoolRank) -> str:
     model, extra = mlp(), nn.Parameter(torch.zeros(3))
     optimizer = sgd([*model.parameters(), extra])
     return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
 
 
-def refuses_a_late_stranger(crew: Crew) -> str:
+def refuses_a_late_stranger(crew: PoolRank) -> str:
     _, optimizer = distributed(crew)
     return refusal(crew, lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]}))
 
 
-def refuses_unfrozen(crew: Crew) -> str:
+def refuses_unfrozen(crew: PoolRank) -> str:
     model = mlp()
     model[0].weight.requires_grad_(False)
     model, optimizer = distributed(crew, "bsp", model)
@@ -374,14 +374,14 @@ def refuses_unfrozen(crew: Crew) -> str:
     return refusal(crew, lambda: plain_step(model, optimizer, crew.rank, 0))
 
 
-def refuses_nothing_to_train(crew: Crew) -> str:
+def refuses_nothing_to_train(crew: PoolRank) -> str:
     model = mlp()
     optimizer = sgd(model.parameters())
     model.requires_grad_(False)
     return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
 
 
-def refuses_lazy(crew: Crew) -> str:
+def refuses_lazy(crew: PoolRank) -> str:
     model = nn.Sequential(nn.LazyLinear(5))
     optimizer = sgd(model.parameters())
     return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
@@ -399,24 +399,24 @@ class TiedUnderReentrant(nn.Module):
         return self.head(x)
 
 
-def refuses_tied_reentrant(crew: Crew) -> str:
+def refuses_tied_reentrant(crew: PoolRank) -> str:
     model, optimizer = distributed(crew, "bsp", TiedUnderReentrant())
     return refusal(crew, lambda: plain_step(model, optimizer, crew.rank, 0))
 
 
-def refuses_two_backwards_with_memory(crew: Crew) -> str:
+def refuses_two_backwards_with_memory(crew: PoolRank) -> str:
     model, _ = distributed(crew, "bf16+ef")
     x, y = batch(crew.rank, 0)
     F.cross_entropy(model(x), y).backward()
     return refusal(crew, lambda: F.cross_entropy(model(x), y).backward())
 
 
-def refuses_a_closure_with_memory(crew: Crew) -> str:
+def refuses_a_closure_with_memory(crew: PoolRank) -> str:
     _, optimizer = distributed(crew, "bf16+ef")
     return refusal(crew, lambda: optimizer.step(lambda: torch.tensor(0.0)))
 
 
-def refuses_a_scaler_when_late(crew: Crew) -> str:
+def refuses_a_scaler_when_late(crew: PoolRank) -> str:
     toys.register()
     model, optimizer = distributed(crew, "toy_local(2)")
     scaler = torch.amp.GradScaler("cpu")
@@ -425,7 +425,7 @@ def refuses_a_scaler_when_late(crew: Crew) -> str:
     return refusal(crew, lambda: scaler.step(optimizer))
 
 
-def refuses_a_scaler_with_memory(crew: Crew) -> str:
+def refuses_a_scaler_with_memory(crew: PoolRank) -> str:
     model, optimizer = distributed(crew, "bf16+ef")
     scaler = torch.amp.GradScaler("cpu")
     x, y = batch(crew.rank, 0)
@@ -433,18 +433,18 @@ def refuses_a_scaler_with_memory(crew: Crew) -> str:
     return refusal(crew, lambda: scaler.step(optimizer))
 
 
-def refuses_sparse_local(crew: Crew) -> str:
+def refuses_sparse_local(crew: PoolRank) -> str:
     toys.register()
     model = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 2))
     return refusal(crew, lambda: distributed(crew, "toy_local(2)", model))
 
 
-def refuses_a_compressed_closure(crew: Crew) -> str:
+def refuses_a_compressed_closure(crew: PoolRank) -> str:
     _, optimizer = distributed(crew, "bf16")
     return refusal(crew, lambda: optimizer.step(lambda: torch.tensor(0.0)))
 
 
-def refuses_tiers_without_a_mesh(crew: Crew) -> str:
+def refuses_tiers_without_a_mesh(crew: PoolRank) -> str:
     return refusal(crew, lambda: distributed(crew, "[bsp]@node > [bsp]@site"))
 
 
@@ -476,7 +476,7 @@ def test_refusal_says_the_way_out(pool: Pool, check: Any) -> None:
 # ------------------------------------------------------------------------------------------------ non-finite gradients
 
 
-def meets_nan(crew: Crew, strategy: str, nonfinite: str, value: float) -> tuple[str, bool]:
+def meets_nan(crew: PoolRank, strategy: str, nonfinite: str, value: float) -> tuple[str, bool]:
     toys.register()
     model, optimizer = distributed(crew, strategy, nonfinite=nonfinite)
     outcome = "passed"
@@ -510,7 +510,7 @@ def test_nonfinite_is_passed_on_as_ddp_does(pool: Pool) -> None:
 # ------------------------------------------------------------------------------------------------ disagreement at start
 
 
-def disagrees(crew: Crew, what: str) -> str:
+def disagrees(crew: PoolRank, what: str) -> str:
     odd = crew.rank == 1
     model, strategy = mlp(), "bsp"
     if what == "model" and odd:
@@ -553,7 +553,7 @@ def test_disagreement_is_named_on_every_rank(pool: Pool, what: str, named: str) 
 # ------------------------------------------------------------------------------------------------ memory and warnings
 
 
-def warns_of_lost_memory(crew: Crew) -> list[str]:
+def warns_of_lost_memory(crew: PoolRank) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, plain = distributed(crew, "bsp")

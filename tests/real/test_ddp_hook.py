@@ -9,12 +9,12 @@ from torch.nn.parallel import DistributedDataParallel
 import laconic
 from laconic.worker import Kind
 from tests import toys
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
 
 
-def hooked(crew: Crew, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
+def hooked(crew: PoolRank, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
     from laconic.real.connect import connect
 
     toys.register()
@@ -30,7 +30,7 @@ def hooked(crew: Crew, sentence: str | None, steps: int = 10) -> tuple[torch.Ten
     return torch.cat([p.detach().flatten() for p in model.parameters()]), sent / steps
 
 
-def compared(crew: Crew, sentence: str) -> tuple[float, float, bool]:
+def compared(crew: PoolRank, sentence: str) -> tuple[float, float, bool]:
     plain, _ = hooked(crew, None)
     ours, sent = hooked(crew, sentence)
     rows = [torch.empty_like(ours) for _ in range(crew.size)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import by_ddp, by_laconic, difference, sgd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -60,7 +60,7 @@ def chars(dtype: torch.dtype) -> tuple[Any, Any, Any]:
     )
 
 
-def race(crew: Crew, name: str, dtype: torch.dtype, strategy: str) -> float:
+def race(crew: PoolRank, name: str, dtype: torch.dtype, strategy: str) -> float:
     build, step, optimizer = {"digits": digits, "chars": chars}[name](dtype)
     ours = by_laconic(crew, build, step, STEPS[dtype], optimizer, strategy)
     return difference(by_ddp(crew, build, step, STEPS[dtype], optimizer), ours)

@@ -225,9 +225,9 @@ def by_hand(tmp_path: Path) -> Iterator[Callable[..., list[subprocess.Popen[byte
             port = probe.getsockname()[1] if store is None else store.port
         job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
         job["TORCHELASTIC_USE_AGENT_STORE"] = str(store is not None)
-        letter = RunConfig(heartbeat_seconds=3).to_env()
+        message = RunConfig(heartbeat_seconds=3).to_env()
         for rank in range(size):
-            environment = {**os.environ, **job, **letter, "RANK": str(rank), "PYTHONPATH": str(SOURCE)}
+            environment = {**os.environ, **job, **message, "RANK": str(rank), "PYTHONPATH": str(SOURCE)}
             with (tmp_path / f"rank-{rank}.log").open("wb") as log:
                 command = [sys.executable, "-u", str(SCRIPT), *arguments]
                 started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))

@@ -9,11 +9,11 @@ from torch.nn import functional
 
 import laconic
 from tests.compression.test_poseidon import POSEIDON, network, trained
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.test_against_ddp import batch
 
 
-def stepped(crew: Crew, strategy: str, steps: int) -> Tensor:
+def stepped(crew: PoolRank, strategy: str, steps: int) -> Tensor:
     model = network()
     user = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = laconic.distribute(model, user, strategy, process_group=crew.process_group)

@@ -14,13 +14,13 @@ from laconic.compression.base import Outcome
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
 from laconic.real.connect import connect
-from laconic.runtime.in_flight import Departed, confer, drive, together
+from laconic.runtime.in_flight import InFlight, carry_concurrently, complete, run_exchanges
 from laconic.runtime.meeting import Meeting
 from laconic.runtime.tiers import level_names
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind, Reduce
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
 from tests.sync.moments import needs_adam
@@ -41,16 +41,16 @@ def claim_of(name: str, kind: type) -> Any:
     return next(c for c in registry.find(name).claims if isinstance(c, kind))
 
 
-def group_of(crew: Crew) -> Any:
+def group_of(crew: PoolRank) -> Any:
     return connect().adopt(crew.process_group)  # type: ignore[attr-defined]
 
 
-def draw(crew: Crew, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
+def draw(crew: PoolRank, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
     generator = torch.Generator().manual_seed(31 * (crew.rank if rank is None else rank) + len(shape))
     return torch.randn(shape, generator=generator)
 
 
-def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float, float]:
+def exchanged(crew: PoolRank, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float, float]:
     """One exchange by a compressor, the payload bytes that all workers sent for it, and those that were promised."""
     group, ledger = group_of(crew), connect().ledger
     compressor = chain([Word(name).make()])
@@ -63,8 +63,8 @@ def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, f
     for _ in range(compressor.settling + 1):
         before = ledger.sent_bytes(Kind.PAYLOAD)
         exchange = compressor.exchange(draw(crew, shape), state, meet)
-        journey = Departed(confer([exchange], lambda request: architecture.carry(request, group)))
-        drive([journey])
+        journey = InFlight(run_exchanges([exchange], lambda request: architecture.carry(request, group)))
+        complete([journey])
         state = journey.result[0].state
     sent = torch.tensor([ledger.sent_bytes(Kind.PAYLOAD) - before], dtype=torch.float64)
     group.all_reduce(sent, control=1.0).wait()
@@ -73,14 +73,14 @@ def exchanged(crew: Crew, name: str, shape: tuple[int, ...]) -> tuple[Outcome, f
     return journey.result[0], float(sent), promised
 
 
-def lossless(crew: Crew, name: str) -> None:
+def lossless(crew: PoolRank, name: str) -> None:
     for shape in SHAPES:
         outcome, _, _ = exchanged(crew, name, shape)
         mean = sum(draw(crew, shape, r) for r in range(crew.size)) / crew.size
         torch.testing.assert_close(outcome.result, mean)
 
 
-def payload(crew: Crew, name: str) -> None:
+def payload(crew: PoolRank, name: str) -> None:
     formulas = [c.formula for c in registry.find(name).claims if isinstance(c, claims.Payload)]
     word = Word(name).make()
     for shape in SHAPES:
@@ -92,7 +92,7 @@ def payload(crew: Crew, name: str) -> None:
             assert all(formula(spec, word) == word.payload_bytes(spec, crew.size) for formula in formulas)
 
 
-def replicas_equal(crew: Crew, name: str) -> None:
+def replicas_equal(crew: PoolRank, name: str) -> None:
     model, optimizer = _distributed(crew, name)
     for step in range(5):
         plain_step(model, optimizer, crew.rank, step)
@@ -101,7 +101,7 @@ def replicas_equal(crew: Crew, name: str) -> None:
         assert all(torch.equal(rows[0], row) for row in rows)
 
 
-def _distributed(crew: Crew, strategy: str) -> Any:
+def _distributed(crew: PoolRank, strategy: str) -> Any:
     model = mlp()
     return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
 
@@ -114,15 +114,15 @@ def variants(name: str) -> list[Any]:
     return made
 
 
-def line_of(crew: Crew, architecture: Architecture) -> Any:
+def line_of(crew: PoolRank, architecture: Architecture) -> Any:
     """What joins these workers: their group, or the server of a model of theirs."""
     if architecture.collective:
         return group_of(crew)
     _, optimizer = _distributed(crew, f"bsp / none / {architecture.name}")
-    return optimizer.session.sections[0].tiers[0].server
+    return optimizer.session.partitions[0].tiers[0].server
 
 
-def sums(crew: Crew, name: str) -> None:
+def sums(crew: PoolRank, name: str) -> None:
     ledger = connect().ledger
     for architecture in variants(name):
         group = line_of(crew, architecture)
@@ -130,15 +130,15 @@ def sums(crew: Crew, name: str) -> None:
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
                 values = [(100 * draw(crew, shape, r)).to(torch.int32) // 4 for r in range(crew.size)]
                 x = values[crew.rank].to(dtype)
-                journey = Departed(together([architecture.carry(Reduce(x.clone(), "sum"), group)]))
-                drive([journey])
+                journey = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "sum"), group)]))
+                complete([journey])
                 expected = sum(v.to(dtype) for v in values)
                 assert torch.equal(journey.result[0], expected), (architecture, shape, dtype)
         if any(isinstance(c, claims.WireFactor) for c in registry.find(name).claims):
             factor = claim_of(name, claims.WireFactor).formula(crew.size)
             x = torch.ones(12 * 5 * 7)
             before = ledger.sent_bytes(Kind.PAYLOAD)
-            drive([Departed(together([architecture.carry(Reduce(x, "sum"), group)]))])
+            complete([InFlight(carry_concurrently([architecture.carry(Reduce(x, "sum"), group)]))])
             assert ledger.sent_bytes(Kind.PAYLOAD) - before == pytest.approx(factor * x.nbytes)
             assert architecture.sent_bytes(x.nbytes, crew.size) == pytest.approx(factor * x.nbytes)
 
@@ -168,7 +168,7 @@ def test_every_rank_ends_with_the_sum(pool: Pool, name: str, workers: int) -> No
     pool.run(sums, name, workers=workers)
 
 
-def runs(crew: Crew, text: str) -> None:
+def runs(crew: PoolRank, text: str) -> None:
     """Any named sentence trains, and its ranks stay together as its sync rule says."""
     model = mlp()
     group = None if level_names(Strategy.parse(text)) else crew.process_group  # tiers span everybody
@@ -183,7 +183,7 @@ def test_named_sentences_train(pool: Pool, name: str) -> None:
     pool.run(runs, name, workers=4 if level_names(Strategy.parse(name)) else 2)
 
 
-def wrapped_identity(crew: Crew) -> None:
+def wrapped_identity(crew: PoolRank) -> None:
     from laconic.compression.error_feedback import Remembering
 
     group, compressor, spec = group_of(crew), Remembering(Identity()), TensorSpec("x", (8, 5), torch.float32)
@@ -191,15 +191,15 @@ def wrapped_identity(crew: Crew) -> None:
     architecture = Sentence().architecture.make()
     for step in range(5):
         x = torch.randn(8, 5)
-        plain = Departed(together([architecture.carry(Reduce(x.clone(), "mean"), group)]))
-        drive([plain])
-        wrapped = Departed(
-            confer(
+        plain = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "mean"), group)]))
+        complete([plain])
+        wrapped = InFlight(
+            run_exchanges(
                 [compressor.exchange(x.clone(), state, Meeting(crew.rank, crew.size, step, "x"))],
                 lambda request: architecture.carry(request, group),
             )
         )
-        drive([wrapped])
+        complete([wrapped])
         state = wrapped.result[0].state
         assert torch.equal(wrapped.result[0].result, plain.result[0]) and not state["error"].any()
 

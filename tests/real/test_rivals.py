@@ -15,7 +15,7 @@ from laconic.errors import ContractError, LaconicError, StrategyError
 from laconic.experiments.rivals.text import RIVALS, check, is_rival, parse, read
 from laconic.strategy import Strategy
 from tests.real.launching import Launched
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import by_laconic, difference, sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 
@@ -85,7 +85,7 @@ def test_virtual_workers_refuse_rivals_by_name() -> None:
 # ------------------------------------------------------------------------------------------------ real processes
 
 
-def trained(crew: Crew, strategy: str, looks: list[int]) -> Trained:
+def trained(crew: PoolRank, strategy: str, looks: list[int]) -> Trained:
     """The parameters after so many steps."""
     torch.manual_seed(crew.rank)  # rank 0's numbers must reach everyone
     model = mlp()
@@ -105,7 +105,7 @@ def trained(crew: Crew, strategy: str, looks: list[int]) -> Trained:
     return seen
 
 
-def refusal(crew: Crew, strategy: str) -> str:
+def refusal(crew: PoolRank, strategy: str) -> str:
     model = mlp()
     with pytest.raises(ContractError) as caught:
         laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
@@ -120,7 +120,7 @@ def loss(parameters: dict[str, torch.Tensor]) -> float:
         return float(sum(F.cross_entropy(model(x), y) for x, y in batches))
 
 
-def ddp_and_bsp(crew: Crew) -> float:
+def ddp_and_bsp(crew: PoolRank) -> float:
     ours = by_laconic(crew, mlp, plain_step, steps=5)
     torch.manual_seed(1 if crew.rank == 0 else 999)
     model = mlp()
@@ -136,7 +136,7 @@ def test_ddp_gives_the_bits_of_bsp(pool: Pool) -> None:
     assert pool.run(ddp_and_bsp) == [0.0, 0.0]
 
 
-def small_and_large_batches(crew: Crew, zero_first: bool) -> float:
+def small_and_large_batches(crew: PoolRank, zero_first: bool) -> float:
     """Two workers with two micro-steps each against one worker with everything."""
     torch.manual_seed(3)
     model = mlp().double()
@@ -167,7 +167,7 @@ def test_accumulating_is_one_step_of_a_larger_batch(pool: Pool, zero_first: bool
     assert max(pool.run(small_and_large_batches, zero_first)) <= 1e-12
 
 
-def quiet_micro_steps(crew: Crew) -> list[bool]:
+def quiet_micro_steps(crew: PoolRank) -> list[bool]:
     """Whether the workers' gradients are alike after each backward: only the one that talked leaves them so."""
     model = mlp()
     model, optimizer = laconic.distribute(
@@ -222,7 +222,7 @@ def test_accelerates_local_sgd_averages_parameters_every_period(pool: Pool) -> N
         assert "averages over all processes of the job" in said
 
 
-def diloco_by_hand(crew: Crew, period: int, looks: list[int]) -> Trained:
+def diloco_by_hand(crew: PoolRank, period: int, looks: list[int]) -> Trained:
     """Algorithm 1 of the paper, with two workers in one process."""
     torch.manual_seed(0)
     model = mlp()

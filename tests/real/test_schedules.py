@@ -18,7 +18,7 @@ from laconic.real.connect import connect
 from laconic.real.recording import Recording
 from laconic.real.worker import RealWorker
 from laconic.rpc.envelope import Answer, Envelope
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import by_laconic, difference, sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 from tests.real.test_bsp import versus_one_worker
@@ -49,14 +49,14 @@ class Meter:
         receive = inbox.receive
 
         def metered(envelope: Envelope) -> list[Answer]:
-            letter = envelope.letter
-            turn = letter.number("round", -1)
+            message = envelope.message
+            turn = message.number("round", -1)
             if not envelope.writes:
                 rounds[envelope.sender, envelope.number] = turn
             answers: list[Answer] = receive(envelope)
-            said = [(a, a.letter) for a in answers if not a.writes and a.letter is not None]
+            said = [(a, a.message) for a in answers if not a.writes and a.message is not None]
             with self._more:
-                self.log.append(Passed(True, envelope.sender, letter.kind, turn, letter.nbytes))
+                self.log.append(Passed(True, envelope.sender, message.kind, turn, message.nbytes))
                 self.log += [Passed(False, a.to, x.kind, rounds[a.to, a.number], x.nbytes) for a, x in said]
                 self._more.notify_all()
             return answers
@@ -76,15 +76,17 @@ class Meter:
 
 
 @contextmanager
-def metered(crew: Crew, model: nn.Module, strategy: str) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, Meter]]:
+def metered(
+    crew: PoolRank, model: nn.Module, strategy: str
+) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, Meter]]:
     """A model at work with a meter before the servers that live in this process."""
     worker = connect()
     assert isinstance(worker, RealWorker)
-    before = set() if worker.post._door is None else set(worker.post._door.desk.boxes)
+    before = set() if worker.endpoint._door is None else set(worker.endpoint._door.desk.boxes)
     model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
     meter = Meter()
-    if worker.post._door is not None:
-        boxes = worker.post._door.desk.boxes
+    if worker.endpoint._door is not None:
+        boxes = worker.endpoint._door.desk.boxes
         for address in set(boxes) - before:
             meter.watch(boxes[address].inbox)
     dist.barrier(crew.process_group)
@@ -97,7 +99,7 @@ def metered(crew: Crew, model: nn.Module, strategy: str) -> Iterator[tuple[nn.Mo
 # ------------------------------------------------------------------------------------------------ bytes
 
 
-def served_bytes(crew: Crew, shards: int, steps: int = 3) -> tuple[int, int, int, int]:
+def served_bytes(crew: PoolRank, shards: int, steps: int = 3) -> tuple[int, int, int, int]:
     model = mlp()
     weights, flags = sum(p.nbytes for p in model.parameters()), 4 * len(list(model.parameters()))
     with metered(crew, model, f"bsp / none / ps({shards}) / sequential") as (model, optimizer, meter):
@@ -126,7 +128,7 @@ def test_synchronous_servers_are_one_worker_with_a_large_batch(pool: Pool) -> No
     assert max(pool.run(versus_one_worker, "bsp_ps", False, workers=WORKERS)) <= 1e-5
 
 
-def trained(crew: Crew, strategy: str, steps: int = 12) -> dict[str, Tensor]:
+def trained(crew: PoolRank, strategy: str, steps: int = 12) -> dict[str, Tensor]:
     return by_laconic(crew, mlp, plain_step, steps, strategy=strategy)
 
 
@@ -139,7 +141,7 @@ def test_servers_and_all_reduces_train_the_same_model(pool: Pool) -> None:
 # ------------------------------------------------------------------------------------------------ when things leave
 
 
-def pushed_during_backward(crew: Crew, strategy: str, patience_seconds: float) -> bool:
+def pushed_during_backward(crew: PoolRank, strategy: str, patience_seconds: float) -> bool:
     """Whether a push of rank 0 is at the server when its first layer's gradients come, which wait for it."""
     model = mlp()
     seen: list[bool] = []
@@ -168,7 +170,7 @@ def test_the_first_push_leaves_before_backward_ends(pool: Pool) -> None:
     assert max(difference(x, y) for x, y in zip(early, late, strict=True)) <= 1e-5
 
 
-def streamed(crew: Crew, strategy: str) -> list[Passed]:
+def streamed(crew: PoolRank, strategy: str) -> list[Passed]:
     """What one server sees of one large tensor, whose gradient travels in frames of 64 KiB."""
     model: nn.Module = nn.Linear(512, 512, bias=False)  # 16 frames
     with metered(crew, model, strategy) as (model, optimizer, meter):
@@ -201,7 +203,7 @@ def many() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 4), *(nn.Linear(4, 4) for _ in range(98)), nn.Linear(4, 5))
 
 
-def counted(crew: Crew, strategy: str, steps: int = 8) -> tuple[int, Tensor]:
+def counted(crew: PoolRank, strategy: str, steps: int = 8) -> tuple[int, Tensor]:
     """How many all-reduces the last step starts, and what was learnt; plans are made in the first six."""
     torch.manual_seed(3)
     model = many()

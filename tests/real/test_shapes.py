@@ -14,12 +14,12 @@ import laconic
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 from tests import toys
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 
 
-def train(crew: Crew, strategy: str, steps: int = 12, double: bool = True, mesh: Any = None, **options: Any) -> Any:
+def train(crew: PoolRank, strategy: str, steps: int = 12, double: bool = True, mesh: Any = None, **options: Any) -> Any:
     """Parameters after some steps, and the payload bytes of each step."""
     toys.register()
     torch.manual_seed(5)
@@ -40,13 +40,13 @@ def train(crew: Crew, strategy: str, steps: int = 12, double: bool = True, mesh:
     return torch.cat([p.detach().flatten() for p in model.parameters()]), sent, str(optimizer.session.strategy)
 
 
-def versus(crew: Crew, strategy: str, rival: str, **options: Any) -> tuple[float, list[float], list[float]]:
+def versus(crew: PoolRank, strategy: str, rival: str, **options: Any) -> tuple[float, list[float], list[float]]:
     ours, sent, _ = train(crew, strategy, **options)
     theirs, sent_by_rival, _ = train(crew, rival, **options)
     return float((ours - theirs).abs().max()), sent, sent_by_rival
 
 
-def in_tiers(crew: Crew, strategy: str, explicit: bool) -> float:
+def in_tiers(crew: PoolRank, strategy: str, explicit: bool) -> float:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node")) if explicit else None
     if mesh is None:
         tiered = train_world(crew, strategy)
@@ -56,7 +56,7 @@ def in_tiers(crew: Crew, strategy: str, explicit: bool) -> float:
     return float((tiered - flat).abs().max())
 
 
-def train_world(crew: Crew, strategy: str) -> torch.Tensor:
+def train_world(crew: PoolRank, strategy: str) -> torch.Tensor:
     torch.manual_seed(5)
     model = mlp().double()
     model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05), strategy)
@@ -75,7 +75,7 @@ def test_averaging_in_two_tiers_is_averaging(pool: Pool, strategy: str) -> None:
     assert max(pool.run(in_tiers, strategy, True, workers=4)) < 1e-12
 
 
-def outer_compressed(crew: Crew, strategy: str) -> tuple[list[float], float]:
+def outer_compressed(crew: PoolRank, strategy: str) -> tuple[list[float], float]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
     ours, sent, _ = train(crew, strategy, steps=6, double=False, mesh=mesh)
     plain, _, _ = train(crew, "bsp", steps=6, double=False)
@@ -99,7 +99,7 @@ def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:
     assert max(pool.run(in_tiers, "[bsp]@everyone", False, workers=4)) < 1e-12
 
 
-def inner_bsp_outer_local(crew: Crew) -> tuple[list[float], float]:
+def inner_bsp_outer_local(crew: PoolRank) -> tuple[list[float], float]:
     """The outer tier talks every fourth step only; inside a node replicas stay equal always."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
     values, sent, _ = train(crew, "[bsp]@node > [toy_local(4)]@site", steps=6, mesh=mesh)
@@ -140,7 +140,7 @@ def test_phases_turn_at_a_metric_of_all_workers(pool: Pool) -> None:
         assert sent[:6] == dense[:6] and sent[6:] == [n / 4 for n in dense[6:]]
 
 
-def local_then_bsp(crew: Crew) -> float:
+def local_then_bsp(crew: PoolRank) -> float:
     values, _, _ = train(crew, "toy_local(4) until step 6, then bsp", steps=8)
     rows = [torch.empty_like(values) for _ in range(crew.size)]
     torch.distributed.all_gather(rows, values, group=crew.process_group)
@@ -177,7 +177,7 @@ def test_local_steps_save_their_bytes(pool: Pool) -> None:
         assert sum(sent) * 4 == pytest.approx(sum(by_bsp))
 
 
-def two_rounds(crew: Crew, rank: int) -> tuple[list[float], int]:
+def two_rounds(crew: PoolRank, rank: int) -> tuple[list[float], int]:
     model = mlp()
     promised = sum(
         4 * min(rank, *p.shape) * sum(p.shape) if p.dim() == 2 else 4 * p.numel() for p in model.parameters()
@@ -191,7 +191,7 @@ def test_several_dependent_rounds_and_their_bytes(pool: Pool) -> None:
         assert sent == [promised] * 12
 
 
-def full_rank_is_exact(crew: Crew) -> float:
+def full_rank_is_exact(crew: PoolRank) -> float:
     return versus(crew, "toy_power(32)", "bsp")[0]
 
 
@@ -199,7 +199,7 @@ def test_full_rank_factors_are_exact(pool: Pool) -> None:
     assert max(pool.run(full_rank_is_exact, workers=2)) < 1e-6
 
 
-def keeps_everything(crew: Crew) -> float:
+def keeps_everything(crew: PoolRank) -> float:
     return versus(crew, "toy_topk(1)", "bsp")[0]
 
 
@@ -207,7 +207,7 @@ def test_ragged_payloads_meet(pool: Pool) -> None:
     assert max(pool.run(keeps_everything, workers=3)) < 1e-12
 
 
-def remembers(crew: Crew) -> float:
+def remembers(crew: PoolRank) -> float:
     """Telescoping: all that was said plus the last memory is all that was meant."""
     toys.register()
     model = nn.Linear(12, 5).double()
@@ -223,7 +223,7 @@ def remembers(crew: Crew) -> float:
         meant += target
         optimizer.step()
         optimizer.zero_grad()
-    error = optimizer.session.sections[0].tiers[0].memory["weight"]["error"]
+    error = optimizer.session.partitions[0].tiers[0].memory["weight"]["error"]
     total = torch.stack([meant, error])
     torch.distributed.all_reduce(total, group=crew.process_group)
     said = start - model.weight.detach()
@@ -235,11 +235,11 @@ def test_error_feedback_telescopes(pool: Pool) -> None:
     assert max(pool.run(remembers, workers=3)) < 1e-12
 
 
-def sees_its_parameters(crew: Crew) -> int:
+def sees_its_parameters(crew: PoolRank) -> int:
     from dataclasses import dataclass
 
     from laconic import registry
-    from laconic.sync.base import Section, State, Sync
+    from laconic.sync.base import State, Sync, SyncContext
 
     with registry.temporary():
 
@@ -248,7 +248,7 @@ def sees_its_parameters(crew: Crew) -> int:
         class ToyAnchor(Sync):
             """Keeps a copy of the model, as outer optimizers do."""
 
-            def init(self, section: Section) -> State:
+            def init(self, section: SyncContext) -> State:
                 return {str(k): p.detach().clone() for k, p in enumerate(section.parameters)}
 
             def averages_gradients(self, step: int) -> bool:
@@ -258,14 +258,14 @@ def sees_its_parameters(crew: Crew) -> int:
         model, optimizer = laconic.distribute(
             model, sgd(model.parameters()), "toy_anchor", process_group=crew.process_group
         )
-        return len(optimizer.session.sections[0].tiers[0].sync_state)
+        return len(optimizer.session.partitions[0].tiers[0].sync_state)
 
 
 def test_a_rule_sees_its_parameters_from_the_start(pool: Pool) -> None:
     assert pool.run(sees_its_parameters) == [6, 6]
 
 
-def unnamed_dimension(crew: Crew) -> str:
+def unnamed_dimension(crew: PoolRank) -> str:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
     with pytest.raises(laconic.StrategyError) as refused:
         train(crew, "[bsp]@site", mesh=mesh)
@@ -280,8 +280,8 @@ def test_a_mesh_dimension_without_a_tier_is_refused(pool: Pool) -> None:
 
 
 def test_a_plans_own_order_is_kept() -> None:
+    from laconic.runtime.buckets import PlannedPartition
     from laconic.runtime.comm_planner import in_order
-    from laconic.runtime.reducer import Part
     from laconic.values.comm_plan import CommPlan, whole
 
     def alone(count: int) -> CommPlan:
@@ -289,13 +289,13 @@ def test_a_plans_own_order_is_kept() -> None:
         buckets = tuple((i,) for i in range(count))
         return CommPlan(specs, buckets, whole(buckets, specs, range(count)))
 
-    parts = [Part(alone(3), [0, 1, 2], []), Part(alone(2), [4, 3], [])]
+    parts = [PlannedPartition(alone(3), [0, 1, 2], []), PlannedPartition(alone(2), [4, 3], [])]
     assert [m for _, m in in_order(parts[:1], arrival=[2, 1, 0])] == list(parts[0].plan.messages)
     merged = in_order(parts, arrival=[4, 0, 3, 1, 2])
     assert [parts[which].members[m.bucket] for which, m in merged] == [4, 0, 3, 1, 2]
 
 
-def learns_the_order(crew: Crew) -> list[int]:
+def learns_the_order(crew: PoolRank) -> list[int]:
     class Backwards(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -310,7 +310,7 @@ def learns_the_order(crew: Crew) -> list[int]:
     )
     for step in range(2):
         plain_step(model, optimizer, crew.rank, step)
-    return [piece.carried[0] for piece in optimizer.session.reducer.pieces]
+    return [piece.carried[0] for piece in optimizer.session.reducer.messages]
 
 
 def test_messages_follow_the_order_of_arrival(pool: Pool) -> None:

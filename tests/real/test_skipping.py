@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.sync import rounds
 
 STRATEGY = "jointspar(keep=0.5, floor=0.05, rate=0.05)"
@@ -33,7 +33,7 @@ def branch_by_branch(process_group: Any = None) -> tuple[Tensor, list[set[int]]]
     model, optimizer = laconic.distribute(model, optimizer, STRATEGY, process_group=process_group)
     kinds: list[set[int]] = []
     for step in range(16):
-        kinds.append({i // 2 for i in optimizer.session._skipping.skipped})
+        kinds.append({i // 2 for i in optimizer.session._skipped_gradients.skipped})
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2 * step + laconic.rank()))
         model(x, laconic.rank()).square().mean().backward()
         optimizer.step()
@@ -43,7 +43,7 @@ def branch_by_branch(process_group: Any = None) -> tuple[Tensor, list[set[int]]]
     return rounds.flat(model.parameters()), kinds
 
 
-def on_processes(crew: Crew) -> tuple[Tensor, list[set[int]]]:
+def on_processes(crew: PoolRank) -> tuple[Tensor, list[set[int]]]:
     return branch_by_branch(crew.process_group)
 
 

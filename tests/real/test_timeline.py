@@ -20,7 +20,7 @@ from laconic.real.worker import RealWorker
 from laconic.runtime.timeline import Span, Timeline
 from laconic.values.run_config import RunConfig
 from tests.real.launching import SOURCE, START_SECONDS, Launched
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 
 TRAIN = Path(__file__).parent / "scripts" / "train.py"
 
@@ -94,7 +94,7 @@ def record(act: Callable[[RealWorker], None]) -> tuple[list[tuple[str, int, bool
     return messages, len(waited), worker.waited_seconds - before
 
 
-def operations(crew: Crew) -> Any:
+def operations(crew: PoolRank) -> Any:
     def act(worker: RealWorker) -> None:
         group, x, other = worker.adopt(crew.process_group), torch.ones(10), 1 - crew.rank
         group.all_reduce(x).wait()
@@ -117,7 +117,7 @@ def test_every_operation_is_named_with_its_bytes(pool: Pool) -> None:
         assert waits == len(messages) and seconds > 0
 
 
-def hooked(crew: Crew) -> Any:
+def hooked(crew: PoolRank) -> Any:
     model = nn.parallel.DistributedDataParallel(nn.Linear(7, 5), process_group=crew.process_group)
     model.register_comm_hook(crew.process_group, laconic.ddp_hook("bf16+ef"))
     return record(lambda worker: model(torch.ones(2, 7)).sum().backward())

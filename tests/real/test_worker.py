@@ -9,16 +9,16 @@ import torch
 
 from laconic.real.connect import connect
 from laconic.worker import Kind
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 
 
-def everyone(crew: Crew, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+def everyone(crew: PoolRank, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
     """What all members hold, known to each: [size, *shape] of random integers."""
     draw = torch.Generator().manual_seed(sum(shape) + 1)
     return torch.randint(-1000, 1000, (crew.size, *shape), generator=draw).to(dtype)
 
 
-def relations(crew: Crew, length: int) -> None:
+def relations(crew: PoolRank, length: int) -> None:
     group = connect().adopt(crew.process_group)  # type: ignore[attr-defined]
     rank, size = crew.rank, crew.size
     assert (group.rank, group.size, group.ranks) == (rank, size, tuple(range(size)))
@@ -51,7 +51,7 @@ def test_operations_are_their_relations(pool: Pool, workers: int, length: int) -
     pool.run(relations, length, workers=workers)
 
 
-def sent_by(crew: Crew, operation: str) -> float:
+def sent_by(crew: PoolRank, operation: str) -> float:
     worker = connect()
     group = worker.adopt(crew.process_group)  # type: ignore[attr-defined]
     before = worker.ledger.sent_bytes(), worker.ledger.sent_bytes(Kind.CONTROL)
@@ -77,7 +77,7 @@ def test_the_ledger_counts_what_the_algorithm_sends(pool: Pool, operation: str, 
     assert sum(pool.run(sent_by, operation, workers=workers)) == pytest.approx(4800 * total(workers))
 
 
-def subgroups(crew: Crew) -> float:
+def subgroups(crew: PoolRank) -> float:
     worker = connect()
     pairs = [worker.group(ranks) for ranks in ((0, 1), (2, 3))]
     mine = pairs[worker.rank // 2]

@@ -12,7 +12,7 @@ from torch import nn
 import laconic
 from laconic.network.levels import Network
 from laconic.virtual.compute import Compute
-from laconic.virtual.rpc import Trip
+from laconic.virtual.rpc import Delivery
 from laconic.virtual.simulate import Simulated, simulate
 
 
@@ -59,13 +59,13 @@ class Chain:
         (span,) = [s for s in run.timeline.of(worker, "compute") if s.name == name and s.arguments.get("step") == step]
         return span.begin_seconds, span.end_seconds
 
-    def trips(self, run: Simulated, kind: str, step: int, worker: int = 0) -> dict[int, Trip]:
+    def deliveries(self, run: Simulated, kind: str, step: int, worker: int = 0) -> dict[int, Delivery]:
         """Whole tensors on their way to or from a server after this step's backward pass has begun, by number."""
-        assert run.posts is not None
+        assert run.rpc is not None
         begin = self.computed(run, "backward", len(self.sizes) - 1, step, worker)[1]
         end = self.ends(run, step, worker)
-        found: dict[int, Trip] = {}
-        for trip in run.posts.trips:
+        found: dict[int, Delivery] = {}
+        for trip in run.rpc.deliveries:
             end_of_line = trip.source if kind == "contribute" else trip.to
             if trip.kind == kind and end_of_line == worker and begin <= trip.begin_seconds < end:
                 found[self._number(trip.nbytes)] = trip

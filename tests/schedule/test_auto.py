@@ -86,8 +86,8 @@ def planned(compute: Compute, steps: int) -> list[tuple[int, int, bool, float]]:
             session = optimizer.session
             if session.reducer is not reducer:
                 reducer = session.reducer
-                counted = sum(session.planning.forward) + sum(session.planning.backward)
-                seen.append((step + 1, len(reducer.pieces), reducer.pieces[0].plan.gated, counted))
+                counted = sum(session.comm_planner.forward) + sum(session.comm_planner.backward)
+                seen.append((step + 1, len(reducer.messages), reducer.messages[0].plan.gated, counted))
         return seen
 
     rate, latency = NETWORKS["medium"]

@@ -77,10 +77,10 @@ def test_one_class_is_slicing_alone_and_more_are_never_slower(name: str) -> None
 
 
 def test_slices_are_balanced_over_servers() -> None:
-    pieces = sliced(profile("vgg16").nbytes, 8, SLICE_BYTES)
-    totals = [sum(p.nbytes for p in pieces if p.server == server) for server in range(8)]
+    messages = sliced(profile("vgg16").nbytes, 8, SLICE_BYTES)
+    totals = [sum(p.nbytes for p in messages if p.server == server) for server in range(8)]
     assert max(totals) - min(totals) <= SLICE_BYTES
-    assert max(p.nbytes for p in pieces) == SLICE_BYTES
+    assert max(p.nbytes for p in messages) == SLICE_BYTES
     assert sum(totals) == pytest.approx(sum(profile("vgg16").nbytes))
 
 
@@ -141,10 +141,10 @@ def drawn(seed: int, tensors: int = 16) -> LayerTimes:
 
 def latency(layers: LayerTimes, star: Star, queues: int) -> float:
     """Seconds from the first layer's gradient to its parameters."""
-    pieces = sliced(layers.nbytes, star.servers)
-    ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, queues)) for piece in pieces]
+    messages = sliced(layers.nbytes, star.servers)
+    ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, queues)) for piece in messages]
     back = switched(ranked, layers.ready(), star, queues)
-    return max(at for piece, at in zip(pieces, back, strict=True) if piece.tensor == 0) - layers.ready()[0]
+    return max(at for piece, at in zip(messages, back, strict=True) if piece.tensor == 0) - layers.ready()[0]
 
 
 @pytest.mark.technique("tensorexpress", check=2)
@@ -233,8 +233,8 @@ def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
     layers: LayerTimes, star: Star, fineness: float, startup: float
 ) -> None:
     packet, piece = packet_seconds(star), 500 * (max(*layers.nbytes, 501) / 500) ** fineness
-    pieces = bytescheduler(layers, star, startup * packet, piece)
-    assert mercury(layers, star, startup * packet) <= pieces + 2 * packet
+    messages = bytescheduler(layers, star, startup * packet, piece)
+    assert mercury(layers, star, startup * packet) <= messages + 2 * packet
 
 
 def test_a_start_up_is_paid_once_per_tensor() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from laconic.runtime.deferred_weight_grad import Postponed
+from laconic.runtime.deferred_weight_grad import DeferredWeightGradients
 from laconic.schedule.bytescheduler import ByteScheduler
 from laconic.schedule.out_of_order import OutOfOrder
 from laconic.values.price import Price
@@ -38,7 +38,7 @@ def test_gradients_are_those_of_ordinary_backpropagation(first: int, waiting: in
     plain.load_state_dict(model.state_dict())
     came: list[int] = []
     parameters = list(model.parameters())
-    postponed = Postponed(model, parameters, came.append)
+    postponed = DeferredWeightGradients(model, parameters, came.append)
     postponed.choose(range(first))
     for _ in range(2):
         x = torch.randn(4, 1, 4, 4)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from laconic.cost.comm_plan import tasks_of, trace
 from laconic.cost.iteration import Transfer, period
-from laconic.real.send_queue import Queue as RealQueue
+from laconic.real.send_queue import SendQueue as RealQueue
 from laconic.schedule.bytescheduler import P3, ByteScheduler
 from laconic.schedule.wfbp import WFBP
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
 from laconic.virtual.clock import Operation
-from laconic.virtual.send_queue import Queue as VirtualQueue
+from laconic.virtual.send_queue import VirtualSendQueue as VirtualQueue
 from laconic.worker import Priority
 from tests.schedule.chains import Chain
 from tests.schedule.cnns import CNNS, Layer
@@ -54,7 +54,7 @@ class OfThread:
 
     def __init__(self) -> None:
         self._queue = RealQueue()
-        self._started: queue.Queue[int] = queue.Queue()
+        self._started: queue.SendQueue[int] = queue.SendQueue()
         self._handles: dict[int, ByHand] = {}
 
     def put(self, number: int, urgency: int, nbytes: int, credit: int) -> None:
@@ -128,7 +128,7 @@ def test_the_queue_hands_over_the_most_urgent_as_far_as_the_credit_goes(
     """Pieces come in bursts while the credit is spent; whenever the oldest is acknowledged others are handed over."""
     made, sizes = make(), []  # type: Any, list[int]
     waiting: list[tuple[int, int]] = []
-    under_way: list[int] = []
+    is_in_flight: list[int] = []
 
     def put(urgency: int, nbytes: int) -> None:
         waiting.append((urgency, len(sizes)))
@@ -140,22 +140,22 @@ def test_the_queue_hands_over_the_most_urgent_as_far_as_the_credit_goes(
         number = made.next()
         assert number == urgent[1], "the smallest of those that are ready, the first of its equals"
         waiting.remove(urgent)
-        before = sum(sizes[n] for n in under_way)
-        under_way.append(number)
+        before = sum(sizes[n] for n in is_in_flight)
+        is_in_flight.append(number)
         assert before < max(credit, 1) and before + sizes[number] <= credit + max(sizes)
 
     for burst in bursts:
-        if sum(sizes[n] for n in under_way) < max(credit, 1):
+        if sum(sizes[n] for n in is_in_flight) < max(credit, 1):
             put(9, credit + 1)
             take()
         for urgency, nbytes in burst:
             put(urgency, nbytes)
-        made.end(under_way.pop(0))
-        while waiting and sum(sizes[n] for n in under_way) < max(credit, 1):
+        made.end(is_in_flight.pop(0))
+        while waiting and sum(sizes[n] for n in is_in_flight) < max(credit, 1):
             take()
-    while under_way:
-        made.end(under_way.pop(0))
-        while waiting and sum(sizes[n] for n in under_way) < max(credit, 1):
+    while is_in_flight:
+        made.end(is_in_flight.pop(0))
+        while waiting and sum(sizes[n] for n in is_in_flight) < max(credit, 1):
             take()
     assert not waiting and made.idle()
 
@@ -176,7 +176,7 @@ def test_the_log_shows_no_less_urgent_piece_overtaking(word: str) -> None:
     """From the moment at which a gradient is ready until it leaves, nothing less urgent leaves: it was blocked by what
     was under way then, which with P3 is one slice."""
     run = served(CHAIN, word)
-    pushes = CHAIN.trips(run, "contribute", step=7)
+    pushes = CHAIN.deliveries(run, "contribute", step=7)
     assert set(pushes) == set(range(len(CHAIN.sizes)))
     ready = {i: CHAIN.computed(run, "backward", i, 7)[1] for i in pushes}
     credit = 4 * (1 if word == "p3" else int(word.partition("=")[2][:-1]))
@@ -186,10 +186,10 @@ def test_the_log_shows_no_less_urgent_piece_overtaking(word: str) -> None:
             if ready[i] < other.begin_seconds < trip.begin_seconds:
                 waited += 1
                 assert j < i
-        under_way = [x for x in pushes.values() if x.begin_seconds <= trip.begin_seconds < x.end_seconds]
-        assert sum(x.nbytes for x in under_way) <= credit + 4 * max(CHAIN.sizes)
+        is_in_flight = [x for x in pushes.values() if x.begin_seconds <= trip.begin_seconds < x.end_seconds]
+        assert sum(x.nbytes for x in is_in_flight) <= credit + 4 * max(CHAIN.sizes)
         if word == "p3":
-            assert under_way == [trip]
+            assert is_in_flight == [trip]
     assert waited, "the network is slow enough for a queue"
 
 
@@ -200,9 +200,9 @@ def test_a_layer_computes_while_later_ones_are_still_under_way() -> None:
     chain = Chain((*CHAIN.widths[:-1], 100))  # of which the last tensor alone is cut, into five
     run = served(chain, "bytescheduler(420, credit=1)")
     begun = chain.computed(run, "forward", 1, 8)[0]
-    assert run.posts is not None
-    pieces = [t for t in run.posts.trips if (t.kind, t.to, t.nbytes) == ("sum", 0, 4 * 420)]
-    ends = [t.end_seconds for t in pieces if t.begin_seconds > chain.computed(run, "backward", 7, 7)[1]]
+    assert run.rpc is not None
+    messages = [t for t in run.rpc.deliveries if (t.kind, t.to, t.nbytes) == ("sum", 0, 4 * 420)]
+    ends = [t.end_seconds for t in messages if t.begin_seconds > chain.computed(run, "backward", 7, 7)[1]]
     assert len(ends) == 10 and begun < ends[4] <= chain.computed(run, "forward", 7, 8)[0]
     plain = served(chain, "sequential")
     for found, expected in zip(run.results, plain.results, strict=True):

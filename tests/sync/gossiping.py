@@ -94,7 +94,7 @@ def walk(
             gradients.append(model.x.grad.numpy().copy())
             optimizer.step()
             optimizer.zero_grad()
-            seen.append(look(optimizer.session.sections[0].tiers[0]))
+            seen.append(look(optimizer.session.partitions[0].tiers[0]))
         xs.append(model.x.detach().numpy().copy())
         return np.array(xs), np.array(gradients), connect().ledger.sent_bytes(Kind.PAYLOAD) - before, seen
 
@@ -155,7 +155,7 @@ def classify(
             functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
             optimizer.step()
             optimizer.zero_grad()
-        seen = look(optimizer.session.sections[0].tiers[0])
+        seen = look(optimizer.session.partitions[0].tiers[0])
         if finish:
             laconic.finish(model, optimizer)
         known, test = of_classes(labels, every), of_classes(test_labels, every)

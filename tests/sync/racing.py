@@ -11,7 +11,7 @@ from torch.nn import functional
 import laconic
 from laconic.network.levels import Network
 from laconic.real.connect import connect
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from laconic.virtual.simulate import Simulated
 from tests.sync.digits import data, network
 
@@ -51,7 +51,7 @@ def race(
     *,
     equal: bool = False,
     slowness: tuple[float, ...] = (1.0,),
-    straggling: Straggling | None = None,
+    straggling: Stragglers | None = None,
     bits_per_second: float = 1e9,
     rate: float = 0.2,
     momentum: float = 0.0,

@@ -72,7 +72,7 @@ class Run:
 
     def remembered(self, name: str) -> Tensor:
         """What the sync rule of the only sentence remembers, over all parameters."""
-        state = self.optimizer.session.sections[0].tiers[0].sync_state
+        state = self.optimizer.session.partitions[0].tiers[0].sync_state
         return flat(state[f"{name}.{i}"] for i in range(len(list(self.model.parameters()))))
 
     def memory(self, name: str) -> Tensor:

@@ -152,10 +152,10 @@ def busy(
 
 def versions_of(simulated: Simulated, per_update: int = 1) -> list[int]:
     """The staleness of each push as it follows from the order of letters alone, where so many pushes are an update."""
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
     read, found, pushes = {}, [], 0
-    for _, sender, kind in office.calls:
+    for _, sender, kind in hosted.calls:
         if kind in ("peek", "pull"):
             read[sender] = pushes // per_update
         elif kind == "push":

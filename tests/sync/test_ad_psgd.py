@@ -12,7 +12,7 @@ from laconic.network.levels import Network
 from laconic.real.connect import connect
 from laconic.sync.ad_psgd import Model, sides
 from laconic.virtual.compute import Compute
-from laconic.worker import Kind, Letter
+from laconic.worker import ActorMessage, Kind
 from tests.sync.gossiping import DIMENSION, Point, classify, draws, sgd
 
 UNEQUAL = Compute(forward_seconds=0.01, slowness=(1, 1.7, 0.6, 2.3))
@@ -52,9 +52,9 @@ def test_only_gradient_steps_change_the_sum(graph: str, rate: float) -> None:
 @pytest.mark.technique("ad_psgd", check=1)
 def test_an_averaging_is_one_event_for_both() -> None:
     model = Model([torch.tensor([1.0, 2.0])])
-    (mean,) = model.write(3, Letter("average", {}, (torch.tensor([3.0, -2.0]),))).tensors
-    assert mean.tolist() == [2.0, 0.0] == model.read(0, Letter("ask")).tensors[0].tolist()
-    (stepped,) = model.write(0, Letter("add", {}, (torch.tensor([1.0, 1.0]),))).tensors
+    (mean,) = model.write(3, ActorMessage("average", {}, (torch.tensor([3.0, -2.0]),))).tensors
+    assert mean.tolist() == [2.0, 0.0] == model.read(0, ActorMessage("ask")).tensors[0].tolist()
+    (stepped,) = model.write(0, ActorMessage("add", {}, (torch.tensor([1.0, 1.0]),))).tensors
     assert stepped.tolist() == [3.0, 1.0] and mean.tolist() == [2.0, 0.0]
 
 

@@ -20,8 +20,8 @@ from laconic.network.levels import Network
 from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.adacomm import AdaComm
-from laconic.sync.base import Section, State
-from laconic.sync.controller import Controlled, Decision, Observed
+from laconic.sync.base import State, SyncContext
+from laconic.sync.controller import Adjustment, Controlled, Observed
 from laconic.virtual.compute import Compute
 from tests.sync import digits
 from tests.sync.rounds import Make, assert_same, flat, sgd, simulated, train, with_momentum
@@ -44,17 +44,17 @@ def watcher() -> Iterator[None]:
             watches: ClassVar[tuple[str, ...]] = ("loss", "seconds", "gradient_norm")
             steers: ClassVar[bool] = True
 
-            def init(self, section: Section) -> State:
+            def init(self, section: SyncContext) -> State:
                 return self.begin(section)
 
             def averages_gradients(self, step: int) -> bool:
                 return True
 
-            def decide(self, observed: Observed, state: State) -> Decision:
+            def decide(self, observed: Observed, state: State) -> Adjustment:
                 SEEN.append(observed)
-                return Decision(batch=2 ** (observed.step + 1), rate=0.5 if observed.step % 2 else 2.0)
+                return Adjustment(batch=2 ** (observed.step + 1), rate=0.5 if observed.step % 2 else 2.0)
 
-            def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+            def after_step(self, section: SyncContext, state: State) -> Generator[Any, Any, State]:
                 yield from self.consult(section, state)
                 return state
 
@@ -228,7 +228,7 @@ def race(strategy: str) -> list[tuple[float, float]]:
         model = digits.network(0)
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy)
         began, curve = worker.clock_seconds(), []
-        state = optimizer.session.sections[0].tiers[0]  # type: ignore[attr-defined]
+        state = optimizer.session.partitions[0].tiers[0]  # type: ignore[attr-defined]
         for step in range(1, 100_000):
             chosen = mine[torch.randint(len(mine), (8,), generator=draw)]
             loss = functional.cross_entropy(model(images[chosen]), labels[chosen])

@@ -11,7 +11,7 @@ import laconic
 from laconic.errors import StrategyError
 from laconic.theory import rates
 from laconic.theory.delayed.momentum import first_guess, staleness_law
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from tests.sync import digits, rounds, serving
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}
@@ -37,7 +37,7 @@ def test_one_worker_is_serial_sgd(make: rounds.Make) -> None:
     [
         Compute(**ONE_SECOND),
         Compute(**ONE_SECOND, slowness=(1, 1, 2, 50)),
-        Compute(**ONE_SECOND, slowness=(1, 3.7), straggling=Straggling(0.2, 3)),
+        Compute(**ONE_SECOND, slowness=(1, 3.7), straggling=Stragglers(0.2, 3)),
         Compute(**ONE_SECOND, law="exponential"),
     ],
     ids=["equal", "one far behind", "stragglers", "exponential"],
@@ -59,12 +59,12 @@ def test_no_more_gradients_are_under_way_than_workers() -> None:
     """A gradient is under way from the read of its model to its push."""
     compute = Compute(**ONE_SECOND, slowness=(1, 1, 1, 20), law="exponential")
     simulated, _ = serving.busy("asp", 160, 4, compute=compute)
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
-    under_way, most = 0, 0
-    for _, _, kind in office.calls:
-        under_way += {"peek": 1, "pull": 1, "push": -1}.get(kind, 0)
-        most = max(most, under_way)
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
+    is_in_flight, most = 0, 0
+    for _, _, kind in hosted.calls:
+        is_in_flight += {"peek": 1, "pull": 1, "push": -1}.get(kind, 0)
+        most = max(most, is_in_flight)
     assert most == 4
 
 
@@ -111,10 +111,10 @@ def test_late_gradients_get_the_rates_of_theory(rule: str) -> None:
     """The server's steps are those of delayed SGD whose gradients the rule weighs."""
     compute = Compute(**ONE_SECOND, slowness=(1, 1, 1.5, 12))
     simulated, pushes = serving.busy(f"asp({rule})", 80, 4, compute=compute)
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
     x, version, read, seen, total = 1.0, 0, {}, 0, 0
-    for _, sender, kind in office.calls:
+    for _, sender, kind in hosted.calls:
         if kind in ("peek", "pull"):
             read[sender] = (version, x)
         elif kind == "push":
@@ -130,10 +130,10 @@ def test_late_gradients_get_the_rates_of_theory(rule: str) -> None:
 def test_picky_applies_what_was_computed_nearby() -> None:
     compute = Compute(**ONE_SECOND, slowness=(1, 1, 1, 12))
     simulated, pushes = serving.busy("asp(picky, radius=0.05)", 80, 4, compute=compute)
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
     x, read, dropped = 1.0, {}, 0
-    for _, sender, kind in office.calls:
+    for _, sender, kind in hosted.calls:
         if kind in ("peek", "pull"):
             read[sender] = x
         elif kind == "push":
@@ -162,9 +162,9 @@ def test_auto_momentum_takes_off_what_asynchrony_adds() -> None:
 
     for workers in (1, 2, 4, 20):
         simulated = laconic.simulate(momentum_here, workers)
-        assert simulated.results == [0.9] * workers and simulated.posts is not None
-        (office,) = simulated.posts.offices.values()
-        (group,) = office.inbox.machine.store.optimizer.param_groups  # type: ignore[attr-defined]
+        assert simulated.results == [0.9] * workers and simulated.rpc is not None
+        (hosted,) = simulated.rpc.hosted_actors.values()
+        (group,) = hosted.inbox.actor.store.optimizer.param_groups  # type: ignore[attr-defined]
         assert group["momentum"] == first_guess(0.9, workers)
     with pytest.raises(StrategyError, match="AdamW has none"):
         rounds.simulated("asp(momentum=auto)", 1, rounds.adamw, workers=2)

@@ -13,7 +13,7 @@ from laconic.architecture.server.sharding import BLOCK, Range, even, hashed
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
 from laconic.virtual.worker import VirtualWorker
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 from tests.sync import rounds, serving
 from tests.sync.test_ssp import apart
 
@@ -98,9 +98,9 @@ def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, list[str]]] = []
     call = VirtualWorker.call
 
-    def overheard(worker: VirtualWorker, address: str, letter: Letter, *how: Any, **more: Any) -> Any:
-        told.append((letter.kind, sorted(letter.fields)))
-        return call(worker, address, letter, *how, **more)
+    def overheard(worker: VirtualWorker, address: str, message: ActorMessage, *how: Any, **more: Any) -> Any:
+        told.append((message.kind, sorted(message.fields)))
+        return call(worker, address, message, *how, **more)
 
     def body() -> None:
         model: nn.Module = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 10))

@@ -15,8 +15,8 @@ from laconic.errors import StrategyError
 from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec
-from laconic.virtual.rpc import Trouble
-from laconic.worker import Letter
+from laconic.virtual.rpc import Fault
+from laconic.worker import ActorMessage
 from tests.compression.table import compressor
 from tests.sync import serving
 from tests.sync.test_replicas import STEPS, WORKERS, train
@@ -39,7 +39,7 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
     made, draw = compressor(text), torch.Generator().manual_seed(seed)
     readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 1)
     values = [torch.randn(6, 4, generator=draw), torch.tensor(0)]
-    late: list[Letter] = []
+    late: list[ActorMessage] = []
     for event in events:
         if event == "move":
             values = [values[0] + torch.randn(6, 4, generator=draw), values[1] + 1]
@@ -48,10 +48,10 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
         elif event == "late" and late:
             reader.hear(late.pop(0))
         else:
-            letter = Letter("values", *copy.deepcopy(readers.answer(1, reader.reads, values)))
-            late.append(letter)
+            message = ActorMessage("values", *copy.deepcopy(readers.answer(1, reader.reads, values)))
+            late.append(message)
             if event == "read":
-                heard = reader.hear(letter)
+                heard = reader.hear(message)
                 known = readers._known[1].values
                 assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
                 assert torch.equal(heard[1], values[1])  # what the compressor does not take goes as it is
@@ -62,9 +62,9 @@ def test_what_was_not_said_is_said_later(text: str) -> None:
     """Values that stand still are known to the last bits, however little is said at a time."""
     made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
     readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 0)
-    reader.hear(Letter("values", *readers.answer(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
+    reader.hear(ActorMessage("values", *readers.answer(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
     for _ in range(60):
-        (heard, _) = reader.hear(Letter("values", *readers.answer(0, reader.reads, values)))
+        (heard, _) = reader.hear(ActorMessage("values", *readers.answer(0, reader.reads, values)))
     torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
 
 
@@ -83,7 +83,7 @@ def test_reads_of_a_tenth_train_as_well() -> None:
 
 
 def test_a_server_that_dies_tells_everything_once() -> None:
-    out, acknowledged = train('asp / none / ps(shards=2, down="topk(0.3)")', (Trouble(0.4, 0.7, 1),))
+    out, acknowledged = train('asp / none / ps(shards=2, down="topk(0.3)")', (Fault(0.4, 0.7, 1),))
     assert acknowledged == [STEPS] * WORKERS and max(out.results) < 1.0
 
 

@@ -81,7 +81,7 @@ def test_a_warm_start_lets_one_replica_begin() -> None:
     early = [push for push in pushes if push.seconds < 9.5]
     assert {push.rank for push in early} == {0} and len(early) == 9
     assert {push.rank for push in pushes} == {0, 1, 2, 3}
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
-    applied = office.inbox.machine.store.version  # type: ignore[attr-defined]
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
+    applied = hosted.inbox.actor.store.version  # type: ignore[attr-defined]
     assert applied == 40 - 3

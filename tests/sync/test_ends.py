@@ -9,27 +9,27 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.architecture.server.actor import Rule, Shard
+from laconic.architecture.server.actor import ServerRule, Shard
 from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
 from laconic.compression.none import Identity
 from laconic.network.levels import Network
 from laconic.sync.ssp import SSP
 from laconic.values.tensor_spec import TensorSpec
-from laconic.virtual.compute import Compute, Straggling
-from laconic.worker import Letter
+from laconic.virtual.compute import Compute, Stragglers
+from laconic.worker import ActorMessage
 from tests.sync.racing import race
 
 STEPS = (12, 20, 16, 40)
 
 
-def shard(rule: Rule, workers: int) -> Shard:
+def shard(rule: ServerRule, workers: int) -> Shard:
     model = nn.Linear(2, 1, bias=False)
     specs = [TensorSpec("w", (1, 2), torch.float32)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     store = Store(even(specs, 1), specs, list(model.parameters()), optimizer, workers)
     made = Shard(store, rule, Identity(), lambda *_: None, "digest")  # type: ignore[arg-type,return-value]
-    made.write(0, Letter("plant", {}, (torch.zeros(2),)))
+    made.write(0, ActorMessage("plant", {}, (torch.zeros(2),)))
     return made
 
 
@@ -57,12 +57,12 @@ def test_workers_may_end_at_different_steps(sentence: str) -> None:
 def test_who_pushes_again_after_its_end_is_as_far_as_the_others() -> None:
     one = shard(SSP(1), 2)
     for _ in range(5):
-        one.write(0, Letter("push", {}, (torch.ones(2),)))
-    assert one.read(0, Letter("pull")) is None, "worker 1 is five behind"
-    one.write(1, Letter("rest"))
-    assert one.read(0, Letter("pull")) is not None
-    one.write(1, Letter("push", {}, (torch.ones(2),)))
-    assert one.read(0, Letter("pull")) is not None and one.store.clocks == {0: 5, 1: 6}
+        one.write(0, ActorMessage("push", {}, (torch.ones(2),)))
+    assert one.read(0, ActorMessage("pull")) is None, "worker 1 is five behind"
+    one.write(1, ActorMessage("rest"))
+    assert one.read(0, ActorMessage("pull")) is not None
+    one.write(1, ActorMessage("push", {}, (torch.ones(2),)))
+    assert one.read(0, ActorMessage("pull")) is not None and one.store.clocks == {0: 5, 1: 6}
 
 
 def test_a_worker_that_one_shard_lost_has_one_clock_everywhere() -> None:
@@ -70,12 +70,12 @@ def test_a_worker_that_one_shard_lost_has_one_clock_everywhere() -> None:
     one = shard(SSP(1), 2)
     one.lose(1)
     for _ in range(5):
-        one.write(0, Letter("push", {}, (torch.ones(2),)))
-    one.write(1, Letter("push", {"clock": 9}, (torch.ones(2),)))
+        one.write(0, ActorMessage("push", {}, (torch.ones(2),)))
+    one.write(1, ActorMessage("push", {"clock": 9}, (torch.ones(2),)))
     assert one.store.clocks[1] == 9
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a2s_on_many_shards_goes_through_when_anybody_may_be_slow(seed: int) -> None:
-    run = race("a2s / none / ps(shards=4)", 5, 150, straggling=Straggling(0.3, 3.0), seed=seed)
+    run = race("a2s / none / ps(shards=4)", 5, 150, straggling=Stragglers(0.3, 3.0), seed=seed)
     assert len(run.gradients) >= 150

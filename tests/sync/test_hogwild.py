@@ -13,7 +13,7 @@ import laconic
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.sync import rounds
 
 FEATURES, EXAMPLES, PASSES, BATCH = 1000, 1000, 4, 8
@@ -97,7 +97,7 @@ def test_one_worker_is_serial_sgd_to_the_bit_on_sparse_gradients() -> None:
     assert torch.equal(laconic.simulate(body, 1).results[0], rounds.flat(serial.parameters()))
 
 
-def together(crew: Crew) -> tuple[float, float, Tensor]:
+def together(crew: PoolRank) -> tuple[float, float, Tensor]:
     model = Logistic()
     distributed, optimizer = laconic.distribute(model, sgd(model), "hogwild", process_group=crew.process_group)
     ledger = connect().ledger

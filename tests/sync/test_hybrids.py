@@ -12,7 +12,7 @@ import torch
 from laconic.sync.ashl import local_steps
 from laconic.sync.fsp import breakpoint_of
 from laconic.sync.gssp import alike
-from laconic.virtual.compute import Straggling
+from laconic.virtual.compute import Stragglers
 from tests.sync.racing import Race, race
 
 CLASSES = (1.0,) * 4 + (2.0,) * 4 + (3.0,) * 4 + (4.0,) * 4
@@ -153,7 +153,7 @@ def test_steps_follow_speeds_and_nobody_idles_longer_than_a_minibatch() -> None:
 
 @pytest.mark.technique("fsp", check=3)
 def test_fsp_needs_no_period_to_be_chosen() -> None:
-    setting = {"slowness": (1, 1, 1, 2), "bits_per_second": 2e6, "straggling": Straggling(0.1, 2.0)}
+    setting = {"slowness": (1, 1, 1, 2), "bits_per_second": 2e6, "straggling": Stragglers(0.1, 2.0)}
     fixed = {h: race(f"local({h})", 4, 512, equal=True, **setting) for h in (1, 4, 16, 64)}
     target = 1.05 * max(run.loss for run in fixed.values())
     when = {h: run.reached(target) for h, run in fixed.items()}

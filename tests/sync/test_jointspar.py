@@ -29,7 +29,7 @@ STILL = "jointspar(keep=0.5, rate=0)"
 
 
 def tier_of(optimizer: Any) -> Any:
-    return optimizer.session.sections[0].tiers[0]
+    return optimizer.session.partitions[0].tiers[0]
 
 
 def frozen(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -51,9 +51,9 @@ def gradients(strategy: str, steps: int, probabilities: list[float] | None = Non
             session._weigh()
         found, weights = [], []
         for _ in range(steps):
-            section = session.sections[0]
+            section = session.partitions[0]
             weights.append(
-                [1.0] * 3 if probabilities is None else tier.sync.weights(section.seen_by(tier), tier.sync_state)
+                [1.0] * 3 if probabilities is None else tier.sync.weights(section.context_for(tier), tier.sync_state)
             )
             rounds.loss(model, laconic.rank(), 0).backward()
             found.append(rounds.flat(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()))
@@ -77,7 +77,7 @@ def test_the_mean_over_draws_is_the_full_gradient() -> None:
         model = rounds.net()
         _, optimizer = laconic.distribute(model, frozen(model.parameters()), STILL)
         session, tier = optimizer.session, tier_of(optimizer)
-        state, view = {"p": torch.tensor(probabilities, dtype=torch.float64)}, session.sections[0].seen_by(tier)
+        state, view = {"p": torch.tensor(probabilities, dtype=torch.float64)}, session.partitions[0].context_for(tier)
         found = []
         for session.steps in range(10_000):
             found.append(tier.sync.weights(view, state))
@@ -180,7 +180,7 @@ def flops_of_a_step(sizes: list[int], batch: int, steps: int) -> tuple[list[int]
         model, optimizer = laconic.distribute(model, rounds.sgd(model.parameters()), STILL)
         counts, skipped = [], []
         for step in range(steps):
-            off = sorted(optimizer.session._skipping.skipped)
+            off = sorted(optimizer.session._skipped_gradients.skipped)
             x = torch.randn(batch, sizes[0], generator=torch.Generator().manual_seed(step)).requires_grad_()
             loss = model(x).square().mean()
             with FlopCounterMode(display=False) as counter:
@@ -271,7 +271,7 @@ def test_sparse_gradients_and_recomputed_activations_go_beside() -> None:
         model, optimizer = laconic.distribute(model, rounds.sgd(model.parameters()), strategy)
         path, drawn = [], set()
         for step in range(12):
-            drawn.add(4 - len(optimizer.session._skipping.skipped))
+            drawn.add(4 - len(optimizer.session._skipped_gradients.skipped))
             draw = torch.Generator().manual_seed(2 * step + laconic.rank())
             model(torch.randint(9, (6,), generator=draw)).square().mean().backward()
             assert model.rows.weight.grad is not None
@@ -311,7 +311,7 @@ def test_error_memories_wait_for_their_layer() -> None:
         names = [name for name, _ in model.named_parameters()]
         for step in range(10):
             before = {n: {k: v.clone() for k, v in m.items()} for n, m in tier.memory.items()}
-            skipped = {names[i] for i in optimizer.session._skipping.skipped}
+            skipped = {names[i] for i in optimizer.session._skipped_gradients.skipped}
             rounds.loss(model, laconic.rank(), step).backward()
             optimizer.step()
             optimizer.zero_grad()

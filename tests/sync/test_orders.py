@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.server.actor import Shard
-from laconic.architecture.server.client import Server
+from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
@@ -27,7 +27,7 @@ from laconic.sync.asp import ASP
 from laconic.sync.server import ServerSync
 from laconic.sync.ssp import SSP
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Letter, Priority
+from laconic.worker import ActorMessage, Priority
 
 ORDERS = 2_500
 """Per rule."""
@@ -36,14 +36,14 @@ ORDERS = 2_500
 class Handle:
     """What a client waits for."""
 
-    letter: Letter | None = None
+    message: ActorMessage | None = None
 
     def done(self) -> bool:
-        return self.letter is not None
+        return self.message is not None
 
-    def wait(self) -> Letter:
-        assert self.letter is not None
-        return self.letter
+    def wait(self) -> ActorMessage:
+        assert self.message is not None
+        return self.message
 
 
 class Client:
@@ -57,7 +57,7 @@ class Client:
         self.group, self.step = SimpleNamespace(size=world.size), 0
         self.optimizer = world.optimizer
         shards = [Replicas(self, ["s"])]  # type: ignore[arg-type]
-        self.server = Server(self, [shards], 0, world.ranges, world.specs, Identity(), world.meeting, world.size)  # type: ignore[arg-type]
+        self.server = ServerClient(self, [shards], 0, world.ranges, world.specs, Identity(), world.meeting, world.size)  # type: ignore[arg-type]
         self.state = world.rule.init(self)
         self._waits: list[Any] | None = None
         self._talk: Any = None
@@ -79,17 +79,17 @@ class Client:
 
     # ------------------------------------------------------------------------------------------ as a worker
 
-    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
-        envelope = self.outbox.post(letter, writes)
+    def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
+        envelope = self.outbox.post(message, writes)
         handle = self.handles[writes, envelope.number] = Handle()
-        self.world.under_way.append(envelope)
+        self.world.is_in_flight.append(envelope)
         return handle
 
     def heard(self, answer: Answer) -> None:
-        letter, again = self.outbox.heard(answer)
-        if letter is not None:
-            self.handles[answer.writes, answer.number].letter = letter
-        self.world.under_way += again
+        message, again = self.outbox.heard(answer)
+        if message is not None:
+            self.handles[answer.writes, answer.number].message = message
+        self.world.is_in_flight += again
         self._go_on()
 
     # ------------------------------------------------------------------------------------------ its steps
@@ -121,7 +121,7 @@ class World:
     def __init__(self, rule: Any, size: int, steps: int, seed: int) -> None:
         self.rule, self.size, self.steps = rule, size, steps
         self.random = random.Random(seed)
-        self.under_way: list[Envelope | Answer] = []
+        self.is_in_flight: list[Envelope | Answer] = []
         self.ticked = [0] * size  # the most that any life of the server has seen of each worker's clock
         values = torch.zeros(size, steps, dtype=torch.float64)
         self.optimizer = torch.optim.SGD([values], lr=1.0)
@@ -148,25 +148,25 @@ class World:
         self._until_nobody_waits()
         self.kills = 0
         for client in self.clients:
-            client.call("s", Letter("peek"), writes=False)
+            client.call("s", ActorMessage("peek"), writes=False)
         self._until_nobody_waits()
 
     def _until_nobody_waits(self) -> None:
         chance, silences = self.random.random, 0
         while True:
-            if not self.under_way:
+            if not self.is_in_flight:
                 if all(client.finished and not client.outbox.waiting for client in self.clients):
                     return
                 silences += 1
                 assert silences < 1000, "somebody waits for what nobody says"
                 for client in self.clients:
-                    self.under_way += self._after_silence(client)
+                    self.is_in_flight += self._after_silence(client)
                 continue
-            place = int(chance() * len(self.under_way))
-            message, what = self.under_way[place], chance()
+            place = int(chance() * len(self.is_in_flight))
+            message, what = self.is_in_flight[place], chance()
             if what >= 0.08:  # else it arrives, and is there once more
-                self.under_way[place] = self.under_way[-1]
-                self.under_way.pop()
+                self.is_in_flight[place] = self.is_in_flight[-1]
+                self.is_in_flight.pop()
             if what < 0.88:  # else it is lost
                 self._deliver(message)
             if what > 0.99 and self.kills:
@@ -182,7 +182,7 @@ class World:
         if isinstance(message, Answer):
             self.clients[message.to].heard(message)
             return
-        self.under_way += self.inbox.receive(message)
+        self.is_in_flight += self.inbox.receive(message)
         if message.writes:
             self.ticked[message.sender] = max(self.ticked[message.sender], self.store.clocks[message.sender])
             if self.random.random() < 0.1:
@@ -197,7 +197,7 @@ class World:
 
     @property
     def store(self) -> Store:
-        store: Store = self.inbox.machine.store  # type: ignore[attr-defined]
+        store: Store = self.inbox.actor.store  # type: ignore[attr-defined]
         return store
 
     def entered(self, client: Client) -> None:

@@ -37,7 +37,7 @@ def test_all_replicas_agree_after_each_correction(architecture: str, make: round
             rounds.loss(run.model, laconic.rank(), step).backward()
             run.optimizer.step()
             run.optimizer.zero_grad()
-            state = run.optimizer.session.sections[0].tiers[0].sync_state
+            state = run.optimizer.session.partitions[0].tiers[0].sync_state
             agreed.append(rounds.flat(state[f"x.{i}"] for i in range(len(list(run.model.parameters())))))
         laconic.finish(run.model, run.optimizer)
         return [*agreed, rounds.flat(run.model.parameters())]

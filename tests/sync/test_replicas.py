@@ -24,15 +24,15 @@ from laconic.sync.asp import ASP
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
 from laconic.virtual.membership import Event
-from laconic.virtual.rpc import Trouble, Troubles
+from laconic.virtual.rpc import Fault, Faults
 from laconic.virtual.simulate import Simulated
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 WORKERS, STEPS = 3, 40
 
 
 def train(
-    strategy: str, troubles: tuple[Trouble, ...] = (), events: tuple[Event, ...] = (), servers: int = 2
+    strategy: str, faults: tuple[Fault, ...] = (), events: tuple[Event, ...] = (), servers: int = 2
 ) -> tuple[Simulated, list[int]]:
     """A small regression; the pushes that each worker saw acknowledged."""
     acknowledged = [0] * WORKERS
@@ -56,23 +56,23 @@ def train(
 
     out = laconic.simulate(
         body, WORKERS, Network.flat(WORKERS + servers, 1e9, 1e-3), Compute(0.01, 0.02, 0.001), events=events,
-        servers=servers, heartbeat_seconds=0.3, troubles=Troubles(troubles, retry_seconds=0.05, snapshot_every=5),
+        servers=servers, heartbeat_seconds=0.3, faults=Faults(faults, retry_seconds=0.05, snapshot_every=5),
     )  # fmt: skip
     return out, acknowledged
 
 
 def received(out: Simulated) -> list[Counter[int]]:
     """By machine: how many writes of whom it has, from what its snapshots and replays left."""
-    return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.posts.offices.values()]
+    return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.rpc.hosted_actors.values()]
 
 
 @pytest.mark.technique("parameter_server", check=3)
 def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
     calm, _ = train("asp / none / ps(shards=2, replicas=1)")
-    out, acknowledged = train("asp / none / ps(shards=2, replicas=1)", (Trouble(0.4, math.inf, 0),))
+    out, acknowledged = train("asp / none / ps(shards=2, replicas=1)", (Fault(0.4, math.inf, 0),))
     assert acknowledged == [STEPS] * WORKERS, "training goes on"
     joined_and_planted = 2
-    alive = [o.inbox for o in out.posts.offices.values() if o.server != 0]
+    alive = [o.inbox for o in out.rpc.hosted_actors.values() if o.server != 0]
     assert len(alive) == 2, "of two shards with a copy each, one copy of each is left"
     for inbox in alive:
         pushes = {w: s.received for w, s in inbox._senders.items()}
@@ -83,13 +83,13 @@ def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
 
 def test_without_a_replica_the_loss_of_a_server_is_said() -> None:
     with pytest.raises(WorkerLost, match=r"server 0 is gone for good.*replicas=1"):
-        train("asp / none / ps(shards=2)", (Trouble(0.4, math.inf, 0),))
+        train("asp / none / ps(shards=2)", (Fault(0.4, math.inf, 0),))
 
 
 @pytest.mark.parametrize("strategy", ["asp / none / ps(shards=2)", "ssp(2)", "bsp / none / ps"])
 def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -> None:
     calm, _ = train(strategy)
-    out, acknowledged = train(strategy, (Trouble(0.4, 0.7, 0), Trouble(0.9, 1.0, 0, worker=1)))
+    out, acknowledged = train(strategy, (Fault(0.4, 0.7, 0), Fault(0.9, 1.0, 0, worker=1)))
     assert acknowledged == [STEPS] * WORKERS
     assert received(calm) == received(out), "every write once, on every machine"
     if strategy.startswith("bsp"):
@@ -106,7 +106,10 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
         store = Store(even(specs, 1), specs, [parameter], optimizer, 2)
         shard = Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
         inbox = Inbox(shard)
-        written = {0: Letter("plant", {}, (torch.full((4,), 5.0),)), 1: Letter("push", {}, (torch.ones(4),))}
+        written = {
+            0: ActorMessage("plant", {}, (torch.full((4,), 5.0),)),
+            1: ActorMessage("push", {}, (torch.ones(4),)),
+        }
         answers = []
         for sender in order:
             answers += inbox.receive(Envelope(sender, 0, 1, True, 0, 0, written[sender]))
@@ -117,7 +120,7 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
     (first, told), (again, told_again) = heard((0, 1)), heard((1, 0))
     assert torch.equal(first.store.values[0], again.store.values[0])
     assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 2
-    receipts = [[a.letter.fields for a in answers if a.to == 1 and a.letter] for answers in (told, told_again)]
+    receipts = [[a.message.fields for a in answers if a.to == 1 and a.message] for answers in (told, told_again)]
     assert receipts[0] == receipts[1] and [fields["clock"] for fields in receipts[0]] == [1, 2]
 
 

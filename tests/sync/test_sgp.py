@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from laconic.network.levels import Network
-from laconic.runtime.in_flight import drive
+from laconic.runtime.in_flight import complete
 from laconic.virtual.compute import Compute
 from tests.sync.gossiping import DIMENSION, draws, mixing_of, sgd, walk
 
@@ -18,10 +18,10 @@ UNEVEN = 'edges("0>1,1>2,2>3,3>0,0>2,3>1")'
 
 def mass(tier: Any) -> tuple[np.ndarray, float, float]:
     """All of (x, w) that this worker holds or is about to hear, and its own w."""
-    drive(list(tier.flights.values()))
+    complete(list(tier.in_flight.values()))
     x, w = tier.sync_state["x.0"].clone(), tier.sync_state["w"].clone()
     own = float(w)
-    for flight in tier.flights.values():
+    for flight in tier.in_flight.values():
         x, w = x + flight.result[0], w + flight.result[1]
     return x.numpy(), float(w), own
 

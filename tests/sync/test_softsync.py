@@ -22,10 +22,10 @@ def test_each_message_is_divided_by_its_age_and_fresh_ones_are_averaged() -> Non
     simulated, pushes = serving.busy("softsync(2)", 60, 4, compute=compute)
     recorded = sorted(push.staleness for push in pushes)
     assert recorded == sorted(serving.versions_of(simulated, per_update=2)) and recorded[-1] > 2
-    assert simulated.posts is not None
-    (office,) = simulated.posts.offices.values()
+    assert simulated.rpc is not None
+    (hosted,) = simulated.rpc.hosted_actors.values()
     x, version, read, waiting = 1.0, 0, {}, []
-    for _, sender, kind in office.calls:
+    for _, sender, kind in hosted.calls:
         if kind in ("peek", "pull"):
             read[sender] = (version, x)
         elif kind == "push":

@@ -9,7 +9,7 @@ import torch
 
 import laconic
 from laconic.real.connect import connect
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from tests.sync import rounds, serving
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}
@@ -76,7 +76,7 @@ def waited(rule: str, compute: Compute, workers: int, steps: int = 60) -> tuple[
 
 @pytest.mark.technique("ssp", check=3)
 def test_staleness_of_three_halves_the_waiting_for_random_stragglers() -> None:
-    compute = Compute(**ONE_SECOND, straggling=Straggling(0.2, 3.0))
+    compute = Compute(**ONE_SECOND, straggling=Stragglers(0.2, 3.0))
     strict, stale = (waited(f"ssp({s})", compute, 8)[0] for s in (0, 3))
     assert strict / stale >= 2
 

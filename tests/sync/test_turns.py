@@ -15,7 +15,7 @@ from laconic.network.levels import Network
 from laconic.real.connect import connect
 from laconic.sync.equal_times import divide, fit
 from laconic.virtual.compute import Compute
-from laconic.virtual.rpc import Trip
+from laconic.virtual.rpc import Delivery
 from laconic.virtual.simulate import Simulated
 from tests.sync import rounds
 
@@ -60,15 +60,15 @@ def simulated(strategy: str, steps: int, compute: Compute, workers: int = WORKER
     )
 
 
-def trips(run: Simulated, *kinds: str, server: int = WORKERS) -> list[Trip]:
+def deliveries(run: Simulated, *kinds: str, server: int = WORKERS) -> list[Delivery]:
     """What went over the server's link, as it began; the first values go to everybody at once and do not count."""
-    assert run.posts is not None
+    assert run.rpc is not None
     begun = max(run.results, key=lambda seen: seen.ends_seconds[0]).ends_seconds[0]
-    over = [t for t in run.posts.trips if server in (t.source, t.to) and t.kind in kinds and t.end_seconds > begun]
+    over = [t for t in run.rpc.deliveries if server in (t.source, t.to) and t.kind in kinds and t.end_seconds > begun]
     return sorted(over, key=lambda trip: trip.begin_seconds)
 
 
-def overlaps(over: list[Trip]) -> int:
+def overlaps(over: list[Delivery]) -> int:
     return sum(later.begin_seconds < earlier.end_seconds - 1e-9 for earlier, later in pairwise(over))
 
 
@@ -79,12 +79,12 @@ def overlaps(over: list[Trip]) -> int:
 @pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
 def test_turns_never_overlap_and_every_gradient_is_equally_old(slowness: tuple[float, ...]) -> None:
     run = simulated("r2p", 12, Compute(forward_seconds=0.05, slowness=slowness))
-    over = trips(run, "push", "values")
+    over = deliveries(run, "push", "values")
     assert len(over) > 2 * 10 * WORKERS and overlaps(over) == 0
     for rank, seen in enumerate(run.results):
         assert [noted["staleness"] for noted in seen.noted] == [rank] + 11 * [WORKERS - 1]
     together = simulated("asp", 12, Compute(forward_seconds=0.05, slowness=slowness))
-    assert overlaps(trips(together, "push", "values")) > 0
+    assert overlaps(deliveries(together, "push", "values")) > 0
 
 
 @pytest.mark.technique("r2p", check=2)
@@ -136,7 +136,7 @@ def test_a_worker_that_ends_gives_its_turns_away() -> None:
 @pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
 def test_uploads_never_overlap_and_gradients_are_one_version_old_at_most(slowness: tuple[float, ...]) -> None:
     run = simulated("hsp(fresh=5)", 20, Compute(forward_seconds=WORKERS * TRANSFER_SECONDS, slowness=slowness))
-    over = trips(run, "push")
+    over = deliveries(run, "push")
     assert len(over) > 15 * WORKERS and overlaps(over) == 0
     assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0, 1}
 

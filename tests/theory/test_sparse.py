@@ -45,7 +45,7 @@ def live(rate: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         shadow = network(0)
         sentence = f"flat+topk({SHARE})+ef(inside=true) / sequential"
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=rate), sentence)
-        memory = optimizer.session.sections[0].tiers[0].memory
+        memory = optimizer.session.partitions[0].tiers[0].memory
         points, gradients, memories = [flat(model.parameters())], [], []
         for _ in range(steps):
             chosen = mine[torch.randint(len(mine), (16,), generator=draw)]

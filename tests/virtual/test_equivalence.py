@@ -18,7 +18,7 @@ from laconic.runtime.tiers import is_collective
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.sync.moments import OfMoments
 from laconic.worker import Kind
-from tests.real.pool import Crew, Pool
+from tests.real.pool import Pool, PoolRank
 from tests.real.test_against_ddp import batch
 from tests.sync.moments import needs_adam
 
@@ -56,11 +56,11 @@ def train(strategy: str, steps: int = 8) -> tuple[torch.Tensor, float]:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-    optimizer.session.late_steps.settle()  # type: ignore[attr-defined]  # what is under way would be counted or not
+    optimizer.session.deferred_step.settle()  # type: ignore[attr-defined]  # what is under way would be counted or not
     return torch.cat([p.detach().flatten() for p in model.parameters()]), connect().ledger.sent_bytes(kind) - before
 
 
-def on_processes(crew: Crew, strategy: str) -> tuple[torch.Tensor, float]:
+def on_processes(crew: PoolRank, strategy: str) -> tuple[torch.Tensor, float]:
     return train(strategy)
 
 
@@ -128,12 +128,12 @@ def test_four_workers_agree(pool: Pool, strategy: str) -> None:
     assert isinstance(Strategy.parse(strategy), Strategy)
 
 
-def two_of(crew: Crew, strategy: str) -> torch.Tensor:
+def two_of(crew: PoolRank, strategy: str) -> torch.Tensor:
     """The same script among two of the pool's processes."""
     return train_among(strategy, crew)
 
 
-def train_among(strategy: str, crew: Crew | None) -> torch.Tensor:
+def train_among(strategy: str, crew: PoolRank | None) -> torch.Tensor:
     torch.manual_seed(4)
     model, rank = Net(), laconic.rank()
     options = {} if crew is None else {"process_group": crew.process_group}
@@ -164,11 +164,11 @@ def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
 
 
-def two_racing(crew: Crew, strategy: str) -> torch.Tensor:
+def two_racing(crew: PoolRank, strategy: str) -> torch.Tensor:
     return race_among(strategy, crew)
 
 
-def race_among(strategy: str, crew: Crew | None) -> torch.Tensor:
+def race_among(strategy: str, crew: PoolRank | None) -> torch.Tensor:
     """Ends with a goodbye, so that nobody waits for whoever has ended."""
     torch.manual_seed(4)
     model, rank = Net(), laconic.rank()

@@ -24,7 +24,7 @@ from laconic.values.profile import (
 )
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
-from laconic.virtual.script import Setting
+from laconic.virtual.script import VirtualSetup
 from laconic.virtual.symmetric import price
 
 ALONE, SHARED = 0.5, 0.375
@@ -95,14 +95,14 @@ def test_settings_take_profiles(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(profile().to_json())
     path = tmp_path / "net.toml"
     path.write_text('[network]\nlevels = [{bandwidth = "1Gbit"}]\n[compute]\nprofile = "p.json"\nslowness = [1, 2]\n')
-    setting = Setting.read(str(path), 2)
+    setting = VirtualSetup.read(str(path), 2)
     assert setting.compute.forward_seconds == 4.0 and setting.compute.slowness == (1.0, 2.0)
     assert setting.network.measured is None
-    given = Setting.read(None, 2, str(tmp_path / "p.json"))
+    given = VirtualSetup.read(None, 2, str(tmp_path / "p.json"))
     assert given.compute.step_seconds == 8.0 and given.network == Network.from_profile(profile())
-    assert Setting.read("100Mbit", 4, str(tmp_path / "p.json")).network == Network.flat(4, 1e8, 50e-6)
+    assert VirtualSetup.read("100Mbit", 4, str(tmp_path / "p.json")).network == Network.flat(4, 1e8, 50e-6)
     with pytest.raises(LaconicError, match="among 2 workers, not 4"):
-        Setting.read(None, 4, str(tmp_path / "p.json"))
+        VirtualSetup.read(None, 4, str(tmp_path / "p.json"))
 
 
 @pytest.mark.parametrize("sentence", ["bsp", "wfbp(0)", "bf16 / sequential"])

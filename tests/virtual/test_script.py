@@ -12,7 +12,7 @@ import pytest
 
 from laconic.errors import LaconicError
 from laconic.network.levels import Level, Network
-from laconic.virtual.script import Setting
+from laconic.virtual.script import VirtualSetup
 from tests.real.launching import COMMAND, SOURCE, START_SECONDS
 
 TRAIN = Path(__file__).parents[1] / "real" / "scripts" / "train.py"
@@ -71,15 +71,15 @@ def test_the_same_script_ends_the_same_on_both_engines(tmp_path: Path) -> None:
 def test_a_setting_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "net.toml"
     file.write_text(SETTING)
-    setting = Setting.read(str(file), 4)
-    assert setting.network == Network(4, (Level(1, 1e9, 2e-5), Level(2, 1e8, 0.01)), lanes=1)
-    assert setting.compute.forward_seconds == 0.01 and setting.compute.factor(3, 0) in (2.0, 6.0)
+    setup = VirtualSetup.read(str(file), 4)
+    assert setup.network == Network(4, (Level(1, 1e9, 2e-5), Level(2, 1e8, 0.01)), lanes=1)
+    assert setup.compute.forward_seconds == 0.01 and setup.compute.factor(3, 0) in (2.0, 6.0)
     for text, sentence in [("none.toml", "there is no network file"), ("fast", "is no rate")]:
         with pytest.raises(LaconicError, match=sentence):
-            Setting.read(text, 4)
+            VirtualSetup.read(text, 4)
     file.write_text("[compute]")
     with pytest.raises(LaconicError, match="does not describe a network"):
-        Setting.read(str(file), 4)
+        VirtualSetup.read(str(file), 4)
 
 
 SCRIPTS = {
@@ -153,4 +153,4 @@ def test_network_files_that_make_no_sense_are_refused(text: str, words: str, tmp
     path = tmp_path / "net.toml"
     path.write_text(text)
     with pytest.raises(LaconicError, match=words):
-        Setting.read(str(path), 4)
+        VirtualSetup.read(str(path), 4)

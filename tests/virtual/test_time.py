@@ -14,7 +14,7 @@ import laconic
 from laconic.errors import LaconicError
 from laconic.network.levels import Network
 from laconic.real.connect import connect
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 
 BITS, ALPHA = 8e6, 1e-4  # a megabyte per second: seconds are easy to read
 
@@ -37,14 +37,14 @@ def stepper(widths: list[int], strategy: str, steps: int) -> Any:
             optimizer.step()
             optimizer.zero_grad()
             ends.append(worker.clock_seconds())
-        pieces = optimizer.session.reducer.pieces
-        sizes = [4.0 * sum(stop - start for _, start, stop in piece.ranges) for piece in pieces]
-        sizes[-1] += 4.0 * pieces[-1].buffer.control_numel
+        messages = optimizer.session.reducer.messages
+        sizes = [4.0 * sum(stop - start for _, start, stop in piece.ranges) for piece in messages]
+        sizes[-1] += 4.0 * messages[-1].buffer.control_numel
         return {
             "begins": begins,
             "ends": ends,
             "sizes": sizes,
-            "members": [piece.carried for piece in pieces],
+            "members": [piece.carried for piece in messages],
             "shares": [p.numel() / sum(q.numel() for q in model.parameters()) for p in model.parameters()],
         }
 
@@ -116,7 +116,7 @@ def test_runs_are_the_same_twice_and_random_states_are_each_workers_own() -> Non
             optimizer.step()
         return [*drawn, *(p.sum().item() for p in model.parameters())]
 
-    compute = Compute(0.1, 0.2, straggling=Straggling(0.3, 5.0))
+    compute = Compute(0.1, 0.2, straggling=Stragglers(0.3, 5.0))
     runs = [laconic.simulate(body, 5, Network.flat(5, BITS, ALPHA), compute) for _ in range(2)]
     assert runs[0].results == runs[1].results and runs[0].seconds == runs[1].seconds
     assert len({row[0] for row in runs[0].results}) == 5

@@ -13,7 +13,7 @@ import laconic
 from laconic.network.levels import Network
 from laconic.real.connect import connect
 from laconic.runtime.timeline import Timeline
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from tests.virtual.test_script import TRAIN, run
 from tests.virtual.test_time import ALPHA, BITS, ring_seconds, stepper
 
@@ -53,7 +53,7 @@ def test_wait_free_backpropagation_is_drawn_as_its_recursion_says(seed: int) -> 
 
 @pytest.mark.parametrize("strategy", ["bsp", "wfbp_a2a", "bsp / cast_bf16+ef"])
 def test_computing_and_waiting_fill_each_workers_time(strategy: str, tmp_path: Path) -> None:
-    compute = Compute(0.1, 0.2, 0.05, slowness=(1.0, 2.5), straggling=Straggling(0.3, 4.0))
+    compute = Compute(0.1, 0.2, 0.05, slowness=(1.0, 2.5), straggling=Stragglers(0.3, 4.0))
     network = Network.flat(4, BITS, ALPHA)
     out = laconic.simulate(stepper([60, 80, 40], strategy, 4), 4, network, compute, timeline=True)
     assert out.timeline is not None

@@ -12,19 +12,19 @@ from laconic.experiments.rivals.base import Rival
 from laconic.experiments.rivals.dispatch import hand_over
 from laconic.experiments.rivals.text import read
 from laconic.language.auto import START, begins_as, budget_of
-from laconic.planner.autotune import Choosing
+from laconic.planner.autotune import Autotuning
 from laconic.real.connect import connect
 from laconic.real.serve import serve
 from laconic.real.slowdown import slow_down
 from laconic.real.worker import RealWorker
 from laconic.runtime.agreement import agree, describe
 from laconic.runtime.broadcast import broadcast_tensors
-from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.runtime.rival import refuse_rivals, rival_of
 from laconic.runtime.session import Options, Session
-from laconic.runtime.step_recorder import observed
+from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
 from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
@@ -93,30 +93,30 @@ def distribute(
     worker = connect()
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
     if config.profile_to is not None:
-        from laconic.real.profiling.worker import rehearse  # measuring is no part of training
+        from laconic.real.profiling.worker import profile_training  # measuring is no part of training
 
-        return rehearse(model, optimizer, worker, config, sparse == "gather")
+        return profile_training(model, optimizer, worker, config, sparse == "gather")
     if config.alone and isinstance(worker, RealWorker):
         model.no_sync = NoSync()  # type: ignore[assignment]
-        return model, observed(optimizer, worker, config)
+        return model, recorded(optimizer, worker, config)
     if worker.rank == 0 and config.strategy and strategy and read(begins_as(strategy)) != chosen:
         print(f"laconic: the launcher's strategy `{asked}` replaces the script's `{strategy}`", file=sys.stderr)
     if isinstance(chosen, Rival):
         model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
-        return model, observed(optimizer, worker, config)
+        return model, recorded(optimizer, worker, config)
     device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
     description = describe(model, optimizer, str(chosen), told)
     if is_collective(chosen):  # otherwise the server compares, and gives everybody the first values
         agree(description, group, device)
-        drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
+        complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     elif nonfinite == "raise":
         raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options, optimizer, description)
-    session.choosing = None if budget is None else Choosing(session, budget)
+    session.autotuner = None if budget is None else Autotuning(session, budget)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
-    return model, observed(DistributedOptimizer(optimizer, session), worker, config)
+    return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
 
 
 def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
@@ -192,7 +192,7 @@ def _default_levels(worker: Worker, names: list[str]) -> dict[str, Group]:
         raise ContractError(f"{len(names)} tiers need a mesh: distribute(..., mesh=init_device_mesh(…))")
     if len(names) < 2:
         return dict.fromkeys(names, worker.world)
-    size, local = worker.size, worker.machine_size
+    size, local = worker.size, worker.host_size
     if size % local:
         raise ContractError(f"{size} workers, {local} on this machine: unequal machines need an explicit mesh=")
     machines = [range(first, first + local) for first in range(0, size, local)]

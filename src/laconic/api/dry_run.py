@@ -7,7 +7,7 @@ from rich.table import Table
 from torch import nn, optim
 
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.tiers import govern, laid_out, level_names
+from laconic.runtime.tiers import architecture_of, level_names, stacks_by_parameter
 from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
 from laconic.worker import Kind
@@ -16,7 +16,7 @@ from laconic.worker import Kind
 def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
     """Sentence, messages, bytes and memory of one worker, priced without running."""
     parameters = Parameters.of(model, gather_sparse)
-    governed = govern(strategy, parameters.specs, lambda _: False)
+    governed = stacks_by_parameter(strategy, parameters.specs, lambda _: False)
     sizes = _level_sizes(strategy, workers)
     table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
     sent_total = memory_total = 0.0
@@ -26,7 +26,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             size = sizes.get(level, workers)
             compressor = sentence.compressor
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
-            architecture = laid_out(sentence)
+            architecture = architecture_of(sentence)
             taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
             payload = taken + dense

@@ -10,7 +10,7 @@ import torch
 from torch import optim
 
 from laconic.architecture.base import Architecture, Carrying
-from laconic.architecture.server.client import Server
+from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.compression.base import Compressor
@@ -73,7 +73,7 @@ class ParameterServer(Architecture):
         return made
 
     def carry(self, request: Request, line: Any) -> Carrying:
-        server: Server = line
+        server: ServerClient = line
         if isinstance(request, Reduce):
             return self._reduce(request, server)
         assert isinstance(request, Gather | GatherRagged)
@@ -90,30 +90,30 @@ class ParameterServer(Architecture):
             placement = "even" if alone else "whole"
         return _PLACEMENTS[placement](specs, self.shards)
 
-    def _reduce(self, request: Reduce, server: Server) -> Carrying:
+    def _reduce(self, request: Reduce, server: ServerClient) -> Carrying:
         x = request.tensor
         op = "max" if request.op == "max" else "sum"
         if request.piece is None:
             parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
-            letters = yield from server.aggregate(parts, op, priority=request.priority)
+            messages = yield from server.aggregate(parts, op, priority=request.priority)
         else:  # one of many: their number spreads them over the shards
             only = request.piece % self.shards
-            letters = yield from server.aggregate([(x.detach().clone(),)], op, only, request.priority)
-        result = torch.cat([letter.tensors[0] for letter in letters]).view(x.shape)
-        members = min(letter.number("members") for letter in letters)
+            messages = yield from server.aggregate([(x.detach().clone(),)], op, only, request.priority)
+        result = torch.cat([message.tensors[0] for message in messages]).view(x.shape)
+        members = min(message.number("members") for message in messages)
         if request.op == "mean":
             result.mul_(1 / members)
         elif request.op == "sum" and members < server.size:  # the mean of those who are left
             result.mul_(server.size / members)
         return x.copy_(result)
 
-    def _gather(self, request: Gather | GatherRagged, server: Server) -> Carrying:
+    def _gather(self, request: Gather | GatherRagged, server: ServerClient) -> Carrying:
         """Payloads that cannot be summed go to one shard as they are, each round to the next."""
         payload = request.tensor.detach().clone()
         parts = request.parts if isinstance(request, GatherRagged) else None
         words = (payload,) if parts is None else payload.split(list(parts))
-        (letter,) = yield from server.aggregate([tuple(words)], "gather", only=server.round % self.shards)
+        (message,) = yield from server.aggregate([tuple(words)], "gather", only=server.round % self.shards)
         if isinstance(request, Gather):
-            return torch.stack(letter.tensors)
-        told = list(letter.tensors)
+            return torch.stack(message.tensors)
+        told = list(message.tensors)
         return told if parts is None else [told[i : i + len(parts)] for i in range(0, len(told), len(parts))]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laconic.cost.collectives import Carriage, Vector
+from laconic.cost.collectives import TransferTimes, Vector
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Traffic:
     ready_seconds: Vector
     encode_seconds: Vector
     decode_seconds: Vector
-    rounds: Sequence[Carriage]
+    rounds: Sequence[TransferTimes]
     gates: Sequence[tuple[int, Sequence[int]]] = ()  # (layer, messages)
     second_order: Sequence[int] | None = None  # of halves: which all-gather goes first
     flowing: bool = False  # later rounds follow by themselves, as a pull follows a push
@@ -51,7 +51,7 @@ def iterate(
     codes = traffic.encode_seconds
     launch = np.maximum.accumulate(traffic.ready_seconds) + np.cumsum(codes) if len(codes) else codes
     computed = backward_seconds + float(codes.sum())
-    first = traffic.rounds[0] if traffic.rounds else Carriage.nothing(0)
+    first = traffic.rounds[0] if traffic.rounds else TransferTimes.nothing(0)
     clock = _Clock(computed, first.pace)
     arrived = _served(clock.talked_at(launch), first, lanes)
     for carriage in traffic.rounds[1:]:
@@ -86,7 +86,7 @@ def iterate(
     return Iterated(clock.now, launch, clock.moments(arrived))
 
 
-def _served(handed: Vector, carriage: Carriage, lanes: int) -> Vector:
+def _served(handed: Vector, carriage: TransferTimes, lanes: int) -> Vector:
     """When each ends: a whole trip after it was handed over, and its share after the one before it."""
     share = np.maximum(carriage.shared_seconds, carriage.alone_seconds / lanes)
     taken = np.cumsum(share)

@@ -31,7 +31,7 @@ _OPERATIONS = {
 
 
 @dataclass(frozen=True)
-class Carriage:
+class TransferTimes:
     """Of several messages: each one's time alone, and how much of what all of them need it takes; `pace` is how fast
     they go on while everybody computes."""
 
@@ -40,22 +40,22 @@ class Carriage:
     pace: float
 
     @classmethod
-    def nothing(cls, count: int) -> Carriage:
+    def nothing(cls, count: int) -> TransferTimes:
         return cls(np.zeros(count), np.zeros(count), 1.0)
 
-    def taking(self, which: NDArray[np.int64]) -> Carriage:
+    def taking(self, which: NDArray[np.int64]) -> TransferTimes:
         """These messages of them, in this order."""
-        return Carriage(self.alone_seconds[which], self.shared_seconds[which], self.pace)
+        return TransferTimes(self.alone_seconds[which], self.shared_seconds[which], self.pace)
 
-    def __add__(self, other: Carriage) -> Carriage:
+    def __add__(self, other: TransferTimes) -> TransferTimes:
         """Side by side: both are waited for."""
         mine, theirs = self.alone_seconds.sum(), other.alone_seconds.sum()
         pace = (self.pace * mine + other.pace * theirs) / (mine + theirs) if mine + theirs else 1.0
         shared = self.shared_seconds + other.shared_seconds
-        return Carriage(np.maximum(np.maximum(self.alone_seconds, other.alone_seconds), shared), shared, pace)
+        return TransferTimes(np.maximum(np.maximum(self.alone_seconds, other.alone_seconds), shared), shared, pace)
 
 
-class Wire:
+class CollectiveCosts:
     """A network among so many workers."""
 
     def __init__(self, network: Network, workers: int) -> None:
@@ -66,21 +66,21 @@ class Wire:
     def lanes(self) -> int:
         return self.network.lanes
 
-    def carry(self, meets: str, payload_bytes: Vector, dtype: str = "float32") -> Carriage:
+    def carry(self, meets: str, payload_bytes: Vector, dtype: str = "float32") -> TransferTimes:
         """Payloads of so many bytes at every worker meet the others'."""
         operation = _OPERATIONS[meets]
         if self.workers < 2:
-            return Carriage.nothing(len(payload_bytes))
+            return TransferTimes.nothing(len(payload_bytes))
         factor = 1.0 if meets == "ring" else wire_factor(operation, self.workers)
         measured = self._measured(operation, dtype)
         if measured is not None:
             found = _measured(measured, factor * payload_bytes)
         else:
             startup, rate = self._line(operation)
-            found = Carriage(startup + rate * payload_bytes, rate * payload_bytes, 1.0)
+            found = TransferTimes(startup + rate * payload_bytes, rate * payload_bytes, 1.0)
         up = (self.workers - 1).bit_length() if meets == "merge" else 0  # a tree: up message by message, then down
         times = np.where(payload_bytes > 0, 1.0 + up, 0.0)
-        return Carriage(times * found.alone_seconds, times * found.shared_seconds, found.pace)
+        return TransferTimes(times * found.alone_seconds, times * found.shared_seconds, found.pace)
 
     def _measured(self, operation: str, dtype: str) -> OperationTimes | None:
         links = self.network.measured
@@ -98,7 +98,7 @@ class Wire:
         return network.rounds(operation, flow) * latency, rate
 
 
-def _measured(times: OperationTimes, wire_bytes: Vector) -> Carriage:
+def _measured(times: OperationTimes, wire_bytes: Vector) -> TransferTimes:
     """Between points straight, below them as the smallest, beyond them at the fitted rate; the pace of the bulk."""
     sizes = np.array([point.wire_bytes for point in times.points])
     more = np.maximum(wire_bytes - sizes[-1], 0.0) * times.seconds_per_byte
@@ -109,7 +109,7 @@ def _measured(times: OperationTimes, wire_bytes: Vector) -> Carriage:
     paces = np.interp(wire_bytes, sizes, [point.pace for point in times.points])
     weights = np.where(wire_bytes > 0, alone, 0.0)
     pace = float((paces * weights).sum() / weights.sum()) if weights.sum() else 1.0
-    return Carriage(alone, np.minimum(shared, alone), pace)
+    return TransferTimes(alone, np.minimum(shared, alone), pace)
 
 
 def _spread(network: Network, size: int) -> float:

@@ -13,7 +13,7 @@ from laconic.values.comm_plan import CommPlan, urgencies
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class PlanArrays:
     """Messages in order. `shares` are (message, tensor, share of the tensor's bytes) as three arrays."""
 
     count: int
@@ -27,13 +27,13 @@ class View:
     postponed: int = 0
 
     @classmethod
-    def of_one(cls, tensors: int) -> View:
+    def of_one(cls, tensors: int) -> PlanArrays:
         """Everything in one message."""
         everything = tuple(range(tensors))
         return cls(1, np.zeros(tensors, dtype=int), np.arange(tensors), np.ones(tensors), (everything,))
 
     @classmethod
-    def of(cls, plan: CommPlan, arrival: Sequence[int]) -> View:
+    def of(cls, plan: CommPlan, arrival: Sequence[int]) -> PlanArrays:
         """Tensors are numbered as in the plan, which is the order of the forward pass."""
         rows = [
             (k, i, (stop - start) / max(1, plan.tensors[i].numel))

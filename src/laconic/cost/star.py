@@ -31,7 +31,7 @@ class Star:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Slice:
     """Bytes of a tensor that one server sums, and their class on the network: the smaller the sooner."""
 
     tensor: int
@@ -40,11 +40,11 @@ class Piece:
     urgency: int = 0
 
 
-Carry = Callable[[Sequence[Piece], Sequence[float], Star], list[float]]
+Carry = Callable[[Sequence[Slice], Sequence[float], Star], list[float]]
 """When each piece's sum has reached all workers, for the times at which tensors' gradients are ready."""
 
 
-def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = None) -> list[Piece]:
+def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = None) -> list[Slice]:
     """Tensors cut into slices of at most so many bytes (None: uncut), each to whoever has least, as backward makes
     them."""
     loads = [0.0] * servers
@@ -56,7 +56,7 @@ def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = No
             server = loads.index(min(loads))
             loads[server] += own
             left -= own
-            pieces.append(Piece(tensor, server, own))
+            pieces.append(Slice(tensor, server, own))
     return pieces
 
 
@@ -73,7 +73,7 @@ def returning(layers: LayerTimes, back: Sequence[float]) -> float:
     return now
 
 
-def carried(layers: LayerTimes, star: Star, pieces: Sequence[Piece], carry: Carry) -> float:
+def carried(layers: LayerTimes, star: Star, pieces: Sequence[Slice], carry: Carry) -> float:
     """The period where these pieces are carried so."""
     back = layers.ready()
     for piece, arrived in zip(pieces, carry(pieces, back, star), strict=True):

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.cost.star import Piece, Star
+from laconic.cost.star import Slice, Star
 from laconic.network.fluid import Fluid, Job
 from laconic.network.levels import Network
 
 
-def carry(pieces: Sequence[Piece], ready: Sequence[float], star: Star) -> list[float]:
+def carry(pieces: Sequence[Slice], ready: Sequence[float], star: Star) -> list[float]:
     """When each piece's sum has reached all workers; links serve the pieces' classes strictly, and fairly inside one.
 
     All workers push a piece as one job, and are sent its sum as one: they are alike, so their shares are.

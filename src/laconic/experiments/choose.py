@@ -9,11 +9,11 @@ from time import monotonic
 from laconic.errors import LaconicError
 from laconic.experiments.folder import Folder
 from laconic.experiments.outcome import Outcome
-from laconic.experiments.protocol import RIVALS, Choice, Curve, Remembered, Trial, least_trials, tune
+from laconic.experiments.protocol import RIVALS, Curve, Remembered, Trial, TunedChoice, least_trials, tune
 from laconic.experiments.rivals.text import check
 from laconic.experiments.row import Row
 from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives
-from laconic.experiments.watch import Watch
+from laconic.experiments.watch import ProgressReport
 
 RunAlone = Callable[[Row, int, str], Outcome]
 """(row, seed, label): one row by itself."""
@@ -42,7 +42,7 @@ class Chosen:
         return None if self.metric is None else (self.metric, None)
 
 
-def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Watch) -> Chosen:
+def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: ProgressReport) -> Chosen:
     """Tune every row on the choosing seeds."""
     tuning = settings.tuning
     assert tuning is not None
@@ -61,7 +61,7 @@ def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Watch
     targets = dict(leading.finals)
     if settings.target is not None:
         targets = dict.fromkeys(seeds, settings.target[1])
-    choices: list[Choice] = []
+    choices: list[TunedChoice] = []
     for place, text in enumerate(texts):
         choice = leading if place == reference else tune(text, rate, seeds, trials.run, falls, targets)
         choices.append(choice)
@@ -108,7 +108,7 @@ class _Trials:
     """Runs trials, remembers them, and says how many are left."""
 
     def __init__(
-        self, settings: Settings, tuning: Tuning, folder: Folder, run_alone: RunAlone, watch: Watch, least: int
+        self, settings: Settings, tuning: Tuning, folder: Folder, run_alone: RunAlone, watch: ProgressReport, least: int
     ) -> None:
         self._settings, self._tuning, self._run_alone, self._watch, self._least = (
             settings, tuning, run_alone, watch, least,

@@ -24,11 +24,11 @@ from laconic.experiments.settings import (
     groups,
 )
 from laconic.experiments.virtual_rows import run_virtually
-from laconic.experiments.watch import Watch
+from laconic.experiments.watch import ProgressReport
 from laconic.units import bits_per_second, seconds
 
 if TYPE_CHECKING:
-    from laconic.launch.net import Net
+    from laconic.launch.net import ShapedNetwork
 
 _NO_SEED = -1
 
@@ -57,7 +57,7 @@ class Comparison:
         return exposed / computing if computing > 1e-9 * abs(exposed) else None
 
 
-def compare(settings: Settings, wanted_folder: str | None, watch: Watch) -> Comparison:
+def compare(settings: Settings, wanted_folder: str | None, watch: ProgressReport) -> Comparison:
     """Compare; rows that fail are named in their lines, the others go on."""
     folder = Folder(wanted_folder, settings)
     folder.begin(sys.argv)
@@ -104,7 +104,7 @@ def _departures(settings: Settings, lines: Sequence[Line]) -> Iterator[str]:
 
 
 @contextmanager
-def _network(settings: Settings) -> Iterator[Net | None]:
+def _network(settings: Settings) -> Iterator[ShapedNetwork | None]:
     """The network to run on: one of our own for this time, one that stands, or the loopback."""
     if settings.net is None and settings.rate is None:
         yield None
@@ -123,7 +123,7 @@ def _network(settings: Settings) -> Iterator[Net | None]:
 class _Bench:
     """Runs rows for one seed, in groups that fit."""
 
-    def __init__(self, settings: Settings, folder: Folder, net: Net | None, watch: Watch) -> None:
+    def __init__(self, settings: Settings, folder: Folder, net: ShapedNetwork | None, watch: ProgressReport) -> None:
         self._settings, self._folder, self._net, self._watch = settings, folder, net, watch
 
     def session(self, chosen: Chosen, seed: int) -> list[Trio]:

@@ -18,10 +18,10 @@ from laconic.experiments.outcome import Outcome
 from laconic.experiments.rivals.text import is_rival
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
-from laconic.experiments.watch import Watch
+from laconic.experiments.watch import ProgressReport
 
 if TYPE_CHECKING:
-    from laconic.launch.net import Net
+    from laconic.launch.net import ShapedNetwork
 
 HEARTBEAT_SECONDS = 60.0
 """More patient than a run of its own: rows that start load the machine of those that wait."""
@@ -44,7 +44,7 @@ class _Entrant:
 
 
 def run_interleaved(
-    rows: Sequence[Row], settings: Settings, folder: Path, net: Net | None, watch: Watch
+    rows: Sequence[Row], settings: Settings, folder: Path, net: ShapedNetwork | None, watch: ProgressReport
 ) -> list[Outcome]:
     """Run all rows to the asked steps or their script's end; a row that fails is named, the others go on."""
     entrants: list[_Entrant] = []
@@ -67,7 +67,9 @@ def run_interleaved(
                 entrant.gate.close()
 
 
-def _start(row: Row, number: int, settings: Settings, folder: Path, net: Net | None, sockets: Path) -> _Entrant:
+def _start(
+    row: Row, number: int, settings: Settings, folder: Path, net: ShapedNetwork | None, sockets: Path
+) -> _Entrant:
     path = sockets / str(number)
     gate = GatedRow(path, settings.workers)
     own = folder / f"{number}-{row.slug}"
@@ -82,7 +84,9 @@ def _start(row: Row, number: int, settings: Settings, folder: Path, net: Net | N
     return entrant
 
 
-def _take_turns(entrants: Sequence[_Entrant], settings: Settings, net: Net | None, watch: Watch) -> None:
+def _take_turns(
+    entrants: Sequence[_Entrant], settings: Settings, net: ShapedNetwork | None, watch: ProgressReport
+) -> None:
     block_steps = settings.steps_per_block
     rounds = None if settings.steps is None else -(-settings.steps // block_steps)
     watch.begin("blocks", None if rounds is None else rounds * len(entrants))
@@ -95,13 +99,13 @@ def _take_turns(entrants: Sequence[_Entrant], settings: Settings, net: Net | Non
         number += 1
 
 
-def _tell(entrant: _Entrant, watch: Watch) -> None:
+def _tell(entrant: _Entrant, watch: ProgressReport) -> None:
     watch.done()
     if entrant.error is not None:
         watch.say(f"`{entrant.row.name}` failed: {entrant.error}")
 
 
-def _turn(entrant: _Entrant, settings: Settings, net: Net | None) -> None:
+def _turn(entrant: _Entrant, settings: Settings, net: ShapedNetwork | None) -> None:
     """One block; then, where that was the last one asked for, the script's end."""
     gate, limit = entrant.gate, settings.steps
     steps = settings.steps_per_block if limit is None else min(settings.steps_per_block, limit - gate.steps)
@@ -116,7 +120,7 @@ def _turn(entrant: _Entrant, settings: Settings, net: Net | None) -> None:
         entrant.settle(gate.await_quiet(entrant.run))
 
 
-def _counted(net: Net | None, workers: int) -> tuple[float, float]:
+def _counted(net: ShapedNetwork | None, workers: int) -> tuple[float, float]:
     """What the interfaces have sent and received so far, mean over workers."""
     if net is None:
         return 0.0, 0.0

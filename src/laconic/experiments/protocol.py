@@ -72,7 +72,7 @@ Run = Callable[[Trial], Curve]
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedChoice:
     """A tuned row: what to run, and every mean that led there."""
 
     strategy: str
@@ -95,7 +95,7 @@ class _Tuned:
 
 def tune(
     text: str, rate: float, seeds: Sequence[int], run: Run, falls: bool, targets: Mapping[int, float] | None = None
-) -> Choice:
+) -> TunedChoice:
     """Tune one row; without targets it is the reference, which sets them."""
     candidates = [_tune_rate(strategy, rate, seeds, run, falls) for strategy in alternatives(text)]
     if targets is None:
@@ -110,7 +110,7 @@ def tune(
     best = min(candidates, key=order)
     finals = {seed: curve.final for seed, curve in best.curves.items()}
     tried = {candidate.strategy: candidate.means for candidate in candidates}
-    return Choice(best.strategy, best.learning_rate, best.at_an_end, finals, tried)
+    return TunedChoice(best.strategy, best.learning_rate, best.at_an_end, finals, tried)
 
 
 def _tune_rate(strategy: str, rate: float, seeds: Sequence[int], run: Run, falls: bool) -> _Tuned:

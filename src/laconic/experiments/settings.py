@@ -107,9 +107,9 @@ class Settings:
         if self.rate is not None or self.net is not None:
             require_means()
         if self.engine == "virtual":
-            from laconic.virtual.script import Setting
+            from laconic.virtual.script import VirtualSetup
 
-            Setting.read(self.network, self.workers)  # refuses with a sentence of its own
+            VirtualSetup.read(self.network, self.workers)  # refuses with a sentence of its own
 
     def _check_mode(self) -> None:
         _check_seeds("--seeds", self.seeds)

@@ -9,11 +9,11 @@ from pathlib import Path
 from laconic.experiments.outcome import Material, Outcome
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
-from laconic.experiments.watch import Watch
+from laconic.experiments.watch import ProgressReport
 from laconic.values.run_config import STEPS
 
 
-def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: Watch) -> list[Outcome]:
+def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: ProgressReport) -> list[Outcome]:
     """Run one after another; a row that fails is named, the others go on."""
     watch.begin("virtual runs", len(rows))
     outcomes = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Watch(Protocol):
+class ProgressReport(Protocol):
     """Whoever shows progress: a bar on a terminal, lines in a file, nothing in a test."""
 
     def begin(self, what: str, total: int | None) -> None:
@@ -25,7 +25,7 @@ class Watch(Protocol):
         ...
 
 
-class Silent:
+class NoProgress:
     """Nobody looks."""
 
     def begin(self, what: str, total: int | None) -> None:

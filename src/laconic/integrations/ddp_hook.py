@@ -77,9 +77,9 @@ class DDPHook:
         if not any(tier.compressor.accepts(spec) for spec in specs):  # all of it as it lies there
             gradients = [bucket.buffer()]
             specs = [TensorSpec("bucket", tuple(gradients[0].shape), gradients[0].dtype)]
-            yield from tier.converse(specs, gradients, self._step, exact=True)
+            yield from tier.average(specs, gradients, self._step, exact=True)
             return
-        means = yield from tier.converse(specs, gradients, self._step)
+        means = yield from tier.average(specs, gradients, self._step)
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 

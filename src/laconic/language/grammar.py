@@ -28,8 +28,8 @@ from laconic.language.predicates import (
     Else,
     Glob,
     MetricCondition,
+    ParameterSelector,
     Role,
-    Selector,
     Shape,
     StepCondition,
 )
@@ -46,7 +46,7 @@ class Shapes:
 
     sentence: Callable[..., Any]
     tiers: Callable[[tuple[tuple[Any, str], ...]], Any]
-    map: Callable[[tuple[tuple[Selector, Any], ...]], Any]
+    map: Callable[[tuple[tuple[ParameterSelector, Any], ...]], Any]
     phases: Callable[[tuple[tuple[Any, Condition], ...], Any], Any]
 
 
@@ -139,12 +139,12 @@ class _Parser(Reader):
 
     # ------------------------------------------------------------------------------------------ predicates
 
-    def rule(self) -> tuple[Selector, Any]:
+    def rule(self) -> tuple[ParameterSelector, Any]:
         selector = self.selector()
         self.expect(":", "a rule is a selector, a colon and a strategy, as in matrix: bf16")
         return selector, self.part()
 
-    def selector(self) -> Selector:
+    def selector(self) -> ParameterSelector:
         self.mark = self.token
         if self.token.kind == "string":
             return Glob(self.string())

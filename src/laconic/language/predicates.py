@@ -130,7 +130,7 @@ class MetricCondition:
         return f"{self.metric}{self.comparison}{self.value!r}"
 
 
-Selector = Role | Shape | Glob | Else
+ParameterSelector = Role | Shape | Glob | Else
 Condition = StepCondition | MetricCondition
 
 

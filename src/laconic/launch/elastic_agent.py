@@ -28,7 +28,7 @@ from laconic.launch.failure_report import report_failure
 from laconic.launch.process_manager import OnStart
 from laconic.launch.site import Site
 from laconic.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
-from laconic.liveness.watch import Place, Watch
+from laconic.liveness.watch import StoreAddress, Watch
 from laconic.values.run_config import attempt_prefix
 
 GRACE_SECONDS = 5.0
@@ -205,12 +205,12 @@ class Agent(LocalElasticAgent):
         size = worker_group.workers[0].world_size
         host, port, prefix = worker_group.master_addr, worker_group.master_port, attempt_prefix(self.attempt)
         assert host is not None and port is not None
-        self._watch = Watch(Place(host, port, prefix, size), _READ_SECONDS)
+        self._watch = Watch(StoreAddress(host, port, prefix, size), _READ_SECONDS)
         self._watch.start()
         if self.site.nodes > 1:
             step, rank = interval(self.site.heartbeat_seconds), worker_group.group_rank
             judge = Judge(self.site.nodes, rank, _LATER * self.site.heartbeat_seconds, step, time.monotonic())
-            place = Place(host, port, f"{prefix}/machines", self.site.nodes)
+            place = StoreAddress(host, port, f"{prefix}/machines", self.site.nodes)
             self._peers = Watch(place, step, rank, self.site.machine, judge=judge.look)
             self._peers.start()
 

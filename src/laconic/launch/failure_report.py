@@ -27,7 +27,7 @@ class FailedRun(Protocol):
     def ranks(self) -> tuple[int, ...]: ...
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line of the launcher's own, apart from what the script prints."""
     print(f"laconic: {text}", file=sys.stderr, flush=True)
 
@@ -36,7 +36,7 @@ def report_failure(run: FailedRun) -> int:
     """One block about the first cause; the exit code for the shell."""
     lost, codes = run.lost, run.codes
     ranks = lost.ranks if lost is not None else tuple(rank for rank, code in codes.items() if code)
-    say("the run failed" + (f": {lost.headline()}" if lost is not None else "."))
+    print_line("the run failed" + (f": {lost.headline()}" if lost is not None else "."))
     for rank in (r for r in ranks if r in run.ranks):
         ended = f" ({describe_exit(codes[rank])[0]})" if rank in codes else ""
         show_log(f"rank {rank}{ended}", run.site.log(rank), tail=rank != 0)

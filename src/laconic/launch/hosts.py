@@ -16,7 +16,7 @@ from laconic.errors import LaconicError
 from laconic.launch.request import Request
 from laconic.launch.site import JOIN_SECONDS, Site, await_host
 from laconic.liveness.beats import Judge, Lost, interval
-from laconic.liveness.watch import Place, Watch
+from laconic.liveness.watch import StoreAddress, Watch
 from laconic.network.interfaces import is_own
 from laconic.rpc.keys import Keys
 
@@ -24,7 +24,7 @@ _PREFIX = "laconic/machines"
 _TELL_SECONDS = 2.0
 
 
-class Machines:
+class Hosts:
     """The others, as this launcher sees them; `node` is its own number among them."""
 
     def __init__(self, request: Request, site: Site, store: TCPStore, node: int) -> None:
@@ -37,7 +37,7 @@ class Machines:
             self._judge = Judge(
                 request.nodes, node, site.heartbeat_seconds, step, time.monotonic(), start_seconds=JOIN_SECONDS
             )
-            place = Place(store.host, store.port, _PREFIX, request.nodes)
+            place = StoreAddress(store.host, store.port, _PREFIX, request.nodes)
             self._watch = Watch(place, step, node, site.machine)
             self._watch.start()
 
@@ -82,17 +82,17 @@ class Machines:
             self._watch.stop()
 
 
-def meet(request: Request, site: Site) -> Machines:
+def join_hosts(request: Request, site: Site) -> Hosts:
     """Host the run's store, or find the machine that does; the keys are there afterwards, on this machine too."""
     host, port = request.endpoint
     keys = keys_file(request, site.folder)
     if request.nodes == 1:
         Keys.make().write(keys)
-        return Machines(request, site, TCPStore(site.address, 0, is_master=True, wait_for_workers=False), 0)
+        return Hosts(request, site, TCPStore(site.address, 0, is_master=True, wait_for_workers=False), 0)
     if is_own(host) and (store := _host(host, port)) is not None:
         if not keys.exists():
             Keys.make().write(keys)
-        return Machines(request, site, store, 0)
+        return Hosts(request, site, store, 0)
     await_host(host, port)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False)
     if not keys.exists():
@@ -100,7 +100,7 @@ def meet(request: Request, site: Site) -> Machines:
     node = int(store.add(f"{_PREFIX}/count", 1))
     if node >= request.nodes:
         raise LaconicError(f"all {request.nodes} machines are there already: a run's machines come once each.")
-    return Machines(request, site, store, node)
+    return Hosts(request, site, store, node)
 
 
 def keys_file(request: Request, folder: Path) -> Path:

@@ -18,17 +18,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from laconic.launch.failure_report import explain, say, shown
-from laconic.launch.log_follower import Follow
+from laconic.launch.failure_report import explain, print_line, shown
+from laconic.launch.log_follower import LogFollower
 from laconic.launch.net import find
 from laconic.launch.request import Request
-from laconic.launch.run_folder import Record, choose_folder
+from laconic.launch.run_folder import RunRecord, choose_folder
 from laconic.liveness.beats import name_ranks
 from laconic.network.interfaces import prepare_environment
 from laconic.real.recording import forget, merge
 
 if TYPE_CHECKING:
-    from laconic.launch.process_manager import Crew
+    from laconic.launch.process_manager import ProcessManager
 
 EXIT_TIMEOUT = 124
 """Exit code of a run that --timeout ended, as timeout(1) has it."""
@@ -77,7 +77,9 @@ def _dry_run(request: Request) -> int:
     try:
         return subprocess.run(command, env=environment, timeout=request.timeout_seconds, check=False).returncode
     except subprocess.TimeoutExpired:
-        say(f"the dry run was ended after --timeout {request.timeout_seconds:g} s: it never reached distribute().")
+        print_line(
+            f"the dry run was ended after --timeout {request.timeout_seconds:g} s: it never reached distribute()."
+        )
         return EXIT_TIMEOUT
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -88,7 +90,7 @@ class _Run:
 
     def __init__(self, request: Request, folder: Path) -> None:
         self._request, self._folder = request, folder
-        self._record = Record(
+        self._record = RunRecord(
             folder,
             request.nodes,
             command=sys.argv,
@@ -105,10 +107,10 @@ class _Run:
             stragglers=list(request.stragglers),
             targets=dict(request.targets),
         )
-        self._crew: Crew | None = None
+        self._manager: ProcessManager | None = None
         self._node = 0
         self._begun = False
-        self._follow: Follow | None = None
+        self._follow: LogFollower | None = None
         self._lock = threading.Lock()
         self._ending = False
         self._wake = threading.Event()
@@ -119,9 +121,9 @@ class _Run:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         if self._request.nodes > 1 and not self._request.servers:
-            say(f"waiting for {self._request.nodes} machines at {self._request.rendezvous}")
+            print_line(f"waiting for {self._request.nodes} machines at {self._request.rendezvous}")
         begin = time.monotonic()
-        threading.Thread(target=self._run_crew, name="laconic-crew", daemon=True).start()
+        threading.Thread(target=self._run_manager, name="laconic-crew", daemon=True).start()
         in_time = self._wake.wait(self._request.timeout_seconds)
         if self._signal is not None:
             code, state = self._interrupted(self._signal), "interrupted"
@@ -130,37 +132,37 @@ class _Run:
         else:
             code = self._account()
             state = "failed" if code else "succeeded"
-        if self._request.trace and self._crew is not None:
-            say(merge(self._folder, self._crew.ranks, self._node))
-        facts = {"attempts": 0, "lost": None} if self._crew is None else self._crew.facts()
+        if self._request.trace and self._manager is not None:
+            print_line(merge(self._folder, self._manager.ranks, self._node))
+        facts = {"attempts": 0, "lost": None} if self._manager is None else self._manager.facts()
         self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **facts)
         return code
 
-    def _run_crew(self) -> None:
+    def _run_manager(self) -> None:
         try:
-            crew = self._build_crew()
+            manager = self._build_manager()
             with self._lock:
                 if self._ending:
                     return
-                self._crew = crew
-            crew.see_through()
+                self._manager = manager
+            manager.see_through()
         except BaseException as error:
             self._error = error
         self._wake.set()
 
-    def _build_crew(self) -> Crew:
+    def _build_manager(self) -> ProcessManager:
         if self._request.servers:
             from laconic.launch.supervisor import build_supervisor
 
-            return build_supervisor(self._request, self._folder, say, self._started)
+            return build_supervisor(self._request, self._folder, print_line, self._started)
         from laconic.launch.elastic import build_agent
 
-        return build_agent(self._request, self._folder, say, self._started)
+        return build_agent(self._request, self._folder, print_line, self._started)
 
     def _started(self, node: int, ranks: Sequence[int], size: int) -> None:
         """Called by the crew before it starts processes."""
-        assert self._crew is not None
-        site, self._node = self._crew.site, node
+        assert self._manager is not None
+        site, self._node = self._manager.site, node
         if node == 0 and not self._begun:  # another run's servers may have saved themselves in the same folder
             shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
         self._begun = True
@@ -168,10 +170,10 @@ class _Run:
         forget(self._folder, ranks)
         servers = f" and {self._request.servers} server(s)" if self._request.servers and node == 0 else ""
         who = f"{name_ranks(ranks)} of {size}{servers} on {site.machine}"
-        say(f"starting {who}; logs: {shown(self._folder / 'logs')}/rank-N.log")
+        print_line(f"starting {who}; logs: {shown(self._folder / 'logs')}/rank-N.log")
         self._finish_console()
         if 0 in ranks:
-            self._follow = Follow(site.log(0))
+            self._follow = LogFollower(site.log(0))
             self._follow.start()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -180,31 +182,31 @@ class _Run:
             self._wake.set()
 
     def _interrupted(self, number: signal.Signals) -> int:
-        say(f"{number.name}: ending the workers of this machine")
+        print_line(f"{number.name}: ending the workers of this machine")
         self._end(number, f"the launcher there was interrupted by {number.name}")
-        say(f"interrupted; logs: {shown(self._folder / 'logs')}")
+        print_line(f"interrupted; logs: {shown(self._folder / 'logs')}")
         return 128 + number
 
     def _timed_out(self) -> int:
         limit = f"--timeout {self._request.timeout_seconds:g}"
-        say(f"the time is up ({limit}): ending the workers of this machine")
+        print_line(f"the time is up ({limit}): ending the workers of this machine")
         self._end(signal.SIGTERM, f"the launcher there ended the run after {limit}")
-        say(f"ended by {limit}: give it more time, or fewer steps; logs: {shown(self._folder / 'logs')}")
+        print_line(f"ended by {limit}: give it more time, or fewer steps; logs: {shown(self._folder / 'logs')}")
         return EXIT_TIMEOUT
 
     def _end(self, number: signal.Signals, cause: str) -> None:
         with self._lock:
             self._ending = True
-        if self._crew is not None:
-            self._crew.stop(number, cause, _STOP_SECONDS)
+        if self._manager is not None:
+            self._manager.stop(number, cause, _STOP_SECONDS)
         self._finish_console()
 
     def _account(self) -> int:
         self._finish_console()
-        if self._error is not None or self._crew is None:
-            say(f"the run could not go on: {explain(self._error or RuntimeError(), self._request)}")
+        if self._error is not None or self._manager is None:
+            print_line(f"the run could not go on: {explain(self._error or RuntimeError(), self._request)}")
             return 1
-        return self._crew.account()
+        return self._manager.account()
 
     def _finish_console(self) -> None:
         if self._follow is not None:

@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.05
 _CHUNK_BYTES = 1 << 16
 
 
-class Follow(threading.Thread):
+class LogFollower(threading.Thread):
     """Copies what is appended to `path` from now on to standard output, until stopped."""
 
     def __init__(self, path: Path) -> None:

@@ -19,7 +19,7 @@ _LEASH = Path(__file__).with_name("leash.py")
 
 
 @dataclass(eq=False)
-class Member:
+class ServerRunProcess:
     """One process and its successors: `life` counts them from 0. It appends to one log in all its lives."""
 
     name: str
@@ -63,7 +63,7 @@ class Member:
         return [] if self._process is None else [self._process]
 
 
-def enlist(request: Request, site: Site, config: RunConfig, node: int, port: int) -> list[Member]:
+def enlist(request: Request, site: Site, config: RunConfig, node: int, port: int) -> list[ServerRunProcess]:
     """This machine's workers, and on the first machine the servers, before any has started.
 
     A server runs the same script with the same arguments. Its RANK follows those of the workers, so that what rank 0
@@ -73,10 +73,10 @@ def enlist(request: Request, site: Site, config: RunConfig, node: int, port: int
     places = None if request.net is None else find(request.net).places
     python = (sys.executable, *request.python_arguments())
 
-    def member(is_server: bool, number: int, rank: int, local: int, place: int) -> Member:
+    def member(is_server: bool, number: int, rank: int, local: int, place: int) -> ServerRunProcess:
         command = python if places is None else places[place].command(python)
         kind = "server" if is_server else "rank"
-        return Member(
+        return ServerRunProcess(
             name=f"{kind} {number}",
             is_server=is_server,
             restarts=request.server_restarts if is_server else request.restarts,

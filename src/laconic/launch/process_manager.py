@@ -13,7 +13,7 @@ OnStart = Callable[[int, Sequence[int], int], None]
 """Told, before processes start, this machine's number, the ranks on it, and how many workers there are in all."""
 
 
-class Crew(Protocol):
+class ProcessManager(Protocol):
     """One per machine. It lives in a thread of its own, and is stopped from another."""
 
     site: Site

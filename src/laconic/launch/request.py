@@ -14,7 +14,7 @@ from laconic.launch.net import HUB_ADDRESS, find
 from laconic.launch.net.state import load
 from laconic.network.interfaces import resolves_to_loopback
 from laconic.values.run_config import RunConfig
-from laconic.values.worker_speeds import Speeds
+from laconic.values.worker_speeds import WorkerSpeeds
 
 
 class LaunchError(LaconicError, ValueError):
@@ -81,9 +81,9 @@ class Request:
         self._check_servers()
         self._check_net()
 
-    def speeds(self) -> Speeds:
+    def speeds(self) -> WorkerSpeeds:
         """Who is slower than whom, and when."""
-        return Speeds.read(self.slowness, self.stragglers)
+        return WorkerSpeeds.read(self.slowness, self.stragglers)
 
     def _check_servers(self) -> None:
         if self.colocate and not (self.servers and self.net is not None):

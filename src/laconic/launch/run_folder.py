@@ -43,7 +43,7 @@ def _make(folder: Path, exist_ok: bool) -> Path:
     return folder.absolute()
 
 
-class Record:
+class RunRecord:
     """`run.json`: the command and its circumstances at the start, the result at the end.
 
     On machines other than the first it is called `run-node-N.json`, so that all may share one folder; on one that never

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
-from laconic.network.interfaces import address_towards, machine_towards
+from laconic.network.interfaces import address_towards, host_towards
 
 JOIN_SECONDS = 900.0
 """How long machines wait for each other at the start: people start them one by one."""
@@ -28,7 +28,7 @@ class Site:
     @classmethod
     def of(cls, request: Request, folder: Path) -> Site:
         host, _ = request.endpoint
-        return cls(address_towards(host), machine_towards(host), folder, request.nodes, request.heartbeat_seconds)
+        return cls(address_towards(host), host_towards(host), folder, request.nodes, request.heartbeat_seconds)
 
     def log(self, rank: int) -> Path:
         return self.log_of("rank", rank)

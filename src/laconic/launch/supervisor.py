@@ -17,8 +17,8 @@ from typing import Any
 
 from laconic.launch import processes
 from laconic.launch.failure_report import show_log
-from laconic.launch.hosts import Machines, keys_file, meet
-from laconic.launch.members import Member, enlist
+from laconic.launch.hosts import Hosts, join_hosts, keys_file
+from laconic.launch.members import ServerRunProcess, enlist
 from laconic.launch.process_manager import OnStart
 from laconic.launch.request import Request
 from laconic.launch.site import Site
@@ -47,8 +47,8 @@ class Supervisor:
     def __init__(
         self,
         site: Site,
-        machines: Machines,
-        members: list[Member],
+        machines: Hosts,
+        members: list[ServerRunProcess],
         say: Callable[[str], None],
         on_start: OnStart,
     ) -> None:
@@ -128,7 +128,7 @@ class Supervisor:
             self._note(name_ranks(lost.ranks), lost.machine, lost.cause)
             self._say(f"{lost.sentence()} The run goes on.")
 
-    def _lose(self, member: Member, code: int) -> None:
+    def _lose(self, member: ServerRunProcess, code: int) -> None:
         """Say who died and why; then start it again, or go on without."""
         cause, advice = describe_exit(code)
         again = member.life < member.restarts
@@ -179,13 +179,13 @@ class Supervisor:
         threading.Event().wait()
 
     @staticmethod
-    def _processes(members: list[Member]) -> list[Popen[bytes]]:
+    def _processes(members: list[ServerRunProcess]) -> list[Popen[bytes]]:
         return [process for member in members for process in member.processes]
 
 
 def build_supervisor(request: Request, folder: Path, say: Callable[[str], None], on_start: OnStart) -> Supervisor:
     """A supervisor ready to run: the run's store is up (or reached), the keys are made, nothing is started yet."""
     site = Site.of(request, folder)
-    machines = meet(request, site)
+    machines = join_hosts(request, site)
     config = replace(request.config(folder), keys_file=str(keys_file(request, folder)))
     return Supervisor(site, machines, enlist(request, site, config, machines.node, machines.port), say, on_start)

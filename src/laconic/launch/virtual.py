@@ -11,22 +11,22 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
-from laconic.launch.run_folder import Record, choose_folder
-from laconic.virtual.script import DEFAULT_NETWORK, Setting, run_script
+from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.virtual.script import DEFAULT_NETWORK, VirtualSetup, run_script
 
 
 def launch_virtually(request: Request) -> int:
     """Run to the end; the exit code for the shell."""
-    setting = Setting.read(request.network, request.workers + request.servers, request.profile)
+    setup = VirtualSetup.read(request.network, request.workers + request.servers, request.profile)
     if request.slowness or request.stragglers:
         speeds = request.speeds()
-        compute = replace(setting.compute, slowness=speeds.slowness, straggling=speeds.straggling)
-        setting = replace(setting, compute=compute)
+        compute = replace(setup.compute, slowness=speeds.slowness, straggling=speeds.straggling)
+        setup = replace(setup, compute=compute)
     if request.alone:
-        setting = replace(setting, network=setting.network.free())
+        setup = replace(setup, network=setup.network.free())
     folder = choose_folder(request.folder, request.stem)
     os.environ.update(request.config(folder).to_env())
-    record = Record(
+    record = RunRecord(
         folder,
         command=sys.argv,
         engine="virtual",
@@ -46,7 +46,7 @@ def launch_virtually(request: Request) -> int:
             Path(request.command[0]),
             request.command[1:],
             request.workers,
-            setting,
+            setup,
             folder / "logs",
             threads=request.threads,
             timeline=request.trace,

@@ -31,8 +31,8 @@ from laconic.liveness.beats import (
     lost_file,
     name_ranks,
 )
-from laconic.liveness.watch import Place, Watch
-from laconic.network.interfaces import machine_towards
+from laconic.liveness.watch import StoreAddress, Watch
+from laconic.network.interfaces import host_towards
 from laconic.values.run_config import VARIABLE
 
 _LEAVE_SECONDS = 3.0  # for the main thread to raise and unwind by itself once it knows who was lost
@@ -45,11 +45,11 @@ _PEER_TROUBLE = re.compile(r"connect|closed|reset|broken pipe|timed? ?out|remote
 class Heartbeat:
     """This rank's pulse, and its ear on everybody else's. One per process; made by `start`."""
 
-    def __init__(self, place: Place, rank: int, limit_seconds: float, folder: str | None) -> None:
+    def __init__(self, place: StoreAddress, rank: int, limit_seconds: float, folder: str | None) -> None:
         self._interval_seconds = interval(limit_seconds)
         self._limit_seconds = limit_seconds
         self._place, self._rank, self._folder = place, rank, folder
-        self._machine = machine_towards(place.host)
+        self._machine = host_towards(place.host)
         # Our launcher starts one script everywhere; under another, some ranks may never speak to laconic at all.
         start_seconds = START_SECONDS if VARIABLE in os.environ else math.inf
         self._judge = Judge(place.size, rank, limit_seconds, self._interval_seconds, time.monotonic(), start_seconds)
@@ -71,7 +71,7 @@ class Heartbeat:
         cls, host: str, port: int, rank: int, size: int, prefix: str, limit_seconds: float, folder: str | None
     ) -> Heartbeat:
         """Begin to beat. Every rank of the run must, with the same `prefix`, which names the attempt."""
-        heartbeat = cls(Place(host, port, prefix, size), rank, limit_seconds, folder)
+        heartbeat = cls(StoreAddress(host, port, prefix, size), rank, limit_seconds, folder)
         heartbeat._watch.start()
         heartbeat._watch.poke(_MEET_SECONDS)
         heartbeat._guard.start()

@@ -15,7 +15,7 @@ _HURRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreAddress:
     """Where a board is: the store's address, and the corner of it."""
 
     host: str
@@ -34,7 +34,7 @@ class Watch(threading.Thread):
 
     def __init__(
         self,
-        place: Place,
+        place: StoreAddress,
         interval_seconds: float,
         rank: int | None = None,
         machine: str = UNKNOWN,

@@ -82,7 +82,7 @@ def resolves_to_loopback(host: str) -> bool:
     return ipaddress.ip_address(_resolve(host)[1]).is_loopback
 
 
-def machine_towards(host: str) -> str:
+def host_towards(host: str) -> str:
     """What to call this machine in messages: its name, with its address where other machines are involved."""
     name, address = socket.gethostname(), address_towards(host)
     return name if ipaddress.ip_address(address).is_loopback else f"{name} ({address})"

@@ -12,7 +12,7 @@ from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import MIB, candidates
 from laconic.planner.certainty import spread_of
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.planner.price import Priced, Pricer
 from laconic.planner.risk import guarantee_of, risk_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
@@ -47,24 +47,24 @@ class Wishes:
         if not self.loss_budget >= 0:
             raise PlanError(f"a loss budget is how much more loss is accepted, as 0.5%, not {self.loss_budget:g}")
 
-    def dollars(self, setting: Setting, priced: Priced) -> float | None:
+    def dollars(self, deployment: Deployment, priced: Priced) -> float | None:
         """Of a step on all workers."""
         if self.dollars_per_hour is None:
             return None
         each = priced.seconds / 3600 * self.dollars_per_hour + priced.sent_bytes / 1e9 * self.dollars_per_gigabyte
-        return float(setting.workers * each)
+        return float(deployment.workers * each)
 
-    def joules(self, setting: Setting, priced: Priced) -> float | None:
+    def joules(self, deployment: Deployment, priced: Priced) -> float | None:
         if self.watts is None:
             return None
-        return float(setting.workers * self.watts * (priced.seconds - (1 - _IDLE_POWER) * priced.exposed_seconds))
+        return float(deployment.workers * self.watts * (priced.seconds - (1 - _IDLE_POWER) * priced.exposed_seconds))
 
-    def amount(self, setting: Setting, priced: Priced) -> float:
+    def amount(self, deployment: Deployment, priced: Priced) -> float:
         """What is to be small."""
         if self.objective == "bytes":
             return priced.sent_bytes
         own = {"cost": self.dollars, "energy": self.joules}.get(self.objective)
-        return priced.seconds if own is None else own(setting, priced) or 0.0
+        return priced.seconds if own is None else own(deployment, priced) or 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Row:
 
 
 def advise(
-    setting: Setting,
+    deployment: Deployment,
     subject: str,
     network: str,
     wishes: Wishes | None = None,
@@ -119,9 +119,11 @@ def advise(
     `line` turns a strategy into the command to copy; `progress` is told how many were priced.
     """
     wishes = wishes or Wishes()
-    pricer = Pricer(setting)
+    pricer = Pricer(deployment)
     base = tuned_ddp(pricer, wishes)
-    asked = candidates(setting) if consider is None else map(Strategy.parse, (s for s in consider if not is_rival(s)))
+    asked = (
+        candidates(deployment) if consider is None else map(Strategy.parse, (s for s in consider if not is_rival(s)))
+    )
     ranked = sorted(_rows(pricer, asked, wishes, progress), key=lambda row: row.amount)
     count = len(ranked)
     if not ranked:
@@ -132,14 +134,14 @@ def advise(
     pays = best is not None and best.amount * PAYS <= base.row.amount
     chosen = best if pays and best is not None else base.row
     rows = [chosen, *_shown(ranked, wishes, top)]
-    made = {id(row): _option(setting, row, base, wishes) for row in rows}
+    made = {id(row): _option(deployment, row, base, wishes) for row in rows}
     options = dict.fromkeys(made.values())
-    baseline = _option(setting, base.row, base, wishes)
+    baseline = _option(deployment, base.row, base, wishes)
     return Advice(
         subject,
-        sum(spec.numel for spec in setting.tensors),
-        len(setting.tensors),
-        setting.workers,
+        sum(spec.numel for spec in deployment.tensors),
+        len(deployment.tensors),
+        deployment.workers,
         network,
         wishes.objective,
         wishes.loss_budget,
@@ -147,7 +149,7 @@ def advise(
         tuple(options),
         _verdict(pricer, base, made[id(chosen)] if pays else None, ranked, wishes),
         (line or str)(made[id(chosen)].strategy),
-        _layers(setting, chosen.priced),
+        _layers(deployment, chosen.priced),
         count,
         tuple(notes),
     )
@@ -169,19 +171,19 @@ def tuned_ddp(pricer: Pricer, wishes: Wishes) -> Baseline:
     """In the best of its usual bucket sizes."""
     tried = {cap: pricer.ddp("cast_fp16", cap * MIB) for cap in CAPS}
     cap = min(tried, key=lambda cap: tried[cap].seconds)
-    setting = pricer.setting
-    return Baseline(Row(_BASELINE, tried[cap], wishes.amount(setting, tried[cap]), setting.workers), cap)
+    deployment = pricer.deployment
+    return Baseline(Row(_BASELINE, tried[cap], wishes.amount(deployment, tried[cap]), deployment.workers), cap)
 
 
 def _rows(
     pricer: Pricer, asked: Iterable[Strategy], wishes: Wishes, progress: Callable[[int], None] | None
 ) -> list[Row]:
     found: dict[Strategy, Row] = {}
-    setting = pricer.setting
+    deployment = pricer.deployment
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)
-            found[strategy] = Row(strategy, priced, wishes.amount(setting, priced), setting.workers)
+            found[strategy] = Row(strategy, priced, wishes.amount(deployment, priced), deployment.workers)
             if progress is not None:
                 progress(len(found))
     return list(found.values())
@@ -212,9 +214,9 @@ def _front(ranked: Sequence[Row]) -> Iterator[Row]:
             yield row
 
 
-def _option(setting: Setting, row: Row, base: Baseline, wishes: Wishes) -> Option:
+def _option(deployment: Deployment, row: Row, base: Baseline, wishes: Wishes) -> Option:
     priced, is_base = row.priced, row is base.row
-    low, high = spread_of(row.strategy, setting)
+    low, high = spread_of(row.strategy, deployment)
     seconds = float(priced.seconds)
     lossless, guarantee = row.promise
     return Option(
@@ -224,34 +226,34 @@ def _option(setting: Setting, row: Row, base: Baseline, wishes: Wishes) -> Optio
         seconds * high,
         base.row.priced.seconds / seconds if seconds else 1.0,
         float(priced.sent_bytes),
-        setting.computing_seconds,
+        deployment.computing_seconds,
         float(priced.coding_seconds),
         float(priced.exposed_seconds),
-        _memory_bytes(setting, row.strategy),
+        _memory_bytes(deployment, row.strategy),
         lossless,
         guarantee,
         row.risk,
-        wishes.dollars(setting, priced),
-        wishes.joules(setting, priced),
+        wishes.dollars(deployment, priced),
+        wishes.joules(deployment, priced),
     )
 
 
-def _memory_bytes(setting: Setting, strategy: Strategy) -> float:
+def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
     """What it keeps: one buffer of the gradients, each word's memory, and for local rules the point they left (and an
     outer optimizer's momentum)."""
     parts = [strategy] if isinstance(strategy, Sentence) else list(strategy.parts_within)
-    model = float(sum(spec.nbytes for spec in setting.tensors))
+    model = float(sum(spec.nbytes for spec in deployment.tensors))
     kept = model
     for sentence in (part for part in parts if isinstance(part, Sentence)):
-        kept += sentence.compressor.memory_bytes(setting.tensors)
+        kept += sentence.compressor.memory_bytes(deployment.tensors)
         kept += {"local_sgd": 1, "diloco": 2}.get(sentence.sync.name, 0) * model
     return kept
 
 
 def _verdict(pricer: Pricer, base: Baseline, best: Option | None, ranked: Sequence[Row], wishes: Wishes) -> str:
     """One or two sentences."""
-    setting = pricer.setting
-    if setting.workers == 1:
+    deployment = pricer.deployment
+    if deployment.workers == 1:
         return "One worker has nobody to talk to: the network is not your problem."
     seconds, rival = float(base.row.priced.seconds), "tuned DDP with 16-bit gradients"
     if best is not None and wishes.objective == "time":
@@ -261,10 +263,10 @@ def _verdict(pricer: Pricer, base: Baseline, best: Option | None, ranked: Sequen
             f"{high:.2f} by the errors that were measured)."
         )
     if best is not None:
-        share = wishes.amount(setting, _priced_as(best)) / base.row.amount
+        share = wishes.amount(deployment, _priced_as(best)) / base.row.amount
         return f"`{best.strategy}` takes {share:.3g} of what {rival} takes in {wishes.objective}."
     plain = min((pricer.ddp("none", cap * MIB) for cap in CAPS), key=lambda priced: priced.seconds)
-    waits = float(plain.seconds) / setting.computing_seconds - 1 if setting.computing_seconds else 0.0
+    waits = float(plain.seconds) / deployment.computing_seconds - 1 if deployment.computing_seconds else 0.0
     if waits < PAYS - 1 and wishes.objective == "time":
         return (
             "Nothing to do: the network is not your problem. Plain DDP would take "
@@ -285,16 +287,16 @@ def _priced_as(option: Option) -> Priced:
     return Priced(option.step_seconds, option.sent_bytes, option.coding_seconds, option.exposed_seconds)
 
 
-def _layers(setting: Setting, priced: Priced) -> tuple[Layer, ...]:
+def _layers(deployment: Deployment, priced: Priced) -> tuple[Layer, ...]:
     """When each gradient is there, leaves and arrives, where a step has such moments."""
     view, found = priced.view, priced.iterated
     if view is None or found is None:
         return ()
-    ready = np.cumsum(setting.backward[::-1])[::-1]
+    ready = np.cumsum(deployment.backward[::-1])[::-1]
     leaves, arrives = np.full(len(ready), np.inf), np.zeros(len(ready))
     for k, i in zip(view.messages, view.members, strict=True):
         leaves[i], arrives[i] = min(leaves[i], found.leaves[k]), max(arrives[i], found.arrives[k])
     return tuple(
-        Layer(spec.name, spec.nbytes, *map(float, (setting.backward[i], ready[i], leaves[i], arrives[i])))
-        for i, spec in enumerate(setting.tensors)
+        Layer(spec.name, spec.nbytes, *map(float, (deployment.backward[i], ready[i], leaves[i], arrives[i])))
+        for i, spec in enumerate(deployment.tensors)
     )

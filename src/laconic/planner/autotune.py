@@ -30,14 +30,14 @@ _LEAST_SECONDS, _STEPS_OF_TRIALS = 3.0, 10  # compressors are tried for so long,
 
 
 @dataclass(frozen=True)
-class Choice:
+class PricedStrategy:
     """A strategy that takes part, and what a step with it is predicted to take."""
 
     strategy: Sentence
     seconds: float
 
 
-class Choosing:
+class Autotuning:
     """Of one session whose strategy is `auto`."""
 
     def __init__(self, session: Session, budget: float) -> None:
@@ -67,46 +67,46 @@ class Choosing:
         if best.strategy != session.strategy:
             session.become(best.strategy)
 
-    def _priced(self) -> list[Choice]:
+    def _priced(self) -> list[PricedStrategy]:
         """What needs no budget first."""
-        session, planning = self._session, self._session.planning
+        session, comm_planner = self._session, self._session.comm_planner
         count = len(session.parameters.dense)
-        forward, backward = tuple(planning.forward[:count]), tuple(planning.backward[:count])
+        forward, backward = tuple(comm_planner.forward[:count]), tuple(comm_planner.backward[:count])
         specs = session.parameters.specs
-        arrival = [i for i in planning.arrival if i < count]
+        arrival = [i for i in comm_planner.arrival if i < count]
         whole = float(sum(spec.nbytes for spec in specs))
-        rest = planning.agreed([max(0.0, self._iteration_seconds() - sum(forward) - sum(backward))])[0]
+        rest = comm_planner.agreed([max(0.0, self._iteration_seconds() - sum(forward) - sum(backward))])[0]
         computing = sum(forward) + sum(backward) + rest
         plain = Strategy.parse(START)
         assert isinstance(plain, Sentence)
-        dense, halved, _ = planning.prices.get(str(plain)) or self._prices(plain, whole)
+        dense, halved, _ = comm_planner.prices.get(str(plain)) or self._prices(plain, whole)
         assert dense is not None
         coded: dict[str, Price | None] = {"none": None}
-        found: list[Choice] = []
+        found: list[PricedStrategy] = []
         begin = session.worker.clock_seconds()
         for sentence in (plain, *self._candidates()):
             chain = sentence.chain
             if chain not in coded:
-                (spent,) = planning.agreed([session.worker.clock_seconds() - begin])
+                (spent,) = comm_planner.agreed([session.worker.clock_seconds() - begin])
                 if spent > max(_LEAST_SECONDS, _STEPS_OF_TRIALS * (rest + dense.seconds(whole))):
                     continue
                 coded[chain] = self._prices(sentence, whole)[2]
             compressed = coded[chain]
-            planning.prices[str(sentence)] = [dense, halved, compressed]
+            comm_planner.prices[str(sentence)] = [dense, halved, compressed]
             if sentence.sync.name == _PERIODIC:
                 seconds = computing + (compressed or dense).seconds(whole) / sentence.sync.make().period
             else:
                 timing = Timing(forward, backward, dense, False, halved, compressed)
                 plan = Auto(beside_forward=False).plan(specs, arrival, timing)
                 seconds = rest + predicted_seconds(plan, arrival, timing)
-            found.append(Choice(sentence, seconds))
+            found.append(PricedStrategy(sentence, seconds))
         return found
 
     def _prices(self, sentence: Sentence, whole_bytes: float) -> list[Price | None]:
         session = self._session
         tier = Tier(sentence, session.group, worker=session.worker)
         found = prices_of(tier, session.worker, int(whole_bytes), session.parameters.device)
-        agree = session.planning.agreed
+        agree = session.comm_planner.agreed
         return [None if p is None else Price(*agree([p.startup_seconds, p.seconds_per_byte])) for p in found]
 
     def _candidates(self) -> list[Sentence]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from laconic.errors import StrategyError
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.strategy import Sentence, Strategy
 
 MIB = 2**20
@@ -54,16 +54,16 @@ def chains() -> list[str]:
     return [text for text in map(_printed, CHAINS) if text is not None]
 
 
-def candidates(setting: Setting) -> Iterator[Strategy]:
+def candidates(deployment: Deployment) -> Iterator[Strategy]:
     """Without those that their own words refuse."""
-    for text in _texts(setting):
+    for text in _texts(deployment):
         try:
             yield Strategy.parse(text)
         except StrategyError:
             continue
 
 
-def _texts(setting: Setting) -> Iterator[str]:
+def _texts(deployment: Deployment) -> Iterator[str]:
     known = chains()
     for chain in known:
         for schedule in MERGED:
@@ -77,20 +77,20 @@ def _texts(setting: Setting) -> Iterator[str]:
                 yield f"diloco({period}) / {chain} / allreduce"
         for chain in DENSE:
             yield f"accumulate({period}) / {chain} / allreduce"
-    if setting.servers:
+    if deployment.servers:
         for chain in DENSE:
             for schedule in MERGED:
-                yield f"bsp / {chain} / ps(shards={setting.servers}) / {schedule}"
-    if setting.units > 1:
+                yield f"bsp / {chain} / ps(shards={deployment.servers}) / {schedule}"
+    if deployment.units > 1:
         for chain in known:
             yield f"[bsp]@node > [bsp / {chain}]@site"
             for period in PERIODS:
                 yield f"[bsp]@node > [local({period}) / {chain}]@site"
                 if period >= PERIODS[2]:
                     yield f"[bsp]@node > [diloco({period}) / {chain}]@site"
-    if max(setting.slowness) > min(setting.slowness):
+    if max(deployment.slowness) > min(deployment.slowness):
         for rule in ("ssp(3)", "asp"):
-            yield f"{rule} / none / ps(shards={setting.servers or setting.workers})"
+            yield f"{rule} / none / ps(shards={deployment.servers or deployment.workers})"
 
 
 def _printed(chain: str) -> str | None:

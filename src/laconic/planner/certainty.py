@@ -8,18 +8,18 @@ from importlib.resources import files
 
 import numpy as np
 
-from laconic.planner.deployment import Setting
+from laconic.planner.deployment import Deployment
 from laconic.strategy import Sentence, Strategy
 
 _UNKNOWN = (0.8, 1.25)  # where nothing was measured
 _LEAST = 8  # runs of a kind, to speak of it alone
 
 
-def spread_of(strategy: Strategy, setting: Setting) -> tuple[float, float]:
+def spread_of(strategy: Strategy, deployment: Deployment) -> tuple[float, float]:
     """What the step may be, over what is predicted: nine in ten of our measured runs lay within, and computing's own
     spread comes on top."""
     low, high = _errors(kind_of(strategy))
-    model = setting.profile.model
+    model = deployment.profile.model
     parts = [model.forward, model.backward, model.step]
     whole = sum(part.median for part in parts)
     if whole:

@@ -17,7 +17,7 @@ from laconic.values.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True)
-class Setting:
+class Deployment:
     """Workers with the profile's times on a network; `slowness` multiplies computing, worker by worker (cycled).
 
     Strategies with servers have them on `servers` machines of their own, or on the workers.

@@ -11,7 +11,7 @@ from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
 from laconic.units import bits_per_second, seconds, write_rate
-from laconic.virtual.script import Setting as Described
+from laconic.virtual.script import VirtualSetup as Described
 
 PROBE = "probe"
 LINE_SHARE = 0.88
@@ -24,7 +24,7 @@ _LOGS = (".txt", ".log", ".csv", ".json", ".out")
 
 
 @dataclass(frozen=True)
-class Links:
+class DescribedLinks:
     """A network among workers, who of them is slower, and what all that rests on."""
 
     network: Network
@@ -32,11 +32,11 @@ class Links:
     notes: tuple[str, ...] = ()
 
 
-def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> Links:
+def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
     """The network that a text names, for so many workers; GPUs are in machines, as they are usually sold."""
     if text.endswith(".toml"):
         given = Described.read(text, workers)
-        return Links(given.network, given.compute.slowness, (f"the network of {text}",))
+        return DescribedLinks(given.network, given.compute.slowness, (f"the network of {text}",))
     if Path(text).suffix in _LOGS:
         return _of_log(text, workers)
     try:
@@ -53,18 +53,18 @@ def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | Non
         f"links of {write_rate(rate)}, of which collectives get {100 * LINE_SHARE:.0f} %, {1e6 * one_way:g} µs one way"
     )
     if gpu is None:
-        return Links(Network(workers, (outer,)), notes=(note,))
+        return DescribedLinks(Network(workers, (outer,)), notes=(note,))
     inside = min(gpu.per_machine, workers)
     own = Level(1, 8 * gpu.link_bytes_per_second * LINE_SHARE, _INSIDE_LATENCY)
     levels = (own,) if workers <= inside else (own, replace(outer, workers=inside))
     joined = f"{inside} {gpu.name} joined by {gpu.link}"
     where = f"all in one machine of {joined}: the network is not used" if len(levels) == 1 else f"machines of {joined}"
-    return Links(
+    return DescribedLinks(
         Network(workers, levels, lanes=1, trees=True), notes=(note, where, "all-reduces by ring or tree, as NCCL")
     )
 
 
-def _of_log(text: str, workers: int) -> Links:
+def _of_log(text: str, workers: int) -> DescribedLinks:
     """Measured times where the log is of as many ranks; otherwise its best rate and its least time."""
     if not Path(text).is_file():
         raise PlanError(
@@ -77,13 +77,13 @@ def _of_log(text: str, workers: int) -> Links:
         raise PlanError(f"{text} has no rates: run nccl-tests up to large sizes (-b 8 -e 1G -f 2)")
     if log.ranks == workers:
         level = Level(1, 8 * best)
-        return Links(
+        return DescribedLinks(
             Network(workers, (level,), lanes=1, measured=links, trees=True),
             notes=(f"{log.operation} among {workers} ranks as {text} has it; other operations by its rate",),
         )
     least = min(min(row.seconds) for row in log.rows)
     level = Level(1, 8 * best, least / (2 * max(1, log.ranks - 1)))
-    return Links(
+    return DescribedLinks(
         Network(workers, (level,), lanes=1, trees=True),
         notes=(f"{text} is of {log.ranks} ranks, not {workers}: its best rate and its least time are used",),
     )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from laconic.network.levels import Network
 from laconic.planner.advise import Wishes, advise
 from laconic.planner.codecs import codecs_on
-from laconic.planner.deployment import Setting
-from laconic.planner.networks import PROBE, Links, links_of
+from laconic.planner.deployment import Deployment
+from laconic.planner.networks import PROBE, DescribedLinks, links_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
 from laconic.units import write_rate
@@ -60,7 +60,7 @@ def plan(
         dollars_per_gigabyte=price_per_gigabyte,
         watts=watts if watts is not None or chip is None else chip.watts,
     )
-    setting = Setting(
+    deployment = Deployment(
         found.profile,
         links.network if not servers else replace(links.network, size=workers + servers),
         workers,
@@ -69,7 +69,7 @@ def plan(
         () if chip is None else codecs_on(chip),
     )
     return advise(
-        setting,
+        deployment,
         found.name,
         network if network != PROBE else _asked(found, net),
         wishes,
@@ -107,13 +107,13 @@ def verify_advice(
     )
 
 
-def _probed(found: Subject, workers: int) -> Links:
+def _probed(found: Subject, workers: int) -> DescribedLinks:
     if found.profile.links is None:
         raise PlanError(
             f"{found.name} brings no measured links, so there is nothing to probe: plan a script with --network probe, "
             "or describe a network, as --network 1gbit"
         )
-    return Links(Network.from_profile(found.profile, workers))
+    return DescribedLinks(Network.from_profile(found.profile, workers))
 
 
 def _asked(found: Subject, net: str | None) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor
 from laconic.cost.closed_form import Iterated, Traffic, iterate
-from laconic.cost.collectives import Carriage, Vector, Wire
-from laconic.cost.plan_arrays import View
-from laconic.planner.deployment import Setting
+from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
+from laconic.cost.plan_arrays import PlanArrays
+from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
 from laconic.strategy import Sentence, Strategy, Tiers
 from laconic.values.price import Price
@@ -36,7 +36,7 @@ class Priced:
     coding_seconds: float
     exposed_seconds: float
     iterated: Iterated | None = None
-    view: View | None = None
+    view: PlanArrays | None = None
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Coded:
 class Pricer:
     """Prices of one setting."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.wire = Wire(setting.network, setting.workers)
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.wire = CollectiveCosts(deployment.network, deployment.workers)
         self._coded: dict[tuple[Any, ...], Coded] = {}
-        self._views: dict[Any, View] = {}
+        self._views: dict[Any, PlanArrays] = {}
         self._timings: dict[Any, Timing] = {}
 
     def price(self, strategy: str | Strategy) -> Priced:
@@ -65,7 +65,7 @@ class Pricer:
         chosen = Strategy.parse(strategy)
         if isinstance(chosen, Sentence):
             return self._sentence(chosen)
-        if isinstance(chosen, Tiers) and len(chosen.levels) == 2 and self.setting.units > 1:
+        if isinstance(chosen, Tiers) and len(chosen.levels) == 2 and self.deployment.units > 1:
             return self._tiers(chosen)
         raise PlanError(f"`{chosen}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
 
@@ -75,13 +75,13 @@ class Pricer:
         assert isinstance(sentence, Sentence)
         key = (sentence.compression, "whole buckets")
         if key not in self._coded:
-            self._coded[key] = self._priced_chain(sentence, self.setting.workers, per_tensor=False)
+            self._coded[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
         return self._every_step(sentence, sentence.architecture.make(), self._coded[key])
 
     # ------------------------------------------------------------------------------------------ shapes
 
     def _sentence(self, sentence: Sentence) -> Priced:
-        setting, sync = self.setting, sentence.sync.make()
+        deployment, sync = self.deployment, sentence.sync.make()
         architecture = sentence.architecture.make()
         if sync.name == "bsp":
             return self._every_step(sentence, architecture)
@@ -92,36 +92,38 @@ class Pricer:
             raise PlanError(f"`{sentence}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
         if sync.name == "grad_accumulation":
             once = self._every_step(sentence, architecture)
-            return _spread(setting, once, once.seconds - setting.computing_seconds, period)
-        return _spread(setting, *self._meeting(sentence, architecture, self.wire), period)
+            return _spread(deployment, once, once.seconds - deployment.computing_seconds, period)
+        return _spread(deployment, *self._meeting(sentence, architecture, self.wire), period)
 
     def _every_step(self, sentence: Sentence, architecture: Any, coded: Coded | None = None) -> Priced:
-        setting, view = self.setting, self._view(sentence)
-        coded = coded or self._of_chain(sentence, setting.workers)
+        deployment, view = self.deployment, self._view(sentence)
+        coded = coded or self._of_chain(sentence, deployment.workers)
         traffic = self._traffic(coded, view, architecture, self.wire, self._ready(view))
-        return self._iterated(traffic, view, self._sent(coded, architecture, setting.workers))
+        return self._iterated(traffic, view, self._sent(coded, architecture, deployment.workers))
 
     def _asynchronous(self, sentence: Sentence, server: ParameterServer, bounded: bool) -> Priced:
         """As long as all workers need for one gradient each, in the mean: everybody computes, pushes and pulls at its
         own pace, until the servers' links are full. A bound on staleness holds all to the slowest."""
-        setting, size = self.setting, self.setting.workers
+        deployment, size = self.deployment, self.deployment.workers
         coded = self._of_chain(sentence, size)
         nbytes = float(coded.dense_bytes.sum() + sum(v.sum() for of in coded.rounds for v in of.values()))
-        latency, rate = setting.way
+        latency, rate = deployment.way
         coding = float(coded.encode_seconds.sum() + coded.decode_seconds.sum())
         talking = 2 * (latency + rate * nbytes)
-        own = [setting.profile.model.seconds * setting.slowness[k % len(setting.slowness)] for k in range(size)]
+        own = [
+            deployment.profile.model.seconds * deployment.slowness[k % len(deployment.slowness)] for k in range(size)
+        ]
         own = [max(own)] * size if bounded else own
         free = size / sum(1 / (seconds + coding + talking) for seconds in own)
         full = 2 * rate * nbytes * size / server.shards  # a push and a pull of everybody through these links
-        seconds = max(free, full if not setting.servers else full / 2)
+        seconds = max(free, full if not deployment.servers else full / 2)
         computing = size / sum(1 / seconds for seconds in own)
         return Priced(seconds, server.sent_bytes(nbytes, size), coding, max(0.0, seconds - computing - coding))
 
-    def _meeting(self, sentence: Sentence, architecture: Any, wire: Wire) -> tuple[Priced, float]:
+    def _meeting(self, sentence: Sentence, architecture: Any, wire: CollectiveCosts) -> tuple[Priced, float]:
         """Everything at once, with nothing beside it: what it is, and how long it takes."""
         coded = self._of_chain(sentence, wire.workers)
-        view = View.of_one(len(self.setting.tensors))
+        view = PlanArrays.of_one(len(self.deployment.tensors))
         traffic = self._traffic(coded, view, architecture, wire, np.zeros(1))
         alone = iterate(0.0, np.zeros(1), 0.0, traffic, wire.lanes).seconds
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
@@ -130,10 +132,10 @@ class Pricer:
     def _tiers(self, tiers: Tiers) -> Priced:
         """Within each unit in every step, between units as often as the outer rule says."""
         (inner, _), (outer, _) = tiers.levels
-        setting = self.setting
+        deployment = self.deployment
         if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.name != "bsp":
             raise PlanError(f"`{tiers}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
-        inside, between = Wire(*setting.inside()), Wire(*setting.between())
+        inside, between = CollectiveCosts(*deployment.inside()), CollectiveCosts(*deployment.between())
         view = self._view(inner)
         near = self._of_chain(inner, inside.workers)
         first = self._traffic(near, view, inner.architecture.make(), inside, self._ready(view))
@@ -158,14 +160,14 @@ class Pricer:
             once.exposed_seconds + meeting.exposed_seconds / far_sync.period,
         )
 
-    def _iterated(self, traffic: Traffic, view: View, sent_bytes: float) -> Priced:
-        setting = self.setting
-        forward, step = setting.forward, setting.step_seconds
+    def _iterated(self, traffic: Traffic, view: PlanArrays, sent_bytes: float) -> Priced:
+        deployment = self.deployment
+        forward, step = deployment.forward, deployment.step_seconds
         if view.gates:  # each layer is updated when it is used
             forward, step = forward * (1 + step / max(forward.sum(), 1e-12)), 0.0
-        found = iterate(float(setting.backward.sum()), forward, step, traffic, self.wire.lanes)
+        found = iterate(float(deployment.backward.sum()), forward, step, traffic, self.wire.lanes)
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
-        exposed = max(0.0, found.seconds - setting.computing_seconds - coding)
+        exposed = max(0.0, found.seconds - deployment.computing_seconds - coding)
         return Priced(found.seconds, sent_bytes, coding, exposed, found, view)
 
     # ------------------------------------------------------------------------------------------ parts, made once
@@ -179,8 +181,8 @@ class Pricer:
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> Coded:
         compressor: Compressor = sentence.compressor
         words = sentence.chain
-        times = self.setting.codec_times.get(words, _NO_CODING)
-        tensors = self.setting.tensors
+        times = self.deployment.codec_times.get(words, _NO_CODING)
+        tensors = self.deployment.tensors
         taken = [words != "none" and compressor.accepts(spec) for spec in tensors]
         prices = [compressor.prices(s, size) if yes else () for s, yes in zip(tensors, taken, strict=True)]
         rounds: list[dict[str, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
@@ -198,28 +200,30 @@ class Pricer:
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
         )
 
-    def _view(self, sentence: Sentence) -> View:
+    def _view(self, sentence: Sentence) -> PlanArrays:
         schedule = sentence.schedule.make()
         chain = sentence.compression if schedule.measures else None
         key = (sentence.schedule, chain)
         if key not in self._views:
             timing = self._timing(sentence) if schedule.measures else None
-            setting = self.setting
-            self._views[key] = View.of(schedule.plan(setting.tensors, setting.arrival, timing), setting.arrival)
+            deployment = self.deployment
+            self._views[key] = PlanArrays.of(
+                schedule.plan(deployment.tensors, deployment.arrival, timing), deployment.arrival
+            )
         return self._views[key]
 
     def _timing(self, sentence: Sentence) -> Timing:
         """What a schedule that measures would find: lines through this network's times."""
-        setting = self.setting
+        deployment = self.deployment
         if sentence.compression not in self._timings:
-            whole = float(sum(spec.nbytes for spec in setting.tensors))
-            coded = self._of_chain(sentence, setting.workers)
+            whole = float(sum(spec.nbytes for spec in deployment.tensors))
+            coded = self._of_chain(sentence, deployment.workers)
             share = sum(vector.sum() for of in coded.rounds for vector in of.values()) / whole
             dense, halved = self._line("reduce", whole), self._line("halves", whole)
             compressed = None if not share else Price(dense.startup_seconds, dense.seconds_per_byte * share)
-            forward = setting.forward + setting.step_seconds / len(setting.tensors)
+            forward = deployment.forward + deployment.step_seconds / len(deployment.tensors)
             self._timings[sentence.compression] = Timing(
-                tuple(forward), tuple(setting.backward), dense, False, halved, compressed
+                tuple(forward), tuple(deployment.backward), dense, False, halved, compressed
             )
         return self._timings[sentence.compression]
 
@@ -231,61 +235,63 @@ class Pricer:
         rate = max(0.0, float(times[1] - times[0])) / (sizes[1] - sizes[0])
         return Price(max(0.0, float(times[0]) - rate * 256.0), rate)
 
-    def _halves(self, nbytes: Vector) -> list[Carriage]:
+    def _halves(self, nbytes: Vector) -> list[TransferTimes]:
         scatter = self.wire.carry("halves", nbytes)
-        return [scatter, self.wire.carry("gather", nbytes / max(self.setting.workers, 1))]
+        return [scatter, self.wire.carry("gather", nbytes / max(self.deployment.workers, 1))]
 
     # ------------------------------------------------------------------------------------------ an iteration's messages
 
-    def _ready(self, view: View) -> Vector:
+    def _ready(self, view: PlanArrays) -> Vector:
         """After how much of backward each message may leave."""
-        done = np.cumsum(self.setting.backward[::-1])[::-1]  # tensors of the forward pass, from the end
+        done = np.cumsum(self.deployment.backward[::-1])[::-1]  # tensors of the forward pass, from the end
         if view.postponed:
             done = np.array(self._layers_ready(view.postponed))
         return np.array([done[list(members)].max() for members in view.awaited])
 
     def _layers_ready(self, postponed: int) -> Sequence[float]:
-        setting = self.setting
-        timing = Timing(tuple(setting.forward), tuple(setting.backward), Price(0.0, 0.0))
-        return timing.layers(setting.tensors, setting.arrival).ready(postponed)
+        deployment = self.deployment
+        timing = Timing(tuple(deployment.forward), tuple(deployment.backward), Price(0.0, 0.0))
+        return timing.layers(deployment.tensors, deployment.arrival).ready(postponed)
 
-    def _traffic(self, coded: Coded, view: View, architecture: Any, wire: Wire, ready: Vector) -> Traffic:
+    def _traffic(
+        self, coded: Coded, view: PlanArrays, architecture: Any, wire: CollectiveCosts, ready: Vector
+    ) -> Traffic:
         dense = view.summed(coded.dense_bytes)
         encode, decode = view.summed(coded.encode_seconds), view.summed(coded.decode_seconds)
         if isinstance(architecture, ParameterServer):
             return self._served(coded, view, architecture, ready, dense)
         if view.halves and not coded.rounds:
             return Traffic(ready, encode, decode, self._halves(dense), view.gates, view.second_order)
-        rounds: list[Carriage] = []
+        rounds: list[TransferTimes] = []
         for of in coded.rounds:
-            together = Carriage.nothing(len(ready))
+            together = TransferTimes.nothing(len(ready))
             for meets, vector in of.items():
                 together = together + wire.carry(meets, view.summed(vector), coded.dtype)
             rounds.append(together)
         if dense.any():
             beside = wire.carry("reduce", dense)
             rounds = [rounds[0] + beside, *rounds[1:]] if rounds else [beside]
-        return Traffic(ready, encode, decode, rounds or [Carriage.nothing(len(ready))], view.gates)
+        return Traffic(ready, encode, decode, rounds or [TransferTimes.nothing(len(ready))], view.gates)
 
-    def _served(self, coded: Coded, view: View, server: ParameterServer, ready: Vector, dense: Vector) -> Traffic:
+    def _served(self, coded: Coded, view: PlanArrays, server: ParameterServer, ready: Vector, dense: Vector) -> Traffic:
         """A push, then a pull: the busier end's link decides. Servers on the workers share these links."""
-        setting, size = self.setting, self.setting.workers
+        deployment, size = self.deployment, self.deployment.workers
         up, down = dense.copy(), dense.copy()
         for of in coded.rounds:
             for meets, vector in of.items():
                 up += view.summed(vector)
                 down += view.summed(vector) * (size if meets == "gather" else 1)
-        latency, rate = setting.way
-        crowd = max(1.0, size / server.shards) if setting.servers else (size - 1) / server.shards
+        latency, rate = deployment.way
+        crowd = max(1.0, size / server.shards) if deployment.servers else (size - 1) / server.shards
         ways = []
         for nbytes in (up, down):
             seconds = rate * crowd * nbytes
-            ways.append(Carriage(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
+            ways.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
         encode, decode = view.summed(coded.encode_seconds), view.summed(coded.decode_seconds)
-        if setting.servers:
+        if deployment.servers:
             return Traffic(ready, encode, decode, ways, view.gates, flowing=True)
         push, pull = ways
-        both = Carriage(
+        both = TransferTimes(
             push.alone_seconds + pull.alone_seconds, push.shared_seconds + pull.shared_seconds, 1.0
         )  # through the same links
         return Traffic(ready, encode, decode, [both], view.gates)
@@ -302,10 +308,10 @@ PERIODIC = ("local_sgd", "diloco", "grad_accumulation")
 """Rules that talk every so many steps, with nothing beside it."""
 
 
-def _spread(setting: Setting, once: Priced, seconds: float, period: int) -> Priced:
+def _spread(deployment: Deployment, once: Priced, seconds: float, period: int) -> Priced:
     """A meeting that takes so long on top of computing, every so many steps."""
     return Priced(
-        setting.own_seconds(period) + seconds / period,
+        deployment.own_seconds(period) + seconds / period,
         once.sent_bytes / period,
         once.coding_seconds / period,
         once.exposed_seconds / period,

@@ -35,7 +35,7 @@ _MOST = 16
 _PRODUCTS = 200
 
 
-class Links:
+class LinkTrials:
     """Trials of every operation and size, a round at a time, so that a machine's moods spread over all of them."""
 
     def __init__(self, group: Group, largest_bytes: float) -> None:

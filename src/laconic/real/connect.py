@@ -12,11 +12,11 @@ import torch.distributed as dist
 from laconic.liveness.heartbeat import Heartbeat
 from laconic.network.interfaces import prepare_environment
 from laconic.real.recording import Recording, rank_file
-from laconic.real.slowdown import Pace
+from laconic.real.slowdown import Slowdown
 from laconic.real.worker import RealWorker
 from laconic.runtime.current_worker import current, rank, set_process_worker, size
 from laconic.values.run_config import RunConfig
-from laconic.values.worker_speeds import Speeds
+from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.worker import Worker
 
 
@@ -73,8 +73,8 @@ def _equipped(worker: RealWorker, config: RunConfig) -> RealWorker:
     if config.trace and config.folder is not None:
         worker.recording = Recording(worker.rank)
         worker.recording.write_at_exit(rank_file(Path(config.folder), worker.rank))
-    speeds = Speeds.read(config.slowness, config.stragglers)
-    worker.pace = None if speeds.are_equal else Pace(speeds, worker)
+    speeds = WorkerSpeeds.read(config.slowness, config.stragglers)
+    worker.slowdown = None if speeds.are_equal else Slowdown(speeds, worker)
     return worker
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from laconic.worker import Handle, Priority
 
 
-class Queued:
+class QueuedSend:
     """Something that waits for its turn, and then for its end."""
 
     def __init__(self, start: Callable[[], Handle], nbytes: int, credit_bytes: int) -> None:
@@ -39,39 +39,39 @@ class Queued:
         return self._handle.wait()
 
 
-class Queue:
+class SendQueue:
     """One worker's. So many bytes are under way at a time at most, beside the last that was handed over; what comes
     meanwhile and is more urgent goes before all that waits."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, int, Queued]] = []
+        self._waiting: list[tuple[int, int, QueuedSend]] = []
         self._serial = itertools.count()
         self._some = threading.Condition()
         threading.Thread(target=self._run, name="laconic-queue", daemon=True).start()
 
-    def put(self, start: Callable[[], Handle], priority: Priority, nbytes: int) -> Queued:
+    def put(self, start: Callable[[], Handle], priority: Priority, nbytes: int) -> QueuedSend:
         """Never waits: this is called inside hooks."""
-        queued = Queued(start, nbytes, priority.credit_bytes)
+        queued = QueuedSend(start, nbytes, priority.credit_bytes)
         with self._some:
             heapq.heappush(self._waiting, (priority.urgency, next(self._serial), queued))
             self._some.notify()
         return queued
 
     def _run(self) -> None:
-        under_way: deque[Queued] = deque()
+        in_flight: deque[QueuedSend] = deque()
         while True:
             with self._some:
                 self._some.wait_for(lambda: self._waiting)
                 credit = self._waiting[0][2].credit_bytes
-            while under_way and (under_way[0].done() or sum(one.nbytes for one in under_way) >= max(credit, 1)):
-                _forget(under_way.popleft())
+            while in_flight and (in_flight[0].done() or sum(one.nbytes for one in in_flight) >= max(credit, 1)):
+                _forget(in_flight.popleft())
             with self._some:  # what has come while the credit was spent may be more urgent
                 queued = heapq.heappop(self._waiting)[2]
             queued.begin()
-            under_way.append(queued)
+            in_flight.append(queued)
 
 
-def _forget(queued: Queued) -> None:
+def _forget(queued: QueuedSend) -> None:
     """It is over, well or not: whoever asked for it will hear of an error."""
     try:
         queued.wait()

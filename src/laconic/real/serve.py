@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laconic.errors import ContractError
-from laconic.rpc.endpoint import Post
+from laconic.rpc.endpoint import Endpoint
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.server_shards import Shards, address_of
 from laconic.runtime.tiers import Tier
@@ -24,15 +24,15 @@ def serve(
     parameters = Parameters.of(model, gather_sparse=False)
     members = list(range(len(parameters.dense)))
     workers = range(config.workers or 1)
-    post = Post.of_server(config)
+    endpoint = Endpoint.of_server(config)
     for sentence in _sentences(strategy):
         tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
         name = address_of(0, workers, sentence, members)
         shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, workers, description)
         for home, g, k, c in shards.places:
             if home % config.servers == config.index:
-                post.host(shards.address(g, k, c), shards.build(g, k))
-    post.serve_until_done(len(workers))
+                endpoint.host(shards.address(g, k, c), shards.build(g, k))
+    endpoint.serve_until_done(len(workers))
     sys.exit(0)
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from laconic.errors import ContractError
 
 
-class ApartGroup:
+class ServerOnlyGroup:
     """Knows its members; refuses to let them meet."""
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:

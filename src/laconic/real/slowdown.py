@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from laconic.real.worker import RealWorker
 from laconic.runtime.autograd_hooks import BackwardHooks
-from laconic.values.worker_speeds import Speeds
+from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.worker import Worker
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class _Paced(Protocol):
     def waited_seconds(self) -> float: ...
 
 
-class Pace:
+class Slowdown:
     """One worker's slowness. `slowed_seconds` is for how long it has waited in all."""
 
     def __init__(
         self,
-        speeds: Speeds,
+        speeds: WorkerSpeeds,
         worker: _Paced,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
@@ -140,6 +140,6 @@ class _Before:
 
 
 def slow_down(worker: Worker, model: nn.Module, optimizer: Optimizer, counts: bool) -> None:
-    """Where this worker is to be slower than it is, see to it; see `Pace.attach`."""
-    if isinstance(worker, RealWorker) and worker.pace is not None:
-        worker.pace.attach(model, optimizer, counts)
+    """Where this worker is to be slower than it is, see to it; see `Slowdown.attach`."""
+    if isinstance(worker, RealWorker) and worker.slowdown is not None:
+        worker.slowdown.attach(model, optimizer, counts)

@@ -22,22 +22,22 @@ from torch.optim import Optimizer
 from laconic.errors import LaconicError
 from laconic.liveness.heartbeat import Heartbeat
 from laconic.real.recording import Flight, Recording
-from laconic.real.send_queue import Queue, Queued
-from laconic.real.server_only_group import ApartGroup
+from laconic.real.send_queue import QueuedSend, SendQueue
+from laconic.real.server_only_group import ServerOnlyGroup
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.shared_memory import mapped_together
 from laconic.values.run_config import RunConfig
-from laconic.worker import Group, Home, Letter, Machine, Priority
+from laconic.worker import Actor, ActorMessage, Group, Home, Priority
 
 if TYPE_CHECKING:
-    from laconic.rpc.channel import Call
-    from laconic.rpc.endpoint import Post
+    from laconic.rpc.channel import PendingCall
+    from laconic.rpc.endpoint import Endpoint
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-class StepPace(Protocol):
+class StepSlowdown(Protocol):
     """What makes a worker slower than it is; it is told when a step has ended."""
 
     def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None: ...
@@ -64,16 +64,16 @@ class RealHandle:
         return self.result
 
 
-class LetterHandle:
+class ActorCallHandle:
     """A letter under way to a machine."""
 
-    def __init__(self, call: Call | Queued, worker: RealWorker) -> None:
+    def __init__(self, call: PendingCall | QueuedSend, worker: RealWorker) -> None:
         self._call, self._worker = call, worker
 
     def done(self) -> bool:
         return self._call.done()
 
-    def wait(self) -> Letter:
+    def wait(self) -> ActorMessage:
         begin = time.perf_counter()
         try:
             return self._call.wait()
@@ -168,17 +168,17 @@ class RealWorker:
         self.heartbeat = heartbeat
         self.waited_seconds = 0.0
         self.recording: Recording | None = None
-        self.pace: StepPace | None = None  # where it is to be slower than it is
+        self.slowdown: StepSlowdown | None = None  # where it is to be slower than it is
         self._messages: list[RealHandle] = []
-        self._post: Post | None = None
-        self._queue: Queue | None = None  # of letters that have a priority
+        self._endpoint: Endpoint | None = None
+        self._queue: SendQueue | None = None  # of letters that have a priority
         self.is_apart = place is not None
-        self.world: RealGroup | ApartGroup
+        self.world: RealGroup | ServerOnlyGroup
         if place is None:
             self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
         else:
-            self.world = ApartGroup(place[0], tuple(range(place[1])))
-        self._groups: dict[tuple[int, ...], RealGroup | ApartGroup] = {self.world.ranks: self.world}
+            self.world = ServerOnlyGroup(place[0], tuple(range(place[1])))
+        self._groups: dict[tuple[int, ...], RealGroup | ServerOnlyGroup] = {self.world.ranks: self.world}
 
     @property
     def rank(self) -> int:
@@ -189,7 +189,7 @@ class RealWorker:
         return self.world.size
 
     @property
-    def machine_size(self) -> int:
+    def host_size(self) -> int:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
 
     def clock_seconds(self) -> float:
@@ -197,8 +197,8 @@ class RealWorker:
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
         """Real time has passed by itself."""
-        if part == "step" and self.pace is not None:
-            self.pace.next_step()
+        if part == "step" and self.slowdown is not None:
+            self.slowdown.next_step()
         if self.recording is not None:
             self.recording.computed(part, name)
 
@@ -213,13 +213,13 @@ class RealWorker:
             flight.land()
             flight.waited(begin_seconds, now)
 
-    def group(self, ranks: Sequence[int]) -> RealGroup | ApartGroup:
+    def group(self, ranks: Sequence[int]) -> RealGroup | ServerOnlyGroup:
         """Collective: every worker of the world asks for the same groups in the same order."""
         key = tuple(ranks)
         if list(key) != sorted(set(key)):
             raise LaconicError(f"a group's ranks are given in ascending order, each once, not {key}")
         if key not in self._groups and self.is_apart:
-            self._groups[key] = ApartGroup(key.index(self.rank) if self.rank in key else -1, key)
+            self._groups[key] = ServerOnlyGroup(key.index(self.rank) if self.rank in key else -1, key)
         if key not in self._groups:
             made = dist.new_group(list(key), timeout=timedelta(minutes=30))
             self._groups[key] = RealGroup(self, made)
@@ -243,28 +243,30 @@ class RealWorker:
         """Real time needs no help."""
 
     @property
-    def post(self) -> Post:
+    def endpoint(self) -> Endpoint:
         """Opened when the first letter is written; at the end of the process it serves whoever is not done."""
-        if self._post is None:
-            from laconic.rpc.endpoint import Post  # a process that sends no letters needs no sockets
+        if self._endpoint is None:
+            from laconic.rpc.endpoint import Endpoint  # a process that sends no letters needs no sockets
 
-            self._post = Post.of_worker(RunConfig.current(), self.rank, self.ledger)
-            atexit.register(self._post.finish, self.size)
-        return self._post
+            self._endpoint = Endpoint.of_worker(RunConfig.current(), self.rank, self.ledger)
+            atexit.register(self._endpoint.finish, self.size)
+        return self._endpoint
 
-    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+    def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
         if home.on == "server" and RunConfig.current().servers:
             return  # a process of its own does
         if home.number % self.size == self.rank:
-            self.post.host(address, build())
+            self.endpoint.host(address, build())
 
-    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> LetterHandle:
+    def call(
+        self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None
+    ) -> ActorCallHandle:
         if priority is None:
-            return LetterHandle(self.post.call(address, letter, writes), self)
+            return ActorCallHandle(self.endpoint.call(address, message, writes), self)
         if self._queue is None:
-            self._queue = Queue()
-        say = partial(self.post.call, address, letter, writes)
-        return LetterHandle(self._queue.put(say, priority, letter.nbytes), self)
+            self._queue = SendQueue()
+        say = partial(self.endpoint.call, address, message, writes)
+        return ActorCallHandle(self._queue.put(say, priority, message.nbytes), self)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Processes have nothing to share."""

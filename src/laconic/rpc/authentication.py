@@ -30,7 +30,7 @@ class Forged(Malformed):
 
 
 @dataclass
-class Seal:
+class MessageSeal:
     """One end of a session: what leaves is sealed with one key, what arrives is checked with the other."""
 
     session: bytes
@@ -40,11 +40,11 @@ class Seal:
     received: int = 0
 
     @classmethod
-    def of_worker(cls, session: bytes, key: bytes) -> Seal:
+    def of_worker(cls, session: bytes, key: bytes) -> MessageSeal:
         return cls(session, key[: KEY_BYTES // 2], key[KEY_BYTES // 2 :])
 
     @classmethod
-    def of_server(cls, session: bytes, key: bytes) -> Seal:
+    def of_server(cls, session: bytes, key: bytes) -> MessageSeal:
         return cls(session, key[KEY_BYTES // 2 :], key[: KEY_BYTES // 2])
 
     def close(self, frames: Sequence[Buffer]) -> list[Buffer]:

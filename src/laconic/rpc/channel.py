@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from laconic.rpc.connection import Line
+from laconic.rpc.connection import Connection
 from laconic.rpc.outbox import Outbox
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 RETRY_SECONDS, _RETRY_MOST_SECONDS = 5.0, 60.0
 _KEPT_BYTES, _KEPT_LETTERS = 256 << 20, 4  # what a worker keeps for a machine to be able to say it again
@@ -23,40 +23,40 @@ class Patience:
     start_seconds: float
 
 
-class Call:
+class PendingCall:
     """A handle whose answer comes from the calling thread."""
 
     def __init__(self, kind: str, settle: Callable[[], None]) -> None:
         self.kind = kind
         self._settle = settle
         self._done = threading.Event()
-        self._outcome: Letter | Exception | None = None
+        self._outcome: ActorMessage | Exception | None = None
 
     def done(self) -> bool:
         return self._done.is_set()
 
-    def wait(self) -> Letter:
+    def wait(self) -> ActorMessage:
         self._done.wait()
         self._settle()
-        if isinstance(self._outcome, Letter):
+        if isinstance(self._outcome, ActorMessage):
             return self._outcome
         assert self._outcome is not None
         raise self._outcome
 
-    def end(self, outcome: Letter | Exception) -> None:
+    def end(self, outcome: ActorMessage | Exception) -> None:
         self._outcome = outcome
         self._done.set()
 
 
 @dataclass(eq=False)
-class Route:
+class Channel:
     """What this worker says to one machine, and through which line."""
 
     address: str
     outbox: Outbox
     since_seconds: float  # when it was heard last, or looked for at first
-    line: Line | None = None
-    calls: dict[tuple[bool, int], Call] = field(default_factory=dict)
+    connection: Connection | None = None
+    client_loop: dict[tuple[bool, int], PendingCall] = field(default_factory=dict)
     largest_bytes: int = 0
     asked: bool = False  # to be made durable, and nothing was heard since
     failed: Exception | None = None
@@ -64,15 +64,15 @@ class Route:
 
     @property
     def is_ready(self) -> bool:
-        return self.line is not None and self.address in self.line.ready
+        return self.connection is not None and self.address in self.connection.ready
 
     @property
     def limit_bytes(self) -> int:
         """How much may be kept here for the machine."""
         return max(_KEPT_BYTES, _KEPT_LETTERS * self.largest_bytes)
 
-    def would_overflow(self, letter: Letter) -> bool:
-        return self.failed is None and self.outbox.kept_bytes + letter.nbytes > self.limit_bytes
+    def would_overflow(self, message: ActorMessage) -> bool:
+        return self.failed is None and self.outbox.kept_bytes + message.nbytes > self.limit_bytes
 
     @property
     def is_heavy(self) -> bool:
@@ -87,8 +87,8 @@ class Route:
         if not self.is_ready or not self.outbox.waiting:
             self.since_seconds = now
             return False
-        assert self.line is not None
-        if self.line.is_sending:
+        assert self.connection is not None
+        if self.connection.is_sending:
             self.since_seconds = now
         if now - self.since_seconds < self._retry_seconds:
             return False
@@ -97,6 +97,6 @@ class Route:
 
     def fail(self, error: Exception) -> None:
         self.failed = error
-        for call in self.calls.values():
+        for call in self.client_loop.values():
             call.end(error)
-        self.calls.clear()
+        self.client_loop.clear()

@@ -14,9 +14,9 @@ import zmq
 
 from laconic.errors import LaconicError, WorkerLost
 from laconic.rpc import control
-from laconic.rpc.authentication import Seal
-from laconic.rpc.channel import Call, Patience, Route
-from laconic.rpc.connection import Line
+from laconic.rpc.authentication import MessageSeal
+from laconic.rpc.channel import Channel, Patience, PendingCall
+from laconic.rpc.connection import Connection
 from laconic.rpc.control import Beat, Control, Goodbye, Hello, Refused, Save, Saved, Unknown, Welcome
 from laconic.rpc.directory import Directory
 from laconic.rpc.envelope import Envelope
@@ -24,12 +24,12 @@ from laconic.rpc.frames import Buffer, Malformed, bytes_in, wire_bytes
 from laconic.rpc.keys import Keys
 from laconic.rpc.outbox import Outbox
 from laconic.rpc.sockets import Wake
-from laconic.worker import Ledger, Letter
+from laconic.worker import ActorMessage, Ledger
 
 _GOODBYE_SECONDS = 2.0
 
 
-class Calls:
+class ClientLoop:
     """All letters of one process, to whatever servers there are."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Calls:
         self._rank, self._life, self._ledger, self._patience = rank, life, ledger, patience
         self._token = secrets.token_bytes(16)
         self._lock = threading.Condition()
-        self._routes: dict[str, Route] = {}
-        self._lines: dict[str, Line] = {}
-        self._seals: dict[bytes, Seal] = {}
+        self._channels: dict[str, Channel] = {}
+        self._connections: dict[str, Connection] = {}
+        self._seals: dict[bytes, MessageSeal] = {}
         self._counted: deque[tuple[str, float, float, float]] = deque()
         self._wake = Wake()
         self._leaves = self._ends = False
@@ -60,24 +60,24 @@ class Calls:
 
     # ------------------------------------------------------------------------------------------ for others
 
-    def call(self, address: str, letter: Letter, writes: bool, waits: bool = True) -> Call:
+    def call(self, address: str, message: ActorMessage, writes: bool, waits: bool = True) -> PendingCall:
         """Send a letter, whose tensors must not change any more. Where too much would have to be kept it waits, unless
         the caller may not."""
-        wire_bytes(address, Envelope(self._rank, self._life, 1, writes, 0, 0, letter))  # what cannot travel is refused
-        call = Call(letter.kind, self._settle)
+        wire_bytes(address, Envelope(self._rank, self._life, 1, writes, 0, 0, message))  # what cannot travel is refused
+        call = PendingCall(message.kind, self._settle)
         with self._lock:
-            route = self._routes.get(address)
-            if route is None:
-                route = self._routes[address] = Route(address, Outbox(self._rank, self._life), time.monotonic())
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = Channel(address, Outbox(self._rank, self._life), time.monotonic())
                 self._tick_seconds = float("-inf")
-            route.largest_bytes = max(route.largest_bytes, letter.nbytes)
-            while writes and waits and route.would_overflow(letter):
+            channel.largest_bytes = max(channel.largest_bytes, message.nbytes)
+            while writes and waits and channel.would_overflow(message):
                 self._lock.wait()
-            if route.failed is not None:
-                raise route.failed
-            envelope = route.outbox.post(letter, writes)
-            route.calls[writes, envelope.number] = call
-            self._queue(route, [envelope])
+            if channel.failed is not None:
+                raise channel.failed
+            envelope = channel.outbox.post(message, writes)
+            channel.client_loop[writes, envelope.number] = call
+            self._queue(channel, [envelope])
         self._wake.ring()
         self._settle()
         return call
@@ -86,7 +86,7 @@ class Calls:
     def is_quiet(self) -> bool:
         """Whether every letter has its answer."""
         with self._lock:
-            return not any(route.calls for route in self._routes.values())
+            return not any(channel.client_loop for channel in self._channels.values())
 
     def leave(self) -> None:
         """Wait until all that was written is durable, then say goodbye."""
@@ -94,19 +94,21 @@ class Calls:
             self._leaves = True
             self._tick_seconds = float("-inf")
             self._wake.ring()
-            self._lock.wait_for(lambda: all(r.outbox.is_safe or r.failed for r in self._routes.values()))
-            self._lock.wait_for(lambda: all(line.left for line in self._lines.values()), _GOODBYE_SECONDS)
+            self._lock.wait_for(lambda: all(r.outbox.is_safe or r.failed for r in self._channels.values()))
+            self._lock.wait_for(
+                lambda: all(connection.left for connection in self._connections.values()), _GOODBYE_SECONDS
+            )
         self._settle()
 
     def close(self) -> None:
         self._ends = True
         self._wake.ring()
         self._thread.join()
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         with self._lock:
-            for route in self._routes.values():
-                route.fail(LaconicError("this process has closed its post, so that nothing is sent any more."))
+            for channel in self._channels.values():
+                channel.fail(LaconicError("this process has closed its post, so that nothing is sent any more."))
             self._lock.notify_all()
         self._wake.close()
 
@@ -124,12 +126,12 @@ class Calls:
         try:
             while not self._ends:
                 self._wait()
-                for line in list(self._lines.values()):
-                    for frame in line.said():
-                        self._control(line, frame)
-                    for frames in line.answered():
-                        self._answer(line, frames)
-                    self._send(line)
+                for connection in list(self._connections.values()):
+                    for frame in connection.said():
+                        self._control(connection, frame)
+                    for frames in connection.answered():
+                        self._answer(connection, frames)
+                    self._send(connection)
                 now = time.monotonic()
                 if now - self._tick_seconds >= self._patience.interval_seconds:
                     self._tick_seconds = now
@@ -137,26 +139,26 @@ class Calls:
         except Exception as error:  # whoever waits must hear of it
             traceback.print_exc(file=sys.stderr)
             with self._lock:
-                for route in self._routes.values():
-                    route.fail(error)
+                for channel in self._channels.values():
+                    channel.fail(error)
                 self._lock.notify_all()
 
     def _wait(self) -> None:
         poller = zmq.Poller()
         poller.register(self._wake.fileno(), zmq.POLLIN)
-        for line in self._lines.values():
-            for source, events in line.sources():
+        for connection in self._connections.values():
+            for source, events in connection.sources():
                 poller.register(source, events)
         rest = self._patience.interval_seconds - (time.monotonic() - self._tick_seconds)
         poller.poll(round(max(0.0, rest) * 1000))
         self._wake.hear()
 
-    def _send(self, line: Line) -> None:
-        while (sent := line.send_next()) is not None:
+    def _send(self, connection: Connection) -> None:
+        while (sent := connection.send_next()) is not None:
             address, kind, (payload, other) = sent
             self._count(kind, (payload, 0), (other, 0))
             with self._lock:
-                self._ask_to_save(self._routes[address])
+                self._ask_to_save(self._channels[address])
 
     def _tick(self, now: float) -> None:
         """What happens by the clock: look-ups, hellos, heartbeats, repetitions, and giving up. Time in which this
@@ -164,130 +166,137 @@ class Calls:
         blind = max(0.0, now - self._ticked_seconds - 3 * self._patience.interval_seconds)
         self._ticked_seconds = now
         with self._lock:
-            for line in self._lines.values():
-                line.heard_seconds += blind
-            for route in self._routes.values():
-                if route.failed is None:
-                    self._look(route, now)
-                    self._ask_to_save(route)
-                    if route.is_overdue(now):
-                        self._queue(route, route.outbox.overdue())
-            for line in list(self._lines.values()):
-                self._beat(line, now)
+            for connection in self._connections.values():
+                connection.heard_seconds += blind
+            for channel in self._channels.values():
+                if channel.failed is None:
+                    self._look(channel, now)
+                    self._ask_to_save(channel)
+                    if channel.is_overdue(now):
+                        self._queue(channel, channel.outbox.overdue())
+            for connection in list(self._connections.values()):
+                self._beat(connection, now)
             self._lock.notify_all()
 
-    def _look(self, route: Route, now: float) -> None:
+    def _look(self, channel: Channel, now: float) -> None:
         """Find the machine, at first and when nothing is heard of it."""
-        line = route.line
-        silence = now - (route.since_seconds if line is None else line.heard_seconds)
-        if line is not None and silence <= 3 * self._patience.interval_seconds:
+        connection = channel.connection
+        silence = now - (channel.since_seconds if connection is None else connection.heard_seconds)
+        if connection is not None and silence <= 3 * self._patience.interval_seconds:
             return
-        endpoint = self._directory.find(route.address)
-        if endpoint is not None and (line is None or endpoint != line.endpoint):
-            if endpoint not in self._lines:
-                self._lines[endpoint] = Line(self._context, self._keys, self._seals, endpoint, now)
-            route.line = self._lines[endpoint]
-            if line is not None and not any(other.line is line for other in self._routes.values()):
-                line.close()
-                del self._lines[line.endpoint]
-        elif line is None and silence > self._patience.start_seconds:
-            self._fail(route, f"nobody serves {route.address!r} after {silence:.0f} s: its server has not started.")
-        elif line is not None and silence > self._patience.unreachable_seconds:
-            self._fail(route, f"the server of {route.address!r} at {line.endpoint} was silent for {silence:.0f} s.")
+        endpoint = self._directory.find(channel.address)
+        if endpoint is not None and (connection is None or endpoint != connection.endpoint):
+            if endpoint not in self._connections:
+                self._connections[endpoint] = Connection(self._context, self._keys, self._seals, endpoint, now)
+            channel.connection = self._connections[endpoint]
+            if connection is not None and not any(other.connection is connection for other in self._channels.values()):
+                connection.close()
+                del self._connections[connection.endpoint]
+        elif connection is None and silence > self._patience.start_seconds:
+            self._fail(channel, f"nobody serves {channel.address!r} after {silence:.0f} s: its server has not started.")
+        elif connection is not None and silence > self._patience.unreachable_seconds:
+            self._fail(
+                channel, f"the server of {channel.address!r} at {connection.endpoint} was silent for {silence:.0f} s."
+            )
 
-    def _ask_to_save(self, route: Route) -> None:
-        wants = route.is_heavy or (self._leaves and not route.outbox.is_safe)
-        if wants and route.is_ready and not route.asked:
-            assert route.line is not None and route.line.seal is not None
-            route.line.say(Save(route.line.seal.session, route.address))
-            route.asked = True
+    def _ask_to_save(self, channel: Channel) -> None:
+        wants = channel.is_heavy or (self._leaves and not channel.outbox.is_safe)
+        if wants and channel.is_ready and not channel.asked:
+            assert channel.connection is not None and channel.connection.seal is not None
+            channel.connection.say(Save(channel.connection.seal.session, channel.address))
+            channel.asked = True
 
-    def _beat(self, line: Line, now: float) -> None:
-        wanted = [r.address for r in self._routes.values() if r.line is line and r.failed is None]
-        if line.seal is None or any(address not in line.ready for address in wanted):
-            line.say(Hello(control.VERSION, self._rank, self._life, self._token, wanted))
-        elif self._leaves and all(r.outbox.is_safe for r in self._routes.values() if r.line is line):
-            line.say(Goodbye(line.seal.session))
+    def _beat(self, connection: Connection, now: float) -> None:
+        wanted = [r.address for r in self._channels.values() if r.connection is connection and r.failed is None]
+        if connection.seal is None or any(address not in connection.ready for address in wanted):
+            connection.say(Hello(control.VERSION, self._rank, self._life, self._token, wanted))
+        elif self._leaves and all(r.outbox.is_safe for r in self._channels.values() if r.connection is connection):
+            connection.say(Goodbye(connection.seal.session))
         else:
-            line.say(Beat(line.seal.session))
+            connection.say(Beat(connection.seal.session))
 
-    def _control(self, line: Line, frame: bytes) -> None:
-        line.heard_seconds = time.monotonic()
+    def _control(self, connection: Connection, frame: bytes) -> None:
+        connection.heard_seconds = time.monotonic()
         try:
             said = control.decode(frame)
             with self._lock:
-                self._take(line, said)
+                self._take(connection, said)
                 self._lock.notify_all()
         except Malformed:
             self.refused += 1
 
-    def _take(self, line: Line, said: Control) -> None:
+    def _take(self, connection: Connection, said: Control) -> None:
         if isinstance(said, Welcome):
-            line.welcomed(said)
-            for address, box in said.boxes.items():
-                route = self._routes.get(address)
-                if route is not None and route.line is line and not route.is_ready and route.failed is None:
-                    self._reopen(route, line, box)
-        elif isinstance(said, Unknown) and line.seal is not None and said.session == line.seal.session:
-            line.forget_session()
+            connection.welcomed(said)
+            for address, mailbox in said.mailboxes.items():
+                channel = self._channels.get(address)
+                if (
+                    channel is not None
+                    and channel.connection is connection
+                    and not channel.is_ready
+                    and channel.failed is None
+                ):
+                    self._reopen(channel, connection, mailbox)
+        elif isinstance(said, Unknown) and connection.seal is not None and said.session == connection.seal.session:
+            connection.forget_session()
             self._tick_seconds = float("-inf")
-        elif isinstance(said, Saved) and said.address in self._routes:
-            route = self._routes[said.address]
-            route.asked = False
-            route.outbox.saved(said.durable)
-            self._ask_to_save(route)
+        elif isinstance(said, Saved) and said.address in self._channels:
+            channel = self._channels[said.address]
+            channel.asked = False
+            channel.outbox.saved(said.durable)
+            self._ask_to_save(channel)
             if self._leaves:
                 self._tick_seconds = float("-inf")
         elif isinstance(said, Goodbye):
-            line.left = True
+            connection.left = True
         elif isinstance(said, Refused):
-            for route in [r for r in self._routes.values() if r.line is line]:
-                self._fail(route, said.why)
+            for channel in [r for r in self._channels.values() if r.connection is connection]:
+                self._fail(channel, said.why)
 
-    def _reopen(self, route: Route, line: Line, box: tuple[int, int, int]) -> None:
-        line.ready.add(route.address)
-        route.asked = False
-        route.heard(time.monotonic())
+    def _reopen(self, channel: Channel, connection: Connection, mailbox: tuple[int, int, int]) -> None:
+        connection.ready.add(channel.address)
+        channel.asked = False
+        channel.heard(time.monotonic())
         try:
-            self._queue(route, route.outbox.reopened(*box))
+            self._queue(channel, channel.outbox.reopened(*mailbox))
         except WorkerLost as error:
-            self._fail(route, str(error))
+            self._fail(channel, str(error))
 
-    def _answer(self, line: Line, frames: list[Buffer]) -> None:
-        line.heard_seconds = time.monotonic()
+    def _answer(self, connection: Connection, frames: list[Buffer]) -> None:
+        connection.heard_seconds = time.monotonic()
         try:
-            address, answer = line.read(frames)
+            address, answer = connection.read(frames)
         except Malformed:
             self.refused += 1
             return
         with self._lock:
-            route = self._routes.get(address)
-            if route is None or route.failed is not None:
+            channel = self._channels.get(address)
+            if channel is None or channel.failed is not None:
                 return
-            route.heard(line.heard_seconds)
+            channel.heard(connection.heard_seconds)
             key = (answer.writes, answer.number)
             payload, other = bytes_in([len(frame) for frame in frames[1:]])
-            kind = route.calls[key].kind if key in route.calls else "again"
+            kind = channel.client_loop[key].kind if key in channel.client_loop else "again"
             self._count(kind, (0, payload), (0, other))
             try:
-                letter, again = route.outbox.heard(answer)
+                message, again = channel.outbox.heard(answer)
             except WorkerLost as error:
-                self._fail(route, str(error))
+                self._fail(channel, str(error))
                 return
-            self._queue(route, again)
-            if letter is not None:
-                route.calls.pop(key).end(letter)
+            self._queue(channel, again)
+            if message is not None:
+                channel.client_loop.pop(key).end(message)
             self._lock.notify_all()
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _queue(self, route: Route, envelopes: list[Envelope]) -> None:
-        if route.is_ready and route.line is not None:
-            route.line.unsent.extend((route.address, envelope) for envelope in envelopes)
+    def _queue(self, channel: Channel, envelopes: list[Envelope]) -> None:
+        if channel.is_ready and channel.connection is not None:
+            channel.connection.unsent.extend((channel.address, envelope) for envelope in envelopes)
 
-    def _fail(self, route: Route, why: str) -> None:
+    def _fail(self, channel: Channel, why: str) -> None:
         advice = "" if why.endswith(".") and "log" in why else " Look at that process's log."
-        route.fail(WorkerLost(f"{why}{advice}"))
+        channel.fail(WorkerLost(f"{why}{advice}"))
         self._lock.notify_all()
 
     def _count(self, kind: str, payload: tuple[int, int], other: tuple[int, int]) -> None:

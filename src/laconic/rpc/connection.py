@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 
 from laconic.rpc import control
-from laconic.rpc.authentication import KEY_BYTES, Seal
+from laconic.rpc.authentication import KEY_BYTES, MessageSeal
 from laconic.rpc.control import Control, Welcome
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import Buffer, Limits, Malformed, bytes_in, decode_answer, encode
@@ -19,16 +19,16 @@ from laconic.rpc.sockets import hand_over, receive
 _QUEUED = 64  # letters that wait in ZeroMQ; their tensors are not copied
 
 
-class Line:
+class Connection:
     """Only the calling thread touches its sockets; `unsent` may be added to by whoever holds the callers' lock."""
 
     def __init__(
-        self, context: zmq.Context[Any], keys: Keys, seals: dict[bytes, Seal], endpoint: str, now: float
+        self, context: zmq.Context[Any], keys: Keys, seals: dict[bytes, MessageSeal], endpoint: str, now: float
     ) -> None:
         self.endpoint = endpoint
         self._seals = seals  # by session, of all lines: one that is opened again goes on counting
         self.heard_seconds = now
-        self.seal: Seal | None = None
+        self.seal: MessageSeal | None = None
         self.unsent: deque[tuple[str, Envelope]] = deque()
         self.ready: set[str] = set()  # addresses that this session may write to
         self.left = False
@@ -50,7 +50,7 @@ class Line:
         if len(welcome.key) != KEY_BYTES:
             raise Malformed("a key of another length")
         self.forget_session()
-        self.seal = self._seals.setdefault(welcome.session, Seal.of_worker(welcome.session, welcome.key))
+        self.seal = self._seals.setdefault(welcome.session, MessageSeal.of_worker(welcome.session, welcome.key))
         self._tensors = self._context.socket(zmq.DEALER)
         self._tensors.linger = 0
         self._tensors.sndhwm = _QUEUED
@@ -110,9 +110,9 @@ class Line:
         address, envelope = self.unsent.popleft()
         frames = encode(address, envelope)
         tracker = hand_over(self._tensors, self.seal.close(frames))
-        if tracker is not None and envelope.letter.nbytes:
+        if tracker is not None and envelope.message.nbytes:
             self._under_way.append(tracker)
-        return address, envelope.letter.kind, bytes_in([len(frame) for frame in frames])
+        return address, envelope.message.kind, bytes_in([len(frame) for frame in frames])
 
     @property
     def is_sending(self) -> bool:

@@ -28,7 +28,7 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     key: bytes
     password: str
     port: int
-    boxes: dict[str, tuple[int, int, int]]
+    mailboxes: dict[str, tuple[int, int, int]]
 
 
 class Beat(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):

@@ -13,20 +13,20 @@ import zmq
 
 from laconic.liveness.beats import START_SECONDS, interval
 from laconic.network.interfaces import address_towards
-from laconic.rpc.channel import Call, Patience
-from laconic.rpc.client_loop import Calls
+from laconic.rpc.channel import Patience, PendingCall
+from laconic.rpc.client_loop import ClientLoop
 from laconic.rpc.directory import Directory, OwnDirectory, StoreDirectory, look_up
 from laconic.rpc.inbox import Inbox
 from laconic.rpc.keys import Keys
 from laconic.rpc.relay import Relay, number_of
 from laconic.rpc.saver import Saver
-from laconic.rpc.server_loop import Door
-from laconic.rpc.service import Box
+from laconic.rpc.server_loop import ServerLoop
+from laconic.rpc.service import Mailbox
 from laconic.rpc.snapshots import Snapshots, tensor_bytes
 from laconic.runtime.ledger import Ledger
 from laconic.values.run_config import RunConfig
+from laconic.worker import Actor, ActorMessage
 from laconic.worker import Ledger as AnyLedger
-from laconic.worker import Letter, Machine
 
 _SHARDS_PER_SNAPSHOT = 8
 _LEAST_SNAPSHOT_BYTES = 1 << 20
@@ -34,7 +34,7 @@ _UNREACHABLE = 6  # heartbeat limits, at least two minutes: a server may be star
 _LEFT = "left"
 
 
-class Post:
+class Endpoint:
     """One per process; threads and sockets begin when they are first needed.
 
     `host` is this machine's address for the others. Without a folder for snapshots a server that is killed is lost with
@@ -58,21 +58,21 @@ class Post:
         self._host, self._snapshots, self._heartbeat_seconds = host, snapshots, heartbeat_seconds
         self._unreachable_seconds = unreachable_seconds or max(120.0, _UNREACHABLE * heartbeat_seconds)
         self._context: zmq.Context[Any] = zmq.Context()
-        self._door: Door | None = None
-        self._calls: Calls | None = None
+        self._server_loop: ServerLoop | None = None
+        self._client_loop: ClientLoop | None = None
 
     @classmethod
-    def of_server(cls, config: RunConfig) -> Post:
+    def of_server(cls, config: RunConfig) -> Endpoint:
         """Of a process that only serves."""
         return cls._of(config, -1 - config.index, None)
 
     @classmethod
-    def of_worker(cls, config: RunConfig, rank: int, ledger: AnyLedger) -> Post:
+    def of_worker(cls, config: RunConfig, rank: int, ledger: AnyLedger) -> Endpoint:
         """Of a worker, which may also serve."""
         return cls._of(config, rank, ledger)
 
     @classmethod
-    def _of(cls, config: RunConfig, rank: int, ledger: AnyLedger | None) -> Post:
+    def _of(cls, config: RunConfig, rank: int, ledger: AnyLedger | None) -> Endpoint:
         if "MASTER_PORT" not in os.environ:
             return cls(Keys.make(), OwnDirectory(), rank, config.life, ledger, config.heartbeat_seconds)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -88,22 +88,22 @@ class Post:
             None if config.folder is None else Path(config.folder) / "snapshots" / config.heartbeat_prefix(),
         )
 
-    def host(
-        self, address: str, machine: Machine, snapshots: Path | None = None, every_bytes: int | None = None
-    ) -> None:
+    def host(self, address: str, machine: Actor, snapshots: Path | None = None, every_bytes: int | None = None) -> None:
         """Serve a machine from a thread of this process, from its last snapshot if there is one.
 
         It is saved whenever letters of `every_bytes` were written, eight times its own size unless said otherwise, and
         when a worker asks.
         """
-        door = self._door
-        if door is None:
+        server_loop = self._server_loop
+        if server_loop is None:
             step = interval(self._heartbeat_seconds)
-            door = self._door = Door(self._context, self._keys, self._host, self._heartbeat_seconds, step)
+            server_loop = self._server_loop = ServerLoop(
+                self._context, self._keys, self._host, self._heartbeat_seconds, step
+            )
         folder = snapshots or self._snapshots
         if folder is None:
             inbox = Inbox(machine, is_saved=False)
-            door.admit(address, Box(inbox, None, self._relay(address, inbox)))
+            server_loop.admit(address, Mailbox(inbox, None, self._relay(address, inbox)))
         else:
             kept = Snapshots(folder / quote(address, safe=""))
             inbox = Inbox(machine, kept.begin_epoch())
@@ -113,19 +113,21 @@ class Post:
             if every_bytes is None:
                 own = tensor_bytes(state if state is not None else machine.state())
                 every_bytes = max(_SHARDS_PER_SNAPSHOT * own, _LEAST_SNAPSHOT_BYTES)
-            door.admit(address, Box(inbox, Saver(kept, every_bytes, door.ring), self._relay(address, inbox)))
-        self._directory.publish(address, door.endpoint)
+            server_loop.admit(
+                address, Mailbox(inbox, Saver(kept, every_bytes, server_loop.ring), self._relay(address, inbox))
+            )
+        self._directory.publish(address, server_loop.endpoint)
 
-    def call(self, address: str, letter: Letter, writes: bool) -> Call:
+    def call(self, address: str, message: ActorMessage, writes: bool) -> PendingCall:
         """Send a letter, whose tensors must not change any more; the answer is the handle's result."""
-        if self._calls is None:
-            self._calls = self._caller(self._rank, self._life, self._ledger)
-        return self._calls.call(address, letter, writes)
+        if self._client_loop is None:
+            self._client_loop = self._caller(self._rank, self._life, self._ledger)
+        return self._client_loop.call(address, message, writes)
 
     def leave(self) -> None:
         """Nothing more will be said: wait until what was said is durable, and tell the servers."""
-        if self._calls is not None:
-            self._calls.leave()
+        if self._client_loop is not None:
+            self._client_loop.leave()
         if self._rank >= 0:
             self._directory.publish(f"{_LEFT}/{self._rank}", str(self._life))
 
@@ -134,10 +136,10 @@ class Post:
         this earlier."""
         self.leave()
         waiting = set(range(members))
-        while waiting and self._door is not None:
-            desk = self._door.desk
+        while waiting and self._server_loop is not None:
+            service = self._server_loop.service
             patience = time.monotonic() - self._unreachable_seconds
-            gone = desk.left | {worker for worker, heard in list(desk.silent.items()) if heard < patience}
+            gone = service.left | {worker for worker, heard in list(service.silent.items()) if heard < patience}
             waiting = {w for w in waiting - gone if self._directory.find(f"{_LEFT}/{w}") is None}
             if waiting:
                 time.sleep(interval(self._heartbeat_seconds))
@@ -145,9 +147,9 @@ class Post:
     def _relay(self, address: str, inbox: Inbox) -> Relay:
         return Relay(lambda: self._caller(number_of(address), inbox.epoch, Ledger()))
 
-    def _caller(self, number: int, life: int, ledger: AnyLedger) -> Calls:
+    def _caller(self, number: int, life: int, ledger: AnyLedger) -> ClientLoop:
         patience = Patience(interval(self._heartbeat_seconds), self._unreachable_seconds, START_SECONDS)
-        return Calls(self._context, self._keys, self._directory, number, life, ledger, patience)
+        return ClientLoop(self._context, self._keys, self._directory, number, life, ledger, patience)
 
     def finish(self, members: int) -> None:
         """At the end of a worker's process; after an error nobody is waited for."""
@@ -157,10 +159,10 @@ class Post:
 
     def close(self) -> None:
         """Stop at once; what was said and not answered is lost."""
-        for part in (self._calls, self._door):
+        for part in (self._client_loop, self._server_loop):
             if part is not None:
                 part.close()
-        self._calls = self._door = None
+        self._client_loop = self._server_loop = None
         self._context.term()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Envelope:
     writes: bool
     after: int
     confirmed: int
-    letter: Letter
+    message: ActorMessage
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,4 +40,4 @@ class Answer:
     epoch: int
     received: int
     durable: int
-    letter: Letter | None
+    message: ActorMessage | None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laconic.errors import LaconicError
 from laconic.rpc.envelope import Answer, Envelope
-from laconic.worker import Field, Letter
+from laconic.worker import ActorMessage, Field
 
 VERSION = 1
 HEADER_LIMIT_BYTES = 1 << 20
@@ -99,13 +99,13 @@ _answered = msgspec.msgpack.Decoder(_Answered)
 
 def encode(address: str, said: Envelope | Answer) -> list[Buffer]:
     """The header, and a view of each tensor's memory."""
-    tensors = () if said.letter is None else said.letter.tensors
+    tensors = () if said.message is None else said.message.tensors
     return [_header(address, said, tensors), *(bytes_of(_plain(x)) for x in tensors)]
 
 
 def wire_bytes(address: str, said: Envelope | Answer) -> tuple[int, int]:
     """What this message will be on the wire, exactly: bytes of tensors, and all others."""
-    tensors = () if said.letter is None else said.letter.tensors
+    tensors = () if said.message is None else said.message.tensors
     return bytes_in([len(_header(address, said, tensors)), *(x.nbytes for x in tensors)])
 
 
@@ -118,8 +118,8 @@ def bytes_in(lengths: Sequence[int]) -> tuple[int, int]:
 
 def _header(address: str, said: Envelope | Answer, tensors: Sequence[Tensor]) -> bytes:
     shapes = [_Shape(_dtype_name(x), list(x.shape)) for x in tensors]
-    letter = said.letter
-    kind, fields = (None, {}) if letter is None else (letter.kind, cast(_Fields, dict(letter.fields)))
+    message = said.message
+    kind, fields = (None, {}) if message is None else (message.kind, cast(_Fields, dict(message.fields)))
     header: _Written | _Answered
     if isinstance(said, Envelope):
         numbers = (said.sender, said.life, said.number, said.writes, said.after, said.confirmed)
@@ -158,8 +158,10 @@ def decode_envelope(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Enve
     """The address and what is to be handed in there; its tensors are views of the frames."""
     said = decode(_written, frames, VERSION)
     _refuse_negative(said.life, said.after, said.confirmed, said.number - 1)
-    letter = Letter(said.kind, cast(Mapping[str, Field], said.fields), _tensors(said.tensors, frames[1:], limits))
-    return said.address, Envelope(said.sender, said.life, said.number, said.writes, said.after, said.confirmed, letter)
+    message = ActorMessage(
+        said.kind, cast(Mapping[str, Field], said.fields), _tensors(said.tensors, frames[1:], limits)
+    )
+    return said.address, Envelope(said.sender, said.life, said.number, said.writes, said.after, said.confirmed, message)
 
 
 def decode_answer(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Answer]:
@@ -167,9 +169,9 @@ def decode_answer(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Answer
     said = decode(_answered, frames, VERSION)
     _refuse_negative(said.life, said.number, said.epoch, said.received, said.durable)
     tensors = _tensors(said.tensors, frames[1:], limits)
-    letter = None if said.kind is None else Letter(said.kind, cast(Mapping[str, Field], said.fields), tensors)
+    message = None if said.kind is None else ActorMessage(said.kind, cast(Mapping[str, Field], said.fields), tensors)
     numbers = (said.to, said.life, said.number, said.writes, said.epoch, said.received, said.durable)
-    return said.address, Answer(*numbers, letter)
+    return said.address, Answer(*numbers, message)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Said], frames: Sequence[Buffer], version: int) -> Said:

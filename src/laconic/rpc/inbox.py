@@ -8,7 +8,7 @@ from typing import Any
 
 from laconic.errors import LaconicError
 from laconic.rpc.envelope import Answer, Envelope
-from laconic.worker import Letter, Machine
+from laconic.worker import Actor, ActorMessage
 
 
 @dataclass
@@ -18,7 +18,7 @@ class _Sender:
     life: int
     received: int = 0
     durable: int = 0
-    answers: dict[int, Letter] = field(default_factory=dict)
+    answers: dict[int, ActorMessage] = field(default_factory=dict)
     gone: bool = False
 
 
@@ -31,8 +31,8 @@ class Inbox:
     What the machine refuses with a `LaconicError` is answered with a letter "refused" that says why.
     """
 
-    def __init__(self, machine: Machine, epoch: int = 1, is_saved: bool = True) -> None:
-        self.machine, self.epoch, self._is_saved = machine, epoch, is_saved
+    def __init__(self, actor: Actor, epoch: int = 1, is_saved: bool = True) -> None:
+        self.actor, self.epoch, self._is_saved = actor, epoch, is_saved
         self._senders: dict[int, _Sender] = {}
         self._held: dict[tuple[int, int], Envelope] = {}  # reads without an answer yet, in order of arrival
         self._early: dict[int, deque[Envelope]] = {}  # writes that the machine did not take yet, by sender, in order
@@ -66,21 +66,21 @@ class Inbox:
         while taken:
             taken = False
             for worker, early in list(self._early.items()):
-                while early and (letter := self._written(early[0])) is not None:
+                while early and (message := self._written(early[0])) is not None:
                     envelope = early.popleft()
                     sender = self._senders[worker]
                     sender.received = envelope.number
-                    sender.answers[envelope.number] = letter
-                    answers.append(self._answer(envelope, letter))
+                    sender.answers[envelope.number] = message
+                    answers.append(self._answer(envelope, message))
                     taken = True
                 if not early:
                     del self._early[worker]
             taken = taken and bool(self._early)
         return [*answers, *self._look_again()] if answers else []
 
-    def _written(self, envelope: Envelope) -> Letter | None:
+    def _written(self, envelope: Envelope) -> ActorMessage | None:
         try:
-            return self.machine.write(envelope.sender, envelope.letter)
+            return self.actor.write(envelope.sender, envelope.message)
         except LaconicError as error:
             return _refusal(error)
 
@@ -95,7 +95,7 @@ class Inbox:
         for key in [key for key in self._held if key[0] == worker]:
             del self._held[key]
         self._early.pop(worker, None)
-        self.machine.lose(worker)
+        self.actor.lose(worker)
         return self._look_again()
 
     def state(self) -> dict[str, Any]:
@@ -106,13 +106,13 @@ class Inbox:
                 "received": s.received,
                 "gone": s.gone,
                 "answers": {
-                    str(n): {"kind": letter.kind, "fields": dict(letter.fields), "tensors": list(letter.tensors)}
-                    for n, letter in s.answers.items()
+                    str(n): {"kind": message.kind, "fields": dict(message.fields), "tensors": list(message.tensors)}
+                    for n, message in s.answers.items()
                 },
             }
             for worker, s in self._senders.items()
         }
-        return {"senders": senders, "machine": self.machine.state()}
+        return {"senders": senders, "machine": self.actor.state()}
 
     def saved(self, state: dict[str, Any]) -> None:
         for worker, kept in state["senders"].items():
@@ -128,12 +128,12 @@ class Inbox:
                 kept["life"],
                 kept["received"],
                 kept["received"],
-                {int(n): Letter(a["kind"], a["fields"], tuple(a["tensors"])) for n, a in kept["answers"].items()},
+                {int(n): ActorMessage(a["kind"], a["fields"], tuple(a["tensors"])) for n, a in kept["answers"].items()},
                 kept["gone"],
             )
             for worker, kept in state["senders"].items()
         }
-        self.machine.restore(state["machine"])
+        self.actor.restore(state["machine"])
 
     @property
     def senders(self) -> list[int]:
@@ -169,15 +169,15 @@ class Inbox:
                 continue
             if envelope.after <= sender.received:
                 try:
-                    letter = self.machine.read(envelope.sender, envelope.letter)
+                    message = self.actor.read(envelope.sender, envelope.message)
                 except LaconicError as error:
-                    letter = _refusal(error)
-                if letter is not None:
+                    message = _refusal(error)
+                if message is not None:
                     del self._held[key]
-                    answers.append(self._answer(envelope, letter))
+                    answers.append(self._answer(envelope, message))
         return answers
 
-    def _answer(self, envelope: Envelope, letter: Letter | None) -> Answer:
+    def _answer(self, envelope: Envelope, message: ActorMessage | None) -> Answer:
         sender = self._senders[envelope.sender]
         return Answer(
             envelope.sender,
@@ -187,12 +187,12 @@ class Inbox:
             self.epoch,
             sender.received,
             self._durable(sender),
-            letter,
+            message,
         )
 
     def _durable(self, sender: _Sender) -> int:
         return sender.durable if self._is_saved else sender.received
 
 
-def _refusal(error: LaconicError) -> Letter:
-    return Letter("refused", {"why": str(error)})
+def _refusal(error: LaconicError) -> ActorMessage:
+    return ActorMessage("refused", {"why": str(error)})

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from laconic.errors import WorkerLost
 from laconic.rpc.envelope import Answer, Envelope
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 _LETTER_BYTES = 512  # what a letter takes beside its tensors, about
 
@@ -43,34 +43,34 @@ class Outbox:
         """Whether any answer is outstanding."""
         return bool(self._reads) or self._confirmed < self._written
 
-    def post(self, letter: Letter, writes: bool) -> Envelope:
+    def post(self, message: ActorMessage, writes: bool) -> Envelope:
         if writes:
             self._written += 1
         else:
             self._asked += 1
         number = self._written if writes else self._asked
-        envelope = Envelope(self._sender, self._life, number, writes, self._written, self._confirmed, letter)
+        envelope = Envelope(self._sender, self._life, number, writes, self._written, self._confirmed, message)
         (self._kept if writes else self._reads)[number] = envelope
-        self._kept_bytes += letter.nbytes + _LETTER_BYTES if writes else 0
+        self._kept_bytes += message.nbytes + _LETTER_BYTES if writes else 0
         return envelope
 
-    def heard(self, answer: Answer) -> tuple[Letter | None, list[Envelope]]:
+    def heard(self, answer: Answer) -> tuple[ActorMessage | None, list[Envelope]]:
         """The letter, unless it was heard before or is none of ours; and what must be said again."""
         if answer.to != self._sender or answer.life != self._life:
             return None, []
-        letter = self._take(answer)
+        message = self._take(answer)
         self._let_go(answer.durable)
         anew = self._epoch is not None and answer.epoch > self._epoch
         if self._epoch is None or anew:
             self._epoch = answer.epoch
-        if answer.epoch < self._epoch or not (anew or answer.letter is None):
-            return letter, []
+        if answer.epoch < self._epoch or not (anew or answer.message is None):
+            return message, []
         if anew:
-            return letter, self.reopened(answer.epoch, answer.received, answer.durable)
+            return message, self.reopened(answer.epoch, answer.received, answer.durable)
         if self._repeated == (answer.epoch, answer.received):  # each letter beyond a gap makes the machine say so
-            return letter, []
+            return message, []
         self._repeated = (answer.epoch, answer.received)
-        return letter, self._fresh([e for number, e in self._kept.items() if number > answer.received])
+        return message, self._fresh([e for number, e in self._kept.items() if number > answer.received])
 
     def reopened(self, epoch: int, received: int, durable: int) -> list[Envelope]:
         """The machine, or the way to it, is new: what it lacks, what it may have answered in vain, all questions."""
@@ -91,18 +91,18 @@ class Outbox:
         first = next((e for number, e in self._kept.items() if not self._is_answered(number)), None)
         return self._fresh([*([] if first is None else [first]), *self._reads.values()])
 
-    def _take(self, answer: Answer) -> Letter | None:
-        if answer.letter is None:
+    def _take(self, answer: Answer) -> ActorMessage | None:
+        if answer.message is None:
             return None
         if not answer.writes:
-            return answer.letter if self._reads.pop(answer.number, None) is not None else None
+            return answer.message if self._reads.pop(answer.number, None) is not None else None
         if answer.number > self._written or self._is_answered(answer.number):
             return None
         self._answered.add(answer.number)
         while self._confirmed + 1 in self._answered:
             self._confirmed += 1
             self._answered.discard(self._confirmed)
-        return answer.letter
+        return answer.message
 
     def _refuse_loss(self, received: int) -> None:
         """What was called safe may have been let go here, so that nobody has it any more if it was not."""
@@ -115,7 +115,7 @@ class Outbox:
     def _let_go(self, durable: int) -> None:
         self._durable = max(self._durable, durable)
         for number in [n for n in self._kept if n <= durable and self._is_answered(n)]:
-            self._kept_bytes -= self._kept.pop(number).letter.nbytes + _LETTER_BYTES
+            self._kept_bytes -= self._kept.pop(number).message.nbytes + _LETTER_BYTES
 
     def _is_answered(self, number: int) -> bool:
         return number <= self._confirmed or number in self._answered

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
-from laconic.rpc.client_loop import Calls
-from laconic.worker import Letter
+from laconic.rpc.client_loop import ClientLoop
+from laconic.worker import ActorMessage
 
 
 def number_of(address: str) -> int:
@@ -17,20 +17,20 @@ def number_of(address: str) -> int:
 class Relay:
     """One machine's letters to others. Those without an answer are in no snapshot, so it says when there are none."""
 
-    def __init__(self, make: Callable[[], Calls]) -> None:
+    def __init__(self, make: Callable[[], ClientLoop]) -> None:
         self._make = make
-        self._calls: Calls | None = None
+        self._client_loop: ClientLoop | None = None
 
-    def send(self, outgoing: Sequence[tuple[str, Letter]]) -> None:
-        if self._calls is None:
-            self._calls = self._make()
-        for address, letter in outgoing:
-            self._calls.call(address, letter, writes=True, waits=False)
+    def send(self, outgoing: Sequence[tuple[str, ActorMessage]]) -> None:
+        if self._client_loop is None:
+            self._client_loop = self._make()
+        for address, message in outgoing:
+            self._client_loop.call(address, message, writes=True, waits=False)
 
     @property
     def is_quiet(self) -> bool:
-        return self._calls is None or self._calls.is_quiet
+        return self._client_loop is None or self._client_loop.is_quiet
 
     def close(self) -> None:
-        if self._calls is not None:
-            self._calls.close()
+        if self._client_loop is not None:
+            self._client_loop.close()

@@ -22,7 +22,7 @@ from laconic.rpc import control
 from laconic.rpc.control import Control
 from laconic.rpc.frames import Limits, encode
 from laconic.rpc.keys import Keys
-from laconic.rpc.service import Box, Desk, Outgoing, Session
+from laconic.rpc.service import Mailbox, Outgoing, PeerSession, Service
 from laconic.rpc.sockets import Wake, hand_over, receive
 
 _ZAP = "inproc://zeromq.zap.01"
@@ -32,14 +32,14 @@ _QUEUED = 4  # letters of one worker that may wait in memory; more of them wait 
 _AT_ONCE = 8  # letters between two looks at everything else
 
 
-class Door:
+class ServerLoop:
     """Listens from the moment it is made; `admit` puts a machine behind it."""
 
     def __init__(
         self, context: zmq.Context[Any], keys: Keys, host: str, heartbeat_seconds: float, interval_seconds: float
     ) -> None:
         self._limits = Limits()
-        self.desk = Desk(heartbeat_seconds, interval_seconds, self._limits)
+        self.service = Service(heartbeat_seconds, interval_seconds, self._limits)
         self._interval_seconds = interval_seconds
         self._keys = keys
         self._wake = Wake()
@@ -60,13 +60,13 @@ class Door:
         for socket in (self._control, self._tensors):
             socket.ipv6 = ":" in host
         self.endpoint = f"tcp://{shown}:{self._control.bind_to_random_port(f'tcp://{shown}')}"
-        self.desk.port = self._tensors.bind_to_random_port(f"tcp://{shown}")
+        self.service.port = self._tensors.bind_to_random_port(f"tcp://{shown}")
         self._thread = threading.Thread(target=self._run, name="laconic-door", daemon=True)
         self._thread.start()
 
-    def admit(self, address: str, box: Box) -> None:
-        self.desk.expect(box.inbox.senders)
-        self.desk.boxes[address] = box
+    def admit(self, address: str, mailbox: Mailbox) -> None:
+        self.service.expect(mailbox.inbox.senders)
+        self.service.mailboxes[address] = mailbox
 
     def ring(self) -> None:
         """There may be something to do other than a message."""
@@ -76,8 +76,8 @@ class Door:
         self._ends = True
         self._wake.ring()
         self._thread.join()
-        for box in self.desk.boxes.values():
-            for part in (box.relay, box.saver):
+        for mailbox in self.service.mailboxes.values():
+            for part in (mailbox.relay, mailbox.saver):
                 if part is not None:
                     part.close()
         self._control.close(linger=_LAST_WORDS_MS)
@@ -107,7 +107,7 @@ class Door:
             self._zap.send_multipart(self._decide(request))
         while (said := receive(self._control)) is not None:
             identity, *frames = said
-            answers, freed = self.desk.control(identity, frames, time.monotonic())
+            answers, freed = self.service.control(identity, frames, time.monotonic())
             self._say(identity, answers)
             self._send(freed)
         for _ in range(_AT_ONCE):
@@ -115,13 +115,13 @@ class Door:
                 sender, *parts = self._tensors.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            self._send(self.desk.receive(sender.bytes, [part.buffer for part in parts], time.monotonic()))
+            self._send(self.service.receive(sender.bytes, [part.buffer for part in parts], time.monotonic()))
             self._save()
         self._save()
-        self._send(self.desk.judge(time.monotonic()))
+        self._send(self.service.judge(time.monotonic()))
 
     def _save(self) -> None:
-        for session, said in self.desk.save_what_is_due():
+        for session, said in self.service.save_what_is_due():
             self._say(session.spoke_to, [said])
 
     def _decide(self, request: Sequence[bytes]) -> list[bytes]:
@@ -131,10 +131,10 @@ class Door:
             fine = [z85.encode(key) for key in credentials] == [self._keys.workers.public.encode()]
         elif (domain, mechanism) == (_TENSORS, b"PLAIN") and len(credentials) == 2:
             name, password = (text.decode(errors="replace") for text in credentials)
-            fine = self.desk.admits(name, password)
+            fine = self.service.admits(name, password)
         else:
             fine = False
-        self.desk.refused["Stranger"] += not fine
+        self.service.refused["Stranger"] += not fine
         status, text = (b"200", b"OK") if fine else (b"400", b"not of this run")
         return [version, number, status, text, b"", b""]
 
@@ -148,10 +148,10 @@ class Door:
                 continue
             sealed = session.seal.close(encode(address, answer))
             tracker = hand_over(self._tensors, [session.tensors_to, *sealed])
-            if tracker is not None and answer.letter is not None and answer.letter.nbytes:
+            if tracker is not None and answer.message is not None and answer.message.nbytes:
                 session.leaving[address, answer.writes, answer.number] = tracker
 
-    def _is_leaving(self, session: Session, key: tuple[str, bool, int]) -> bool:
+    def _is_leaving(self, session: PeerSession, key: tuple[str, bool, int]) -> bool:
         """Whether the same answer is still on its way out: whoever asks again over a slow line must only wait."""
         for other in [other for other, tracker in session.leaving.items() if tracker.done]:
             del session.leaving[other]

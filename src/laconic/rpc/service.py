@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from laconic.rpc import control
-from laconic.rpc.authentication import SESSION_BYTES, Forged, Seal, make_key, session_of
+from laconic.rpc.authentication import SESSION_BYTES, Forged, MessageSeal, make_key, session_of
 from laconic.rpc.control import Beat, Control, Goodbye, Hello, Refused, Save, Saved, Unknown, Welcome
 from laconic.rpc.envelope import Answer
 from laconic.rpc.frames import Buffer, Limits, Malformed, decode_envelope
@@ -21,7 +21,7 @@ from laconic.rpc.saver import Saver
 
 
 @dataclass(eq=False)
-class Box:
+class Mailbox:
     """One machine that is served here."""
 
     inbox: Inbox
@@ -30,7 +30,7 @@ class Box:
 
     def pass_on(self) -> None:
         """What the machine wants others to hear."""
-        outgoing, self.inbox.machine.outgoing = self.inbox.machine.outgoing, []
+        outgoing, self.inbox.actor.outgoing = self.inbox.actor.outgoing, []
         if outgoing and self.relay is not None:
             self.relay.send(outgoing)
 
@@ -41,14 +41,14 @@ class Box:
 
 
 @dataclass(eq=False)
-class Session:
+class PeerSession:
     """One worker in one life, as this process knows it."""
 
     worker: int
     life: int
     token: bytes
     key: bytes = field(repr=False)
-    seal: Seal
+    seal: MessageSeal
     password: str = field(repr=False)
     spoke_to: bytes  # where control messages go
     heard_seconds: float
@@ -65,20 +65,20 @@ class Session:
         return f"worker {self.worker}" if self.worker >= 0 else "another server"
 
 
-Outgoing = list[tuple[Session, str, Answer]]
+Outgoing = list[tuple[PeerSession, str, Answer]]
 
 
-class Desk:
-    """All machines of one process behind one door. Only the serving thread touches it, `boxes` apart."""
+class Service:
+    """All machines of one process behind one door. Only the serving thread touches it, `mailboxes` apart."""
 
     def __init__(self, heartbeat_seconds: float, interval_seconds: float, limits: Limits | None = None) -> None:
-        self.boxes: dict[str, Box] = {}
+        self.mailboxes: dict[str, Mailbox] = {}
         self.port = 0
-        self.sessions: dict[bytes, Session] = {}
+        self.sessions: dict[bytes, PeerSession] = {}
         self.refused: Counter[str] = Counter()
         self.left: set[int] = set()
         self.silent: dict[int, float] = {}  # lost workers, and when they were heard last
-        self._workers: dict[int, Session] = {}
+        self._workers: dict[int, PeerSession] = {}
         self._expected: dict[int, float | None] = {}  # since when, as soon as anybody looked
         self._limits = limits or Limits()
         self._heartbeat_seconds, self._interval_seconds = heartbeat_seconds, interval_seconds
@@ -101,18 +101,18 @@ class Desk:
             address, envelope = decode_envelope(session.seal.open(frames), self._limits)
             if (envelope.sender, envelope.life) != (session.worker, session.life):
                 raise Forged("a letter in another worker's name")
-            if address not in self.boxes:
+            if address not in self.mailboxes:
                 raise Malformed(f"a letter to {address!r}, where nobody is")
         except Malformed as error:
             self.refused[type(error).__name__] += 1
             return []
         session.tensors_to = identity
         self._alive(session, now)
-        box = self.boxes[address]
-        answers = box.inbox.receive(envelope)
-        box.pass_on()
-        if box.saver is not None and envelope.writes:
-            box.saver.wrote(envelope.letter.nbytes)
+        mailbox = self.mailboxes[address]
+        answers = mailbox.inbox.receive(envelope)
+        mailbox.pass_on()
+        if mailbox.saver is not None and envelope.writes:
+            mailbox.saver.wrote(envelope.message.nbytes)
         return self._addressed(address, answers)
 
     def judge(self, now: float) -> Outgoing:
@@ -177,7 +177,7 @@ class Desk:
 
     def _hello(self, identity: bytes, said: Hello, now: float) -> Control:
         known = self._workers.get(said.worker)
-        here = {address: self.boxes[address].inbox for address in said.addresses if address in self.boxes}
+        here = {address: self.mailboxes[address].inbox for address in said.addresses if address in self.mailboxes}
         progress = {address: inbox.progress(said.worker, said.life) for address, inbox in here.items()}
         if (known is not None and said.life < known.life) or None in progress.values():
             return Refused(f"worker {said.worker} was started again since: this process is its past and should end")
@@ -191,51 +191,51 @@ class Desk:
         known.spoke_to, known.left = identity, False
         self.left.discard(said.worker)
         self._alive(known, now)
-        boxes = {address: (here[address].epoch, *far) for address, far in progress.items() if far is not None}
-        return Welcome(control.VERSION, known.name, known.key, known.password, self.port, boxes)
+        mailboxes = {address: (here[address].epoch, *far) for address, far in progress.items() if far is not None}
+        return Welcome(control.VERSION, known.name, known.key, known.password, self.port, mailboxes)
 
-    def _open(self, identity: bytes, said: Hello, former: Session | None, now: float) -> Session:
+    def _open(self, identity: bytes, said: Hello, former: PeerSession | None, now: float) -> PeerSession:
         if former is not None:
             del self.sessions[former.name]
         name, key = secrets.token_bytes(SESSION_BYTES), make_key()
-        seal = Seal.of_server(name, key)
-        session = Session(said.worker, said.life, said.token, key, seal, secrets.token_hex(16), identity, now)
+        seal = MessageSeal.of_server(name, key)
+        session = PeerSession(said.worker, said.life, said.token, key, seal, secrets.token_hex(16), identity, now)
         self.sessions[name] = self._workers[said.worker] = session
         self._expected.pop(said.worker, None)
         return session
 
     # ------------------------------------------------------------------------------------------ snapshots
 
-    def save_what_is_due(self) -> list[tuple[Session, Control]]:
+    def save_what_is_due(self) -> list[tuple[PeerSession, Control]]:
         """Between two letters: begin snapshots, and tell workers of those that have reached the disk."""
-        told: list[tuple[Session, Control]] = []
-        for address, box in list(self.boxes.items()):
-            if box.saver is None:
+        told: list[tuple[PeerSession, Control]] = []
+        for address, mailbox in list(self.mailboxes.items()):
+            if mailbox.saver is None:
                 continue
-            state = box.saver.finished()
+            state = mailbox.saver.finished()
             if state is not None:
-                box.inbox.saved(state)
+                mailbox.inbox.saved(state)
                 told += [(session, self._saved(session, address)) for session in self._workers.values()]
-            if box.is_due:
-                box.saver.begin(box.inbox.state())
+            if mailbox.is_due:
+                mailbox.saver.begin(mailbox.inbox.state())
         return told
 
-    def _save(self, session: Session, address: str) -> list[Control]:
-        box = self.boxes.get(address)
-        if box is None:
+    def _save(self, session: PeerSession, address: str) -> list[Control]:
+        mailbox = self.mailboxes.get(address)
+        if mailbox is None:
             return []
-        if box.saver is not None:
-            box.saver.ask()
+        if mailbox.saver is not None:
+            mailbox.saver.ask()
             return []
         return [self._saved(session, address)]
 
-    def _saved(self, session: Session, address: str) -> Saved:
-        progress = self.boxes[address].inbox.progress(session.worker, session.life)
+    def _saved(self, session: PeerSession, address: str) -> Saved:
+        progress = self.mailboxes[address].inbox.progress(session.worker, session.life)
         return Saved(session.name, address, 0 if progress is None else progress[1])
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _alive(self, session: Session, now: float) -> None:
+    def _alive(self, session: PeerSession, now: float) -> None:
         session.heard_seconds = now
         if self.silent.pop(session.worker, None) is not None:
             _say(f"{session.title} is back")
@@ -244,9 +244,9 @@ class Desk:
         freed: Outgoing = []
         if worker < 0:  # a machine, which nobody counts on
             return freed
-        for address, box in list(self.boxes.items()):
-            freed += self._addressed(address, box.inbox.lose(worker))
-            box.pass_on()
+        for address, mailbox in list(self.mailboxes.items()):
+            freed += self._addressed(address, mailbox.inbox.lose(worker))
+            mailbox.pass_on()
         return freed
 
     def _addressed(self, address: str, answers: Sequence[Answer]) -> Outgoing:

@@ -16,15 +16,15 @@ def batch_size(default: int) -> int:
     Ask for it when a batch is drawn, since rules such as growing batches decide anew between steps.
     """
     worker = current()
-    return default if worker is None else chosen_for(worker) or default
+    return default if worker is None else batch_of(worker) or default
 
 
-def chosen_for(worker: Worker) -> int | None:
+def batch_of(worker: Worker) -> int | None:
     """What the strategy has decided for this worker, if anything."""
     return _decided.get(worker)
 
 
-def decided(worker: Worker, batch: int | None) -> None:
+def set_batch(worker: Worker, batch: int | None) -> None:
     """A rule's decision for this worker; None: the script's own number holds."""
     if batch is None:
         _decided.pop(worker, None)

@@ -81,7 +81,7 @@ def resume(
     if folder is None:
         return {}
     first = _read(folder / "rank-0.pt", device)
-    if session.choosing is None and first["session"]["strategy"] != str(session.strategy):
+    if session.autotuner is None and first["session"]["strategy"] != str(session.strategy):
         raise ContractError(
             f"{folder} was written by `{first['session']['strategy']}`, this run is `{session.strategy}`: its memory "
             "means nothing here. Resume with the same strategy, or load the model's state_dict alone"

@@ -19,6 +19,6 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     if not isinstance(optimizer, DistributedOptimizer) and rival_of(optimizer) is None:
         raise ContractError("laconic.clip_grad_norm_ takes the optimizer that distribute() returned")
     if isinstance(optimizer, DistributedOptimizer):
-        optimizer.session.late_steps.settle()  # a norm is of all gradients: nothing is late in this step
+        optimizer.session.deferred_step.settle()  # a norm is of all gradients: nothing is late in this step
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -14,12 +14,13 @@ import torch
 
 from laconic.cost.explain import explain
 from laconic.runtime.broadcast import broadcast_tensors
-from laconic.runtime.deferred_step import Late
-from laconic.runtime.forward_gates import Gates
-from laconic.runtime.in_flight import Departed, drive
-from laconic.runtime.layer_timer import Measuring, prices_of
-from laconic.runtime.partition import Section
-from laconic.runtime.reducer import Part, Reducer
+from laconic.runtime.buckets import PlannedPartition
+from laconic.runtime.deferred_step import DeferredStep
+from laconic.runtime.forward_gates import ForwardGates
+from laconic.runtime.in_flight import InFlight, complete
+from laconic.runtime.layer_timer import LayerTimer, prices_of
+from laconic.runtime.partition import Partition
+from laconic.runtime.reducer import Reducer
 from laconic.runtime.training import Training
 from laconic.values.comm_plan import Message
 from laconic.values.price import Price
@@ -40,15 +41,15 @@ class Autotuner(Protocol):
 class PlannedTraining(Training, Protocol):
     """A session whose messages are planned here."""
 
-    sections: list[Section]
+    partitions: list[Partition]
     reducer: Reducer
-    late_steps: Late
-    choosing: Autotuner | None
+    deferred_step: DeferredStep
+    autotuner: Autotuner | None
 
     def arrange(self) -> None: ...
 
 
-class Planning:
+class CommPlanner:
     """What rank 0 has seen, which is everybody's: replicas must agree on every message."""
 
     def __init__(self, session: PlannedTraining) -> None:
@@ -58,8 +59,8 @@ class Planning:
         self.forward: list[float] = []
         self.backward: list[float] = []
         self.prices: dict[str, list[Price | None]] = {}  # by sentence: dense, in halves, compressed
-        self.gates: Gates | None = None
-        self._measuring: Measuring | None = None
+        self.gates: ForwardGates | None = None
+        self._measuring: LayerTimer | None = None
         self._passed: set[int] = set()  # parameters whose part of this forward pass has begun
         self._entered: list[int] = []  # of them, those whose part the clock was not told of yet
         self._looked: tuple[float, int] | None = None  # the clock and the step when a look was last taken
@@ -67,22 +68,22 @@ class Planning:
 
     def arranged(self) -> None:
         """New sections: listen to what their schedules ask for."""
-        sections = self._session.sections
-        schedules = [section.tiers[0].schedule for section in sections]
+        partitions = self._session.partitions
+        schedules = [partition.tiers[0].schedule for partition in partitions]
         if self.gates is None and any(s.finishes_late or s.measures for s in schedules):
             model, trainable = self._session.model, self._session.parameters.trainable
-            self.gates = Gates(model, trainable, self._before, self._session.late_steps.settle)
-        unknown = any(s.tiers[0].schedule.measures and _sentence(s) not in self.prices for s in sections)
+            self.gates = ForwardGates(model, trainable, self._before, self._session.deferred_step.settle)
+        unknown = any(s.tiers[0].schedule.measures and _sentence(s) not in self.prices for s in partitions)
         if unknown and self._measuring is None:
-            self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
+            self._measuring = LayerTimer(self._session.worker, len(self._session.parameters.trainable))
 
-    def timing(self, section: Section) -> Timing | None:
+    def timing(self, partition: Partition) -> Timing | None:
         """What a section's schedule may count with."""
-        prices = self.prices.get(_sentence(section)) if self.backward else None
+        prices = self.prices.get(_sentence(partition)) if self.backward else None
         if prices is None:
             return None
-        forward, backward = ([of_all[i] for i in section.members] for of_all in (self.forward, self.backward))
-        tier = section.tiers[0]
+        forward, backward = ([of_all[i] for i in partition.members] for of_all in (self.forward, self.backward))
+        tier = partition.tiers[0]
         price, halved, compressed = prices
         assert price is not None
         return Timing(tuple(forward), tuple(backward), price, not tier.architecture.collective, halved, compressed)
@@ -99,7 +100,7 @@ class Planning:
             self._compute(() if whole else which)
             if self._measuring is not None:
                 self._measuring.gate(which)
-        session.late_steps.apply(which)
+        session.deferred_step.apply(which)
 
     def _compute(self, entered: Sequence[int]) -> None:
         """Tell the clock of the layers that were entered before; those entered now compute next."""
@@ -114,7 +115,7 @@ class Planning:
         if self.gates is None:
             self._session.worker.computed("forward")
             return
-        self._session.late_steps.settle()  # parameters that no gate has asked for
+        self._session.deferred_step.settle()  # parameters that no gate has asked for
         rest = [i for i in range(len(self._session.parameters.trainable)) if i not in self._passed]
         self._compute(rest)
         self._compute(())
@@ -160,38 +161,40 @@ class Planning:
             usual, self._usual_seconds = self._usual_seconds, seconds
             if usual is not None and abs(seconds - usual) > _DRIFT * usual:
                 self._usual_seconds = None
-                self._measuring = Measuring(self._session.worker, len(self._session.parameters.trainable))
+                self._measuring = LayerTimer(self._session.worker, len(self._session.parameters.trainable))
 
     def _price_and_plan(self) -> None:
         session = self._session
-        session.late_steps.settle()
-        for section in session.sections:
-            tier = section.tiers[0]
+        session.deferred_step.settle()
+        for partition in session.partitions:
+            tier = partition.tiers[0]
             if tier.schedule.measures:
-                total = sum(session.parameters.specs[i].nbytes for i in section.members)
+                total = sum(session.parameters.specs[i].nbytes for i in partition.members)
                 found = prices_of(tier, session.worker, total, session.parameters.device)
-                self.prices[_sentence(section)] = [None if p is None else Price(*self.agreed(_pair(p))) for p in found]
+                self.prices[_sentence(partition)] = [
+                    None if p is None else Price(*self.agreed(_pair(p))) for p in found
+                ]
         session.arrange()
         self._looked = None
         if session.group.rank == 0 and session.worker.rank == 0:
             self._explain()
-        if session.choosing is not None:
-            session.choosing.choose()
+        if session.autotuner is not None:
+            session.autotuner.choose()
 
     def _explain(self) -> None:
         """Where a schedule decides for itself, one line says what it decided."""
-        for section in self._session.sections:
-            timing, schedule = self.timing(section), section.tiers[0].schedule
+        for partition in self._session.partitions:
+            timing, schedule = self.timing(partition), partition.tiers[0].schedule
             if timing is not None and schedule.decides:
-                plan = next(p.plan for p in self._session.reducer.pieces if p.buffer.tiers is section.tiers)
-                said = explain(plan, section.own(self.arrival), timing).summary()
+                plan = next(p.plan for p in self._session.reducer.messages if p.bucket.tiers is partition.tiers)
+                said = explain(plan, partition.own(self.arrival), timing).summary()
                 print(f"laconic: {schedule.name}, step {self._session.steps}: {said}", file=sys.stderr)
 
     def agreed(self, values: Sequence[float]) -> list[float]:
         """Rank 0's, on every worker."""
         session = self._session
         said = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
-        drive([Departed(_told(said, session))])
+        complete([InFlight(_told(said, session))])
         return said.tolist()
 
     # ------------------------------------------------------------------------------------------ saving
@@ -210,8 +213,8 @@ class Planning:
         self.prices = {k: [None if p is None else Price(*p) for p in found] for k, found in prices.items()}
 
 
-def _sentence(section: Section) -> str:
-    return str(section.tiers[0].sentence)
+def _sentence(partition: Partition) -> str:
+    return str(partition.tiers[0].sentence)
 
 
 def _pair(price: Price) -> list[float]:
@@ -222,7 +225,7 @@ def _told(said: torch.Tensor, session: PlannedTraining) -> Generator[Any, Any, N
     return broadcast_tensors([said], [session.group], control=1.0)
 
 
-def in_order(parts: Sequence[Part], arrival: Sequence[int]) -> list[tuple[int, Message]]:
+def in_order(parts: Sequence[PlannedPartition], arrival: Sequence[int]) -> list[tuple[int, Message]]:
     """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
     place = {i: k for k, i in enumerate(arrival)}
     rows = []

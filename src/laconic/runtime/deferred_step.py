@@ -14,18 +14,19 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from laconic.runtime.in_flight import drive
-from laconic.runtime.reducer import Piece, Reducer
+from laconic.runtime.buckets import BucketMessage
+from laconic.runtime.in_flight import complete
+from laconic.runtime.reducer import Reducer
 
 
-class Late:
+class DeferredStep:
     """What one session has under way between a backward pass and the next forward pass."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._reducer: Reducer | None = None
-        self._order: list[Piece] = []
-        self._home = 0  # so many of them are
+        self._order: list[BucketMessage] = []
+        self._bucket_of = 0  # so many of them are
         self._left: dict[int, None] = {}  # parameters that have not been dealt with
         self._step: Callable[[], Any] | None = None
         self._optimizer: Optimizer | None = None
@@ -40,9 +41,9 @@ class Late:
     def hold(self, reducer: Reducer) -> None:
         """Backward is over: all that this reducer has sent is awaited later."""
         self._reducer = reducer
-        self._order = sorted(reducer.active, key=lambda piece: piece.urgency)
-        self._home = 0
-        self._left = dict.fromkeys(i for piece in self._order for i in piece.carried)
+        self._order = sorted(reducer.active, key=lambda message: message.urgency)
+        self._bucket_of = 0
+        self._left = dict.fromkeys(i for message in self._order for i in message.carried)
         self._step = None
 
     def step(self, optimizer: Optimizer) -> None:
@@ -51,9 +52,9 @@ class Late:
         self._settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         for i in self._left:
             self._parameters[i].grad = None
-        for piece in self._order:
-            if piece.plan.halves and piece.departed is not None and not piece.departed.arrived:
-                piece.departed.advance()  # everybody has a share of the sums; now they are handed round
+        for message in self._order:
+            if message.plan.halves and message.in_flight is not None and not message.in_flight.arrived:
+                message.in_flight.advance()  # everybody has a share of the sums; now they are handed round
 
     def apply(self, which: Sequence[int]) -> None:
         """Before these are used: what they need arrives, and the optimizer steps on them. Not before `step`."""
@@ -94,15 +95,21 @@ class Late:
 
     def _arrive(self, which: Sequence[int]) -> None:
         assert self._reducer is not None
-        needed = {id(piece) for i in which for piece in self._reducer.needed_for(i)}
-        last = max((k for k, piece in enumerate(self._order) if id(piece) in needed), default=-1)
-        if last >= self._home:
-            drive([piece.departed for piece in self._order[self._home : last + 1] if piece.departed is not None])
-            self._home = last + 1
+        needed = {id(message) for i in which for message in self._reducer.needed_for(i)}
+        last = max((k for k, message in enumerate(self._order) if id(message) in needed), default=-1)
+        if last >= self._bucket_of:
+            complete(
+                [
+                    message.in_flight
+                    for message in self._order[self._bucket_of : last + 1]
+                    if message.in_flight is not None
+                ]
+            )
+            self._bucket_of = last + 1
 
     def _forget(self) -> None:
         assert self._reducer is not None
-        drive([piece.departed for piece in self._order[self._home :] if piece.departed is not None])
+        complete([message.in_flight for message in self._order[self._bucket_of :] if message.in_flight is not None])
         self._reducer.forget()
         self._reducer, self._step, self._order, self._left = None, None, [], {}
 

@@ -21,7 +21,7 @@ from laconic.runtime.autograd_hooks import OwnHook
 _SIMPLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # one input, one output, gradients that do not depend on others
 
 
-class Postponed:
+class DeferredWeightGradients:
     """Modules whose weights wait, in the order in which their gradients are then computed; weights that several modules
     share do not."""
 

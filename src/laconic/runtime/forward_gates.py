@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from laconic.runtime.autograd_hooks import OwnHook
 
 
-class Gates:
+class ForwardGates:
     """Calls `before(which)` when a module that uses these parameters (by number) is about to run, and
     `before_saving()` when somebody asks for the model's state."""
 

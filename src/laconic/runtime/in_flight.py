@@ -18,14 +18,14 @@ from laconic.architecture.base import Carrying
 from laconic.compression.base import Exchange, Exchanges
 from laconic.worker import Gather, GatherRagged, Handle, Pass, Reduce, Request, Scatter, Swap
 
-Journey = Generator[list[Handle], list[Any], Any]
+Communication = Generator[list[Handle], list[Any], Any]
 
 
-class Departed:
+class InFlight:
     """A journey whose first messages are on their way."""
 
-    def __init__(self, journey: Journey) -> None:
-        self._journey = journey
+    def __init__(self, communication: Communication) -> None:
+        self._communication = communication
         self.result: Any = None
         self._handles: list[Handle] | None = []
         self._resume(None)
@@ -39,11 +39,11 @@ class Departed:
         assert self._handles is not None
         self._resume([handle.wait() for handle in self._handles])
 
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether nobody has to wait for what it waits for now."""
         return self._handles is None or all(handle.done() for handle in self._handles)
 
-    def rest(self) -> Journey:
+    def rest(self) -> Communication:
         """The rest of it as a journey of its own, to be driven by whoever waits for it now."""
         while self._handles is not None:
             self._resume((yield self._handles))
@@ -51,29 +51,29 @@ class Departed:
 
     def _resume(self, results: list[Any] | None) -> None:
         try:
-            self._handles = self._journey.send(results)  # type: ignore[arg-type]  # None starts it
+            self._handles = self._communication.send(results)  # type: ignore[arg-type]  # None starts it
         except StopIteration as end:
             self._handles, self.result = None, end.value
 
 
-def drive(journeys: Iterable[Departed]) -> None:
+def complete(communications: Iterable[InFlight]) -> None:
     """Bring all journeys home: round by round, in the given order."""
-    underway = [journey for journey in journeys if not journey.arrived]
-    while underway:
-        for journey in underway:
-            journey.advance()
-        underway = [journey for journey in underway if not journey.arrived]
+    unfinished = [each for each in communications if not each.arrived]
+    while unfinished:
+        for each in unfinished:
+            each.advance()
+        unfinished = [each for each in unfinished if not each.arrived]
 
 
-def side_by_side(journeys: Sequence[Journey]) -> Generator[list[Handle], list[Any], list[Any]]:
+def concurrently(communications: Sequence[Communication]) -> Generator[list[Handle], list[Any], list[Any]]:
     """Several journeys as one: all handles of a round are started before any is waited for."""
-    results: list[Any] = [None] * len(journeys)
-    answers: dict[int, Any] = dict.fromkeys(range(len(journeys)))
+    results: list[Any] = [None] * len(communications)
+    answers: dict[int, Any] = dict.fromkeys(range(len(communications)))
     while answers:
         started: dict[int, list[Handle]] = {}
         for i, answer in answers.items():
             try:
-                started[i] = journeys[i].send(answer)
+                started[i] = communications[i].send(answer)
             except StopIteration as end:
                 results[i] = end.value
         if not started:
@@ -83,12 +83,12 @@ def side_by_side(journeys: Sequence[Journey]) -> Generator[list[Handle], list[An
     return results
 
 
-def together(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
+def carry_concurrently(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
     """Run an architecture's carryings side by side."""
-    return side_by_side([journey(carrying) for carrying in carryings])
+    return concurrently([as_communication(carrying) for carrying in carryings])
 
 
-def journey(carrying: Carrying) -> Journey:
+def as_communication(carrying: Carrying) -> Communication:
     """A carrying as a journey: it waits for one handle at a time."""
     answer: Any = None
     while True:
@@ -99,7 +99,9 @@ def journey(carrying: Carrying) -> Journey:
         (answer,) = yield [handle]
 
 
-def confer(exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, Any]:
+def run_exchanges(
+    exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request], Carrying]
+) -> Generator[Any, Any, Any]:
     """Run several tensors' exchanges as one conversation: requests of a round that are alike share a message."""
     outcomes: list[Any] = [None] * len(exchanges)
     requests: dict[int, Request] = {}
@@ -112,7 +114,7 @@ def confer(exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request],
             except StopIteration as end:
                 outcomes[i] = end.value
         merged = _merge(requests)
-        results = yield from together([carry(batch.request) for batch in merged])
+        results = yield from carry_concurrently([carry(batch.request) for batch in merged])
         answers = {}
         for batch, result in zip(merged, results, strict=True):
             answers.update(batch.split(result))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from laconic.profile.fit import fit_line
-from laconic.runtime.in_flight import Departed, drive, together
+from laconic.runtime.in_flight import InFlight, carry_concurrently, complete
 from laconic.runtime.tiers import Tier
 from laconic.values.price import Price
 from laconic.values.tensor_spec import TensorSpec
@@ -24,7 +24,7 @@ _TRIALS = 3
 _AT_ONCE = 4  # as in an iteration, where the start-up of one hides behind the bytes of another
 
 
-class Measuring:
+class LayerTimer:
     """Seconds of computing by parameter, in the median over iterations. Waiting for others does not count."""
 
     def __init__(self, worker: Worker, count: int) -> None:
@@ -77,11 +77,11 @@ def prices_of(
     from a few of several sizes, some at a time. All workers ask together."""
 
     def dense(x: Tensor, halves: bool = False) -> Any:
-        return together([tier.carry(Reduce(x, "sum", 1.0, halves))])
+        return carry_concurrently([tier.carry(Reduce(x, "sum", 1.0, halves))])
 
     def compressed(x: Tensor) -> Any:
         spec = TensorSpec(f"tried {x.numel()}", tuple(x.shape), x.dtype)
-        return replace(tier, memory={}).converse([spec], [x], 0)
+        return replace(tier, memory={}).average([spec], [x], 0)
 
     price = _price(dense, worker, total_bytes, device)
     if not tier.architecture.collective:
@@ -101,7 +101,7 @@ def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, devi
         for _ in range(_TRIALS + 1):
             tensors = [torch.ones(side, side, device=device) for _ in range(_AT_ONCE)]
             begin = worker.clock_seconds()
-            drive([Departed(talk(x)) for x in tensors])
+            complete([InFlight(talk(x)) for x in tensors])
             seen.append((worker.clock_seconds() - begin) / _AT_ONCE)
         points.append((4 * side * side, statistics.median(seen[1:])))  # the first one finds connections cold
     return Price(*fit_line(points))

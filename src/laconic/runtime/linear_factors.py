@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from laconic.runtime.autograd_hooks import OwnHook
 
 
-class Factors:
+class LinearFactors:
     """The linear layers of one model, by their weights' names; weights that are used elsewhere too are left alone."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -25,7 +25,7 @@ from laconic.worker import Worker
 
 
 @dataclass
-class Record:
+class MetricLog:
     """One worker's metrics so far."""
 
     worker: int
@@ -70,21 +70,21 @@ class Record:
             self.file.write(json.dumps(line) + "\n")
 
 
-_records: WeakKeyDictionary[Worker, Record] = WeakKeyDictionary()
-_unconnected: dict[int, Record] = {}
+_records: WeakKeyDictionary[Worker, MetricLog] = WeakKeyDictionary()
+_unconnected: dict[int, MetricLog] = {}
 
 
-def _record() -> Record:
+def _record() -> MetricLog:
     """This worker's. A worker that comes after another of its rank, as in a second simulation, begins afresh; what a
     process logged before it connected belongs to the worker that it then becomes."""
     worker = current()
     if worker is None:
         if rank() not in _unconnected:
-            _unconnected[rank()] = Record(rank())
+            _unconnected[rank()] = MetricLog(rank())
         return _unconnected[rank()]
     if worker not in _records:
         earlier = _unconnected.pop(worker.rank, None) if is_process_worker(worker) else None
-        _records[worker] = earlier or Record(worker.rank)
+        _records[worker] = earlier or MetricLog(worker.rank)
     return _records[worker]
 
 

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary, WeakMethod, ref
 
 from laconic.worker import Worker
 
-_queues: WeakKeyDictionary[Worker, Turns] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[Worker, MultiModelOrder] = WeakKeyDictionary()
 
 
-class Turns:
+class MultiModelOrder:
     """The models that send in the current backward pass of one worker, in the order in which it reached them.
 
     Whoever is gone without having taken its leave (a pass that never ended, of a model that nobody holds any more)
@@ -26,7 +26,7 @@ class Turns:
         self._waiting: list[tuple[ref[object], WeakMethod[Callable[[], None]]]] = []
 
     @classmethod
-    def of(cls, worker: Worker) -> Turns:
+    def of(cls, worker: Worker) -> MultiModelOrder:
         return _queues.setdefault(worker, cls())
 
     def enter(self, who: object, send: Callable[[], None]) -> None:

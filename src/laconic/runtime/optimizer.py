@@ -74,7 +74,7 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not self.session.summing:  # a rule that sums gradients over steps keeps them
-            self.session.late_steps.drop()
+            self.session.deferred_step.drop()
             self.base.zero_grad(set_to_none)
         self.session.gradients_dropped()
 
@@ -87,7 +87,7 @@ class DistributedOptimizer(OptimizerWrapper):
         super().add_param_group({**param_group, "params": given})
 
     def state_dict(self) -> dict[str, Any]:
-        self.session.late_steps.settle()
+        self.session.deferred_step.settle()
         if self.session.has_memory and not self._warned:
             self._warned = True
             warnings.warn(

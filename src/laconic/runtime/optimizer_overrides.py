@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from torch.optim import Optimizer
 
 
-class Taken:
+class OptimizerOverrides:
     """What is taken from one optimizer."""
 
     def __init__(self, optimizer: Optimizer | None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PackedTensors:
     """One flat message per format, and the tensors they hold, in order."""
 
     contents: tuple[Tensor, ...]
@@ -18,7 +18,7 @@ class Parcel:
     messages: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> Parcel:
+    def of(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> PackedTensors:
         """A copy, so that the tensors may change while it is under way."""
         formats = tuple(map(wire, tensors))
         messages = tuple(
@@ -28,7 +28,7 @@ class Parcel:
         return cls(tuple(tensors), formats, messages)
 
     @classmethod
-    def like(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> Parcel:
+    def like(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> PackedTensors:
         """Room for such tensors, to be filled."""
         formats = tuple(map(wire, tensors))
         messages = tuple(

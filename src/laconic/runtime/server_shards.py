@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.architecture.ps import ParameterServer
-from laconic.architecture.server.actor import Rule, Shard
-from laconic.architecture.server.client import Server
+from laconic.architecture.server.actor import ServerRule, Shard
+from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.store import Store
 from laconic.errors import ContractError
-from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.meeting import Meeting
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence
@@ -50,7 +50,7 @@ class Shards:
         self._parameters, self._optimizer = parameters, optimizer
         self.ranges = architecture.divide(specs, optimizer)
         self._shards, self._copies, self._down = architecture.shards, 1 + architecture.replicas, architecture.downward()
-        groups = tier.sync.groups_of(self.size) if isinstance(tier.sync, Rule) else [range(self.size)]
+        groups = tier.sync.groups_of(self.size) if isinstance(tier.sync, ServerRule) else [range(self.size)]
         self._groups = [[ranks[place] for place in group] for group in groups]
         self._name = name
         self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
@@ -72,13 +72,13 @@ class Shards:
         mine = [r for r in self.ranges if r.shard == shard]
         members = self._groups[group]
         store = Store(mine, self.specs, self._parameters, self._optimizer, self.size, group, members)
-        rule = self.tier.sync if isinstance(self.tier.sync, Rule) else Rule()
+        rule = self.tier.sync if isinstance(self.tier.sync, ServerRule) else ServerRule()
         others = [
             self.address(g, shard, c) for c in range(self._copies) for g in range(len(self._groups)) if g != group
         ]
         return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others, self._down)
 
-    def enter(self, worker: Worker) -> Server:
+    def enter(self, worker: Worker) -> ServerClient:
         """See to it that all shards are served, join them, and take over their values."""
         for home, g, k, c in self.places:
             worker.host(self.address(g, k, c), Home(home), partial(self.build, g, k))
@@ -87,7 +87,7 @@ class Shards:
             [Replicas(worker, [self.address(g, k, c) for c in range(self._copies)]) for k in range(self._shards)]
             for g in range(len(self._groups))
         ]
-        server = Server(
+        server = ServerClient(
             worker,
             groups,
             mine,
@@ -99,7 +99,7 @@ class Shards:
             self._optimizer,
             down=self._down,
         )
-        drive([Departed(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
+        complete([InFlight(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
         for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
             parameter.data.copy_(value)
         return server

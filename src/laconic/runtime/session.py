@@ -17,27 +17,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.errors import ContractError, NonFinite
-from laconic.runtime import batch_size as batches
 from laconic.runtime import metrics
 from laconic.runtime.autograd_hooks import BackwardHooks
+from laconic.runtime.batch_size import set_batch
 from laconic.runtime.broadcast import broadcast_tensors
-from laconic.runtime.comm_planner import Autotuner, Planning, in_order
-from laconic.runtime.deferred_step import Late
-from laconic.runtime.deferred_weight_grad import Postponed
-from laconic.runtime.in_flight import Departed, drive
+from laconic.runtime.buckets import PlannedPartition
+from laconic.runtime.comm_planner import Autotuner, CommPlanner, in_order
+from laconic.runtime.deferred_step import DeferredStep
+from laconic.runtime.deferred_weight_grad import DeferredWeightGradients
+from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.learning_rate import scaled
-from laconic.runtime.linear_factors import Factors
-from laconic.runtime.multi_model_order import Turns
-from laconic.runtime.optimizer_overrides import Taken
+from laconic.runtime.linear_factors import LinearFactors
+from laconic.runtime.multi_model_order import MultiModelOrder
+from laconic.runtime.optimizer_overrides import OptimizerOverrides
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.partition import Section
-from laconic.runtime.partition_state import memory_of, remember, share_out
-from laconic.runtime.reducer import Part, Reducer
+from laconic.runtime.partition import Partition
+from laconic.runtime.partition_state import restore_state, saved_state, share_out
+from laconic.runtime.reducer import Reducer
 from laconic.runtime.server_shards import Shards, address_of, refuse_levels
 from laconic.runtime.shared_memory import share
-from laconic.runtime.skipped_gradients import Skipping
+from laconic.runtime.skipped_gradients import SkippedGradients
 from laconic.runtime.sparse_gradients import average_sparse
-from laconic.runtime.tiers import Stack, Tier, active_conditions, govern
+from laconic.runtime.tiers import Stack, Tier, active_conditions, stacks_by_parameter
 from laconic.strategy import Condition, StepCondition, Strategy
 from laconic.worker import Group, Worker
 
@@ -80,30 +81,30 @@ class Session:
         self._rate_factor = 1.0
         self._batch: int | None = None
         self._nonfinite: Tensor | None = None
-        self._leftovers: list[Departed] = []
-        self._ahead: list[Departed] = []
-        self.choosing: Autotuner | None = None  # where the strategy is `auto`
+        self._leftovers: list[InFlight] = []
+        self._ahead: list[InFlight] = []
+        self.autotuner: Autotuner | None = None  # where the strategy is `auto`
         self._logged_before = metrics.serial()
         self.parameters = Parameters.of(model, options.gather_sparse)
-        self.planning = Planning(self)
-        self.late_steps = Late(self.parameters.dense)
-        self._postponed = Postponed(model, self.parameters.trainable, self.gradient_ready)
+        self.comm_planner = CommPlanner(self)
+        self.deferred_step = DeferredStep(self.parameters.dense)
+        self._deferred_weight_gradients = DeferredWeightGradients(model, self.parameters.trainable, self.gradient_ready)
         self._passed: set[Condition] = set()
         self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
-        self.sections: list[Section] = []
-        self._taken = Taken(optimizer)
-        self._factors = Factors(model)
-        self._skipping = Skipping(self.parameters.dense)
+        self.partitions: list[Partition] = []
+        self._optimizer_overrides = OptimizerOverrides(optimizer)
+        self._linear_factors = LinearFactors(model)
+        self._skipped_gradients = SkippedGradients(self.parameters.dense)
         self.arrange()
         self._hooks = BackwardHooks(
             worker,
             model,
             self.parameters.trainable,
-            self.planning.forward_ended,
+            self.comm_planner.forward_ended,
             self.gradient_ready,
             self.backward_ended,
             self._on_abandoned,
-            lambda: bool(self._skipping.skipped),
+            lambda: bool(self._skipped_gradients.skipped),
         )
         self._weigh()
 
@@ -111,21 +112,21 @@ class Session:
 
     def _governed(self) -> dict[Stack, list[int]]:
         """Who governs which parameter now."""
-        governed = govern(self.strategy, self.parameters.specs, self._passed.__contains__)
+        governed = stacks_by_parameter(self.strategy, self.parameters.specs, self._passed.__contains__)
         if not governed:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
         return governed
 
     def arrange(self) -> None:
         """Make sections and messages for the current phase; sections that go on keep their memory."""
-        old = {(section.stack, tuple(section.members)): section for section in self.sections}
-        self.sections = [
-            old.get((stack, tuple(members))) or self._section(stack, members)
+        old = {(partition.stack, tuple(partition.members)): partition for partition in self.partitions}
+        self.partitions = [
+            old.get((stack, tuple(members))) or self._partition(stack, members)
             for stack, members in self._governed().items()
         ]
-        self._taken.take(name for tier in self._tiers for name in tier.compressor.takes)
-        takers = [s for s in self.sections if s.tiers[0].compressor.takes_factors]
-        self._factors.listen(name for s in takers for name in s.seen_by(s.tiers[0]).names)
+        self._optimizer_overrides.take(name for tier in self._tiers for name in tier.compressor.takes)
+        takers = [s for s in self.partitions if s.tiers[0].compressor.takes_factors]
+        self._linear_factors.listen(name for s in takers for name in s.context_for(s.tiers[0]).names)
         if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(
                 f"`{self.strategy}` takes whole parameters, and {self.parameters.sparse_names[0]!r} has sparse "
@@ -143,14 +144,19 @@ class Session:
                 f"`{self.strategy}` sums gradients over steps and skips others in each: add them up in one step, "
                 "inside `with model.no_sync():`"
             )
-        planning = self.planning
-        planning.arranged()
-        parts = [Part(s.plan(planning.arrival, planning.timing(s)), s.members, s.tiers) for s in self.sections]
-        order = in_order(parts, planning.arrival)
-        self._postponed.choose([part.members[k] for part in parts for k in part.plan.postponed])
-        self.reducer = Reducer(self.parameters.dense, self.parameters.specs, parts, order, Turns.of(self.worker))
+        comm_planner = self.comm_planner
+        comm_planner.arranged()
+        parts = [
+            PlannedPartition(s.plan(comm_planner.arrival, comm_planner.timing(s)), s.members, s.tiers)
+            for s in self.partitions
+        ]
+        order = in_order(parts, comm_planner.arrival)
+        self._deferred_weight_gradients.choose([part.members[k] for part in parts for k in part.plan.postponed])
+        self.reducer = Reducer(
+            self.parameters.dense, self.parameters.specs, parts, order, MultiModelOrder.of(self.worker)
+        )
 
-    def _section(self, stack: Stack, members: list[int]) -> Section:
+    def _partition(self, stack: Stack, members: list[int]) -> Partition:
         tiers = [
             Tier(
                 sentence,
@@ -158,9 +164,9 @@ class Session:
                 self._options.seed,
                 self.worker,
                 rate=self._rate,
-                settings=self._taken.now,
+                settings=self._optimizer_overrides.now,
                 logged=self.logged,
-                factors=self._factors.take,
+                factors=self._linear_factors.take,
             )
             for sentence, level in stack
         ]
@@ -170,7 +176,7 @@ class Session:
                 tier.server = self.shards(tier, members).enter(self.worker)
             if tier.architecture.shares:
                 share(self.worker, tier.group, [*(self.parameters.dense[i] for i in members), *self.parameters.sparse])
-        return Section(self, stack, members, tiers)
+        return Partition(self, stack, members, tiers)
 
     def _rate(self) -> float:
         return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
@@ -194,7 +200,7 @@ class Session:
 
     @property
     def _tiers(self) -> list[Tier]:
-        return [tier for section in self.sections for tier in section.tiers]
+        return [tier for partition in self.partitions for tier in partition.tiers]
 
     @property
     def late(self) -> bool:
@@ -232,31 +238,31 @@ class Session:
     def _weigh(self) -> None:
         """Ask the rules which gradients the coming step needs; those of the others are not computed."""
         weights: dict[int, float] = {}
-        for section in self.sections:
-            for tier in section.tiers:
+        for partition in self.partitions:
+            for tier in partition.tiers:
                 if tier.sync.skips:
-                    found = tier.sync.weights(section.seen_by(tier), tier.sync_state)
-                    for i, weight in zip(section.members, found, strict=True):
+                    found = tier.sync.weights(partition.context_for(tier), tier.sync_state)
+                    for i, weight in zip(partition.members, found, strict=True):
                         weights[i] = weights.get(i, 1.0) * weight
-        self._skipping.decide(weights)
+        self._skipped_gradients.decide(weights)
 
     def _begin(self) -> None:
-        self.late_steps.settle()  # has happened, unless this loss came by without the model's forward
+        self.deferred_step.settle()  # has happened, unless this loss came by without the model's forward
         self._in_backward = True
         self._nonfinite = None
-        self.reducer.begin(self.steps, 1 / (self._summed + 1), self._skipping.weights)
+        self.reducer.begin(self.steps, 1 / (self._summed + 1), self._skipped_gradients.weights)
         self._ahead = [self._buffers_spread()] if self._held() and self.collective else []
 
     def gradient_ready(self, i: int) -> None:
-        if i in self._skipping.skipped:  # the script has switched it on again: it does not count
+        if i in self._skipped_gradients.skipped:  # the script has switched it on again: it does not count
             self.parameters.trainable[i].grad = None
             return
         self.worker.computed("backward", *self.parameters.share(i))
-        self.planning.gradient(i)
+        self.comm_planner.gradient(i)
         dense = i < len(self.parameters.dense)
         if not self.syncing or self._only_adds():
             if dense:
-                self.reducer.touch(i)
+                self.reducer.mark_local(i)
             return
         if not self._in_backward:
             if self._averaged and self.has_memory:
@@ -275,27 +281,27 @@ class Session:
                 raise
 
     def backward_ended(self) -> None:
-        self._postponed.run()
-        skipped = self._skipping.skipped
+        self._deferred_weight_gradients.run()
+        skipped = self._skipped_gradients.skipped
         for i in skipped:  # of a layer's backward, half is the gradient of its input
             self.worker.computed("backward", self.parameters.share(i)[0] / 2)
         silent = skipped and not self._in_backward and self.syncing
-        if silent and self._skipping.some_are_needed(self.parameters.trainable):
+        if silent and self._skipped_gradients.some_are_needed(self.parameters.trainable):
             self._begin()  # all that this worker has used is skipped; others may wait for its zeros
         if not self._in_backward:
             return
         arrival = self.reducer.arrival
         leftovers, self._leftovers = self._leftovers, []
         try:
-            journeys = self.reducer.finish()
-            travels = bool(journeys or skipped)
-            extras = [Departed(self._average_sparse(p)) for p in self.parameters.sparse] if travels else []
+            communications = self.reducer.finish()
+            travels = bool(communications or skipped)
+            extras = [InFlight(self._average_sparse(p)) for p in self.parameters.sparse] if travels else []
             if travels and self.collective:
                 extras += self._ahead or [self._buffers_spread()]
             if self._options.refuse_nonfinite:
-                extras.append(verdict := Departed(self._agree_on_nonfinite()))
+                extras.append(verdict := InFlight(self._agree_on_nonfinite()))
             held = self._held()
-            drive([*leftovers, *([] if held else journeys), *extras])
+            complete([*leftovers, *([] if held else communications), *extras])
         except BaseException:
             self.reducer.forget()
             raise
@@ -303,7 +309,7 @@ class Session:
             self._in_backward = False
         self._averaged = True
         if held:
-            self.late_steps.hold(self.reducer)
+            self.deferred_step.hold(self.reducer)
         else:
             self.reducer.settle()
         if self._options.refuse_nonfinite and verdict.result:
@@ -311,17 +317,17 @@ class Session:
                 f"a gradient of step {self.steps} is NaN or infinite on at least one worker; lower the learning rate, "
                 'clip gradients, or pass them on with distribute(..., nonfinite="pass")'
             )
-        if journeys and self.collective and not skipped:
-            self.planning.backward_ended(arrival)
+        if communications and self.collective and not skipped:
+            self.comm_planner.backward_ended(arrival)
 
-    def _buffers_spread(self) -> Departed:
+    def _buffers_spread(self) -> InFlight:
         """Rank 0's buffers for everybody; ahead of gradients for which nobody will wait."""
-        return Departed(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()]))
+        return InFlight(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()]))
 
     def _held(self) -> bool:
         """Whether what has left may arrive after backward, since gates of the next forward pass wait for it."""
-        gates = self.planning.gates
-        return gates is not None and gates.known and all(piece.plan.gated for piece in self.reducer.pieces)
+        gates = self.comm_planner.gates
+        return gates is not None and gates.known and all(message.plan.gated for message in self.reducer.messages)
 
     def _on_abandoned(self) -> None:
         """A backward pass raised half-way. What left still arrives, with the next pass; nothing waits here."""
@@ -346,7 +352,7 @@ class Session:
 
     def _gradient_tiers(self) -> list[Tier]:
         """The tiers over which this step's gradients travel; buffers and sparse gradients go the same way."""
-        stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.sections]
+        stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.partitions]
         return next((stack for stack in stacks if stack), [])
 
     def buffers(self) -> list[Tensor]:
@@ -366,39 +372,39 @@ class Session:
         may begin."""
         self.apply = scaled(apply, self.optimizer, self._rate_factor)
         replacing = self.replaces_step
-        if self.late_steps.pending and self.optimizer is not None:
-            self.late_steps.step(self.optimizer)
+        if self.deferred_step.pending and self.optimizer is not None:
+            self.deferred_step.step(self.optimizer)
         elif not replacing:
             self.apply()
         self.worker.computed("step")
-        for section in self.sections:
-            for tier in section.tiers:
+        for partition in self.partitions:
+            for tier in partition.tiers:
                 rule = tier.sync.stepping if replacing else tier.sync.after_step
-                speaking = Departed(rule(section.seen_by(tier), tier.sync_state))
-                drive([speaking])
+                speaking = InFlight(rule(partition.context_for(tier), tier.sync_state))
+                complete([speaking])
                 tier.sync_state = speaking.result
         self._summed = self._summed + 1 if self._only_adds() else 0
         self.steps += 1
         self.gradients_dropped()
-        if self.choosing is not None:
-            self.choosing.step_ended()
-        self.planning.step_ended()
+        if self.autotuner is not None:
+            self.autotuner.step_ended()
+        self.comm_planner.step_ended()
         self._turn_phases()
         self._weigh()
 
     def settle(self) -> None:
         """What is under way arrives, and workers that have drifted apart meet."""
-        self.late_steps.settle()
-        for section in self.sections:
-            for tier in section.tiers:
-                settling = Departed(tier.sync.settle(section.seen_by(tier), tier.sync_state))
-                drive([settling])
+        self.deferred_step.settle()
+        for partition in self.partitions:
+            for tier in partition.tiers:
+                settling = InFlight(tier.sync.settle(partition.context_for(tier), tier.sync_state))
+                complete([settling])
                 tier.sync_state = settling.result
 
     def steer(self, batch: int | None, rate: float) -> None:
         """A rule has decided on the samples per worker and on what multiplies the learning rate."""
         self._batch, self._rate_factor = batch, rate
-        batches.decided(self.worker, batch)
+        set_batch(self.worker, batch)
 
     def logged(self, metric: str) -> float | None:
         """What this worker last logged under a name, since this session began."""
@@ -422,13 +428,13 @@ class Session:
 
     def _turn(self) -> None:
         """What governs nothing any more takes its leave, and what governs now is arranged."""
-        self.late_steps.settle()
+        self.deferred_step.settle()
         self._summed = 0  # a sum that is not complete goes with its phase
         staying = self._governed().keys()
-        for section in self.sections:
-            if section.stack not in staying:
-                for tier in section.tiers:
-                    drive([Departed(tier.sync.leave(section.seen_by(tier), tier.sync_state))])
+        for partition in self.partitions:
+            if partition.stack not in staying:
+                for tier in partition.tiers:
+                    complete([InFlight(tier.sync.leave(partition.context_for(tier), tier.sync_state))])
         self.arrange()
 
     def _holds(self, condition: Condition) -> bool:
@@ -465,16 +471,16 @@ class Session:
 
     def close(self) -> None:
         """Let go of the model; servers are told, so that nobody waits there for this worker."""
-        self.late_steps.settle()
+        self.deferred_step.settle()
         self.reducer.abandon()
         self._hooks.remove()
-        self._postponed.remove()
-        if self.planning.gates is not None:
-            self.planning.gates.remove()
-        self._skipping.release()
-        self._taken.give_back()
-        self._factors.release()
-        drive([Departed(tier.server.leave()) for tier in self._tiers if tier.server is not None])
+        self._deferred_weight_gradients.remove()
+        if self.comm_planner.gates is not None:
+            self.comm_planner.gates.remove()
+        self._skipped_gradients.release()
+        self._optimizer_overrides.give_back()
+        self._linear_factors.release()
+        complete([InFlight(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
     # ------------------------------------------------------------------------------------------ saving
 
@@ -483,31 +489,31 @@ class Session:
 
         What is under way arrives first, on every worker alike, and is kept as what it brought.
         """
-        self.late_steps.settle()
-        drive([flight for tier in self._tiers for flight in tier.flights.values()])
+        self.deferred_step.settle()
+        complete([flight for tier in self._tiers for flight in tier.in_flight.values()])
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
             "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
-            "planning": self.planning.state_dict(),
+            "planning": self.comm_planner.state_dict(),
             "steered": (self._batch, self._rate_factor),
-            "sections": memory_of(self.sections),
+            "sections": saved_state(self.partitions),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
-        if self.choosing is not None:
+        if self.autotuner is not None:
             self.strategy = Strategy.parse(state["strategy"])
         self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
-        self.planning.load_state_dict(state["planning"])
+        self.comm_planner.load_state_dict(state["planning"])
         self.arrange()
-        remember(self.sections, state["sections"])
+        restore_state(self.partitions, state["sections"])
         self.steer(*state["steered"])
         self._weigh()
 
     def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over from another number of workers."""
-        share_out(self.sections, [state["sections"] for state in states], self.group.rank, self.group.size)
+        share_out(self.partitions, [state["sections"] for state in states], self.group.rank, self.group.size)
 
 
 _sessions: WeakKeyDictionary[Worker, Counter[tuple[int, ...]]] = WeakKeyDictionary()

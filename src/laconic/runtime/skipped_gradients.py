@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 
-class Skipping:
+class SkippedGradients:
     """How much the coming step's gradients count, and which parameters are switched off for it.
 
     A parameter that does not require its gradient while the graph is recorded costs no weight-gradient product, and

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.architecture.base import Architecture
-from laconic.runtime.in_flight import together
+from laconic.runtime.in_flight import carry_concurrently
 from laconic.worker import GatherRagged, Group
 
 
@@ -27,7 +27,7 @@ def average_sparse(
     gradient = gradient.to_sparse(1) if gradient.layout == torch.strided else gradient
     local = gradient.coalesce()
     rows, values = local.indices()[0].contiguous(), (local.values() / group.size).contiguous()
-    all_rows, all_values = yield from together(
+    all_rows, all_values = yield from carry_concurrently(
         [architecture.carry(GatherRagged(x), group) for x in (rows, values.view(-1))]
     )
     index = torch.cat(all_rows)

@@ -20,10 +20,10 @@ from laconic.errors import LaconicError
 from laconic.values.run_config import STEPS, RunConfig
 from laconic.worker import Worker
 
-_probes: dict[Worker, Probe] = {}  # each lives until the process ends, when it hands over its last records
+_probes: dict[Worker, StepRecorder] = {}  # each lives until the process ends, when it hands over its last records
 
 
-class Outlet(Protocol):
+class RecordSink(Protocol):
     """Where records go."""
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
@@ -31,7 +31,7 @@ class Outlet(Protocol):
         ...
 
 
-class Gate:
+class ComparisonGate:
     """A comparison's gate: report, then wait until it is opened."""
 
     def __init__(self, path: str, rank: int) -> None:
@@ -73,10 +73,10 @@ class StepFile:
         return 0 if records else self._stop_after
 
 
-class Probe:
+class StepRecorder:
     """One worker's records: after each step and at each `laconic.log`, the time and the bytes so far."""
 
-    def __init__(self, worker: Worker, outlet: Outlet) -> None:
+    def __init__(self, worker: Worker, outlet: RecordSink) -> None:
         self._worker, self._outlet = worker, outlet
         self._records: list[dict[str, Any]] = []
         self._steps = 0
@@ -129,17 +129,17 @@ class Probe:
         }
 
 
-def observed(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:
+def recorded(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:
     """The same optimizer; its steps are recorded where a comparison asks for it. The first of a worker counts."""
-    outlet: Outlet | None = None
+    outlet: RecordSink | None = None
     if worker in _probes:
         return optimizer
     if config.gate is not None:
-        outlet = Gate(config.gate, worker.rank)
+        outlet = ComparisonGate(config.gate, worker.rank)
     elif config.record_steps and config.folder is not None:
         outlet = StepFile(config.folder, worker.rank, config.stop_after)
     if outlet is not None:
-        probe = _probes[worker] = Probe(worker, outlet)
+        probe = _probes[worker] = StepRecorder(worker, outlet)
         atexit.register(probe.end)
         probe.attach(optimizer)
     return optimizer

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.base import Architecture, Carrying
-from laconic.architecture.server.client import Server
+from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
-from laconic.runtime.in_flight import Departed, confer, side_by_side, together
+from laconic.runtime.in_flight import InFlight, carry_concurrently, concurrently, run_exchanges
 from laconic.runtime.meeting import EdgeMeeting, Meeting
-from laconic.runtime.packed_tensors import Parcel
+from laconic.runtime.packed_tensors import PackedTensors
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
@@ -43,8 +43,8 @@ class Tier:
     worker: Worker | None = None  # whose clock is told what encoding and decoding cost
     memory: dict[str, State] = field(default_factory=dict)
     sync_state: State = field(default_factory=dict)
-    flights: dict[str, Departed] = field(default_factory=dict)  # what was said and is not answered yet, by name
-    server: Server | None = None  # where the workers meet at one
+    in_flight: dict[str, InFlight] = field(default_factory=dict)  # what was said and is not answered yet, by name
+    server: ServerClient | None = None  # where the workers meet at one
     rate: Callable[[], float] = lambda: 1.0  # the learning rate now
     settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
     logged: Callable[[str], float | None] = lambda metric: None  # what the script last said of a metric
@@ -53,7 +53,7 @@ class Tier:
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
         self.compressor: Compressor = self.sentence.compressor
-        self.architecture = laid_out(self.sentence)
+        self.architecture = architecture_of(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
         self.compression = self.sentence.chain
         self._carriage = str(self.sentence.architecture)
@@ -66,7 +66,7 @@ class Tier:
     def has_memory(self) -> bool:
         return self.sync.has_memory or self.compressor.has_memory
 
-    def converse(
+    def average(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
     ) -> Generator[list[Handle], Any, list[Tensor]]:
         """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
@@ -96,18 +96,18 @@ class Tier:
         """Each tensor's exchange beside the others', or, where the compressor has a way for many, those it takes at
         once. (On CPUs it has none that is faster.)"""
         chosen = [i for i, compressed in enumerate(taken) if compressed]
-        together = None
+        whole_bucket = None
         if len(chosen) > 1 and tensors[chosen[0]].is_cuda:
             states = [self._remembered(specs[i], tensors[i]) for i in chosen]
             meets = [self._meeting(specs[i], step) for i in chosen]
-            together = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
-        if together is None:
+            whole_bucket = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
+        if whole_bucket is None:
             exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
-            alone: list[Outcome] = yield from confer(exchanges, self.carry)
+            alone: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
             return alone
         apart = [i for i, compressed in enumerate(taken) if not compressed]
         plain = [self._exchange(specs[i], tensors[i], step, False) for i in apart]
-        found, *others = yield from confer([together, *plain], self.carry)
+        found, *others = yield from run_exchanges([whole_bucket, *plain], self.carry)
         outcomes = dict(zip([*chosen, *apart], [*found, *others], strict=True))
         return [outcomes[i] for i in range(len(specs))]
 
@@ -118,7 +118,7 @@ class Tier:
         kinds: dict[torch.dtype | int, list[int]] = {}
         for i, (spec, compressed) in enumerate(zip(specs, taken, strict=True)):
             kinds.setdefault(spec.dtype if compressed else i, []).append(i)
-        whole = [specs[of[0]] if len(of) == 1 else together_of([specs[i] for i in of]) for of in kinds.values()]
+        whole = [specs[of[0]] if len(of) == 1 else joined_spec([specs[i] for i in of]) for of in kinds.values()]
         flats = [torch.cat([tensors[i].reshape(-1) for i in of]) for of in kinds.values()]
         joint = yield from self.outcomes(whole, flats, step)
         found: dict[int, Outcome] = {}
@@ -152,12 +152,12 @@ class Tier:
     ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
         """Give these tensors to these members; what those members give, who give tensors like these."""
         once = {id(tensors): tensors for tensors in told.values()}  # most rules tell everybody the same
-        packed = {key: Parcel.of(tensors, self.wire) for key, tensors in once.items()}
-        empty = {source: Parcel.like(tensors, self.wire) for source, tensors in heard.items()}
+        packed = {key: PackedTensors.of(tensors, self.wire) for key, tensors in once.items()}
+        empty = {source: PackedTensors.like(tensors, self.wire) for source, tensors in heard.items()}
         self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
         outgoing = {to: packed[id(tensors)].messages for to, tensors in told.items()}
         incoming = {source: parcel.messages for source, parcel in empty.items()}
-        yield from together([self.architecture.swap(outgoing, incoming, self.group, control)])
+        yield from carry_concurrently([self.architecture.swap(outgoing, incoming, self.group, control)])
         self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
@@ -201,7 +201,7 @@ class Tier:
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements * len(neighbours))
         talks = [self._along(specs, tensors, accepted, j, step) for j in neighbours]
-        found = yield from side_by_side(talks)
+        found = yield from concurrently(talks)
         self._coded("decode", self.compression, elements * len(neighbours))
         return found
 
@@ -227,7 +227,7 @@ class Tier:
             yield from self.architecture.swap({other: [request.tensor]}, {other: [heard]}, self.group)
             return heard
 
-        outcomes = yield from confer(talks, carry)
+        outcomes = yield from run_exchanges(talks, carry)
         for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
             if compressed:
                 self.memory[spec.name + edge] = outcome.state
@@ -260,13 +260,13 @@ def _swapped(x: Tensor, meet: EdgeMeeting) -> Exchange:
     return Outcome(other - x)
 
 
-def together_of(specs: Sequence[TensorSpec]) -> TensorSpec:
+def joined_spec(specs: Sequence[TensorSpec]) -> TensorSpec:
     """Several tensors as one vector."""
     name, parts = "+".join(spec.name for spec in specs), tuple(spec.numel for spec in specs)
     return TensorSpec(name, (sum(parts),), specs[0].dtype, parts=parts)
 
 
-def laid_out(sentence: Sentence) -> Architecture:
+def architecture_of(sentence: Sentence) -> Architecture:
     """A sentence's architecture, over its topology if it has one."""
     architecture: Architecture = sentence.architecture.make()
     return architecture.over(None if sentence.topology is None else sentence.topology.make())
@@ -287,7 +287,9 @@ def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bo
     return tuple(pair for inner, name in strategy.levels for pair in stack_for(inner, spec, holds, name))
 
 
-def govern(strategy: Strategy, specs: Sequence[TensorSpec], holds: Callable[[object], bool]) -> dict[Stack, list[int]]:
+def stacks_by_parameter(
+    strategy: Strategy, specs: Sequence[TensorSpec], holds: Callable[[object], bool]
+) -> dict[Stack, list[int]]:
     """Which parameters (by index, ascending) each stack of sentences governs now."""
     governed: dict[Stack, list[int]] = {}
     for i, spec in enumerate(specs):

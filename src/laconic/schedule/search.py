@@ -22,7 +22,7 @@ _SIZES = (0, 2**18, 2**20, 2**22, 25 * 2**20)  # bytes at which messages close, 
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScheduleChoice:
     """What there is to decide. Without `piece` buckets travel whole; without `credit` in the order of readiness."""
 
     groups: Groups
@@ -46,7 +46,7 @@ class Decision:
 class Found:
     """The best plan, what it takes, and what the starting points would."""
 
-    decision: Decision
+    decision: ScheduleChoice
     plan: CommPlan
     seconds: float
     starts: tuple[float, ...]
@@ -81,36 +81,38 @@ def search(
 
 
 def _price(
-    decision: Decision, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing
+    decision: ScheduleChoice, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing
 ) -> tuple[CommPlan, float]:
     plan = decision.plan(tensors, arrival, timing)
     return plan, predicted_seconds(plan, arrival, timing)
 
 
-def _starts(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, late: bool) -> Iterator[Decision]:
+def _starts(
+    tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, late: bool
+) -> Iterator[ScheduleChoice]:
     """Everything as one, every tensor alone, merged exactly, merged by size; and where they may be late, each of these
     with gates, in halves or by urgency in pieces."""
     best: Groups = tuple(map(tuple, merged(tensors, arrival, timing)))
     for groups in ((tuple(arrival),), best):
-        yield Decision(groups)
+        yield ScheduleChoice(groups)
         if timing.halved is not None:  # every worker is the server of its share
-            yield Decision(groups, halves=True)
+            yield ScheduleChoice(groups, halves=True)
     total = sum(spec.nbytes for spec in tensors)
     for size in [size for size in _SIZES if size < total]:
         groups = WFBP(size, first_bytes=size).buckets(tensors, arrival)
-        yield Decision(groups)
+        yield ScheduleChoice(groups)
         if late:
-            yield Decision(groups, gated=True)
+            yield ScheduleChoice(groups, gated=True)
             if not timing.duplex:
-                yield Decision(groups, gated=True, halves=True)
+                yield ScheduleChoice(groups, gated=True, halves=True)
     if late:
         alone: Groups = tuple((i,) for i in arrival)
         for piece in (1_000_000, 100_000):
-            yield Decision(alone, piece, 4 * piece, gated=True)
-        yield Decision(best, gated=True)
+            yield ScheduleChoice(alone, piece, 4 * piece, gated=True)
+        yield ScheduleChoice(best, gated=True)
 
 
-def _moved(decision: Decision, arrival: Sequence[int], chance: random.Random) -> Decision:
+def _moved(decision: ScheduleChoice, arrival: Sequence[int], chance: random.Random) -> ScheduleChoice:
     """A neighbour: two groups merged, one cut, or another piece, credit or order."""
     groups = list(decision.groups)
     moves = ["cut"] if len(groups) < len(arrival) else []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from laconic.cost.star import Piece, Star, carried, class_of, sliced
+from laconic.cost.star import Slice, Star, carried, class_of, sliced
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES, Packet, packets, through
 from laconic.registry import technique
@@ -31,7 +31,7 @@ def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes:
 
 
 def switched(
-    pieces: Sequence[Piece],
+    pieces: Sequence[Slice],
     ready: Sequence[float],
     star: Star,
     queues: int = 8,
@@ -58,7 +58,7 @@ def switched(
     return back
 
 
-def _cut(pieces: Sequence[Piece], since: Mapping[int, float], packet_bytes: float) -> list[Packet]:
+def _cut(pieces: Sequence[Slice], since: Mapping[int, float], packet_bytes: float) -> list[Packet]:
     """These pieces' packets, all of them there from some time on."""
     return [
         Packet(seconds, nbytes, pieces[number].urgency, number)

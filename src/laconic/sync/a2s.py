@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies
 from laconic.worker import Field, whole
@@ -100,15 +100,15 @@ class A2S(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         first = torch.tensor(0 if self.slow <= 1 else _NONE)
         return {"busy": torch.zeros((), dtype=torch.float64), "round": first}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        busy = section.seconds - section.waited_seconds
-        took = (busy - float(state["busy"])) if section.step else 0.0
-        pushed = section.server.push(section.gradients, section.step, seconds=took, round=int(state["round"]))
-        _, pulled = yield [pushed, section.server.pull()]
-        take_over(section, pulled)
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        busy = context.seconds - context.waited_seconds
+        took = (busy - float(state["busy"])) if context.step else 0.0
+        pushed = context.server.push(context.gradients, context.step, seconds=took, round=int(state["round"]))
+        _, pulled = yield [pushed, context.server.pull()]
+        take_over(context, pulled)
         turn = torch.tensor(whole(pulled.fields[0], "round"))
         return {"busy": torch.tensor(busy, dtype=torch.float64), "round": turn}

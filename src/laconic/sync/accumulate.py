@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Sync
+from laconic.sync.base import State, Sync, SyncContext
 
 
 @technique(
@@ -36,8 +36,8 @@ class GradAccumulation(Sync):
     def averages_gradients(self, step: int) -> bool:
         return (step + 1) % self.steps == 0
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if self.averages_gradients(section.step):
-            section.apply()
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        if self.averages_gradients(context.step):
+            context.apply()
         return state
         yield

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from laconic.errors import ContractError, StrategyError
 from laconic.registry import technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into, keep, kept
-from laconic.worker import Letter
+from laconic.worker import ActorMessage
 
 _MEAN = "mean"
 
@@ -24,25 +24,25 @@ class Model:
     """A passive worker's model as a machine: it reacts to one letter at a time, which makes an averaging atomic."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.outgoing: list[tuple[str, Letter]] = []
+        self.outgoing: list[tuple[str, ActorMessage]] = []
         self._tensors = [x.detach().clone() for x in tensors]
 
-    def write(self, sender: int, letter: Letter) -> Letter:
-        given = letter.tensors
-        if letter.kind not in ("average", "add", "replace") or [x.shape for x in given] != [
+    def write(self, sender: int, message: ActorMessage) -> ActorMessage:
+        given = message.tensors
+        if message.kind not in ("average", "add", "replace") or [x.shape for x in given] != [
             x.shape for x in self._tensors
         ]:
-            raise ContractError(f"worker {sender} sent a {letter.kind!r} that this model cannot take in")
-        if letter.kind == "average":
+            raise ContractError(f"worker {sender} sent a {message.kind!r} that this model cannot take in")
+        if message.kind == "average":
             self._tensors = [(x + y) / 2 for x, y in zip(self._tensors, given, strict=True)]
-        elif letter.kind == "add":
+        elif message.kind == "add":
             self._tensors = [x + y for x, y in zip(self._tensors, given, strict=True)]
         else:
             self._tensors = [y.clone() for y in given]
-        return Letter("model", {}, tuple(self._tensors))
+        return ActorMessage("model", {}, tuple(self._tensors))
 
-    def read(self, sender: int, letter: Letter) -> Letter:
-        return Letter("model", {}, tuple(self._tensors))
+    def read(self, sender: int, message: ActorMessage) -> ActorMessage:
+        return ActorMessage("model", {}, tuple(self._tensors))
 
     def lose(self, sender: int) -> None:
         """Whoever is gone averages no more."""
@@ -93,66 +93,66 @@ class ADPSGD(Gossiping):
     races: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
 
-    def check(self, section: Section) -> None:
-        sides(section.mixing().must_be(self.name, "doubly", "symmetric", "static").edges, section.group.size)
+    def check(self, context: SyncContext) -> None:
+        sides(context.mixing().must_be(self.name, "doubly", "symmetric", "static").edges, context.group.size)
 
-    def init(self, section: Section) -> State:
-        state = super().init(section)
-        for member, side in enumerate(self._sides(section)):
+    def init(self, context: SyncContext) -> State:
+        state = super().init(context)
+        for member, side in enumerate(self._sides(context)):
             if side:
-                section.host(_model(member), member, lambda: Model(section.parameters))
+                context.host(_model(member), member, lambda: Model(context.parameters))
         return state
 
-    def begin(self, section: Section) -> State:
-        return keep("x", copies(section.parameters))
+    def begin(self, context: SyncContext) -> State:
+        return keep("x", copies(context.parameters))
 
     @staticmethod
-    def _sides(section: Section) -> list[int]:
-        return sides(section.mixing().edges, section.group.size)
+    def _sides(context: SyncContext) -> list[int]:
+        return sides(context.mixing().edges, context.group.size)
 
-    def is_active(self, section: Section) -> bool:
-        return self._sides(section)[section.group.rank] == 0
+    def is_active(self, context: SyncContext) -> bool:
+        return self._sides(context)[context.group.rank] == 0
 
-    def neighbour(self, section: Section) -> int | None:
+    def neighbour(self, context: SyncContext) -> int | None:
         """Whom to average with after this step."""
-        mine = section.group.rank
-        others = sorted(a + b - mine for a, b in section.mixing().edges if mine in (a, b))
-        draw = np.random.default_rng((section.seed, mine, section.step))
+        mine = context.group.rank
+        others = sorted(a + b - mine for a, b in context.mixing().edges if mine in (a, b))
+        draw = np.random.default_rng((context.seed, mine, context.step))
         return others[int(draw.integers(len(others)))] if others else None
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        before = kept(state, "x", range(len(section.parameters)))
-        changes = [p.detach() - x for p, x in zip(section.parameters, before, strict=True)]
-        if self.is_active(section):
-            if section.under_way(_MEAN):
-                mean = yield from section.arrive(_MEAN)
-                copy_into(section.parameters, [m + change for m, change in zip(mean, changes, strict=True)])
-            if (other := self.neighbour(section)) is not None:
-                section.start(_MEAN, _say(section, other, "average", copies(section.parameters)))
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        before = kept(state, "x", range(len(context.parameters)))
+        changes = [p.detach() - x for p, x in zip(context.parameters, before, strict=True)]
+        if self.is_active(context):
+            if context.is_in_flight(_MEAN):
+                mean = yield from context.arrive(_MEAN)
+                copy_into(context.parameters, [m + change for m, change in zip(mean, changes, strict=True)])
+            if (other := self.neighbour(context)) is not None:
+                context.start(_MEAN, _say(context, other, "average", copies(context.parameters)))
         else:
-            copy_into(section.parameters, (yield from _say(section, section.group.rank, "add", changes)))
-        return keep("x", copies(section.parameters))
+            copy_into(context.parameters, (yield from _say(context, context.group.rank, "add", changes)))
+        return keep("x", copies(context.parameters))
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """No averaging is under way any more; then all meet in the mean, the machines too."""
-        if section.under_way(_MEAN):
-            copy_into(section.parameters, (yield from section.arrive(_MEAN)))
-        yield from section.mean([torch.zeros(1)])
-        if not self.is_active(section):
-            (answer,) = yield [section.call(_model(section.group.rank), Letter("ask"), writes=False)]
-            copy_into(section.parameters, list(answer.tensors))
-        yield from super().leave(section, state)
-        if not self.is_active(section):
-            yield from _say(section, section.group.rank, "replace", copies(section.parameters))
-        yield from section.mean([torch.zeros(1)])
+        if context.is_in_flight(_MEAN):
+            copy_into(context.parameters, (yield from context.arrive(_MEAN)))
+        yield from context.mean([torch.zeros(1)])
+        if not self.is_active(context):
+            (answer,) = yield [context.call(_model(context.group.rank), ActorMessage("ask"), writes=False)]
+            copy_into(context.parameters, list(answer.tensors))
+        yield from super().leave(context, state)
+        if not self.is_active(context):
+            yield from _say(context, context.group.rank, "replace", copies(context.parameters))
+        yield from context.mean([torch.zeros(1)])
 
 
 def _model(member: int) -> str:
     return f"model-{member}"
 
 
-def _say(section: Section, member: int, kind: str, tensors: Sequence[Tensor]) -> Generator[Any, Any, list[Tensor]]:
+def _say(context: SyncContext, member: int, kind: str, tensors: Sequence[Tensor]) -> Generator[Any, Any, list[Tensor]]:
     """Change a passive member's model, and hear what it is then."""
-    (answer,) = yield [section.call(_model(member), Letter(kind, {}, tuple(tensors)), writes=True)]
+    (answer,) = yield [context.call(_model(member), ActorMessage(kind, {}, tuple(tensors)), writes=True)]
     return list(answer.tensors)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
-from laconic.sync.controller import Controlled, Decision, Observed
+from laconic.sync.base import State, SyncContext
+from laconic.sync.controller import Adjustment, Controlled, Observed
 from laconic.sync.local import Averaging
 from laconic.sync.momentum import treat_momentum
 from laconic.sync.tensors import keep, kept
@@ -36,31 +36,31 @@ class AdaComm(Controlled, Averaging):
     block_momentum: float = knob(0.0, low=0, below=1, doc="of the averaged change of a round")
     watches: ClassVar[tuple[str, ...]] = ("loss", "seconds")
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         now = {"period": torch.tensor(self.period), "decided": torch.tensor(0.0, dtype=torch.float64)}
-        block = [torch.zeros_like(p) for p in section.parameters] if self.block_momentum else []
-        return super().init(section) | self.begin(section) | now | keep("block", block)
+        block = [torch.zeros_like(p) for p in context.parameters] if self.block_momentum else []
+        return super().init(context) | self.begin(context) | now | keep("block", block)
 
     def averages_gradients(self, step: int) -> bool:
         return self.period == 1
 
-    def decide(self, observed: Observed, state: State) -> Decision:
+    def decide(self, observed: Observed, state: State) -> Adjustment:
         period = int(state.get("period", self.period))
         if observed.seconds - float(state.get("decided", 0.0)) < self.interval_seconds:
-            return Decision(period)
+            return Adjustment(period)
         state["decided"] = torch.tensor(observed.seconds, dtype=torch.float64)
         loss, first_loss = observed.losses(self.name)
         fallen = max(0.0, loss / first_loss) if first_loss > 0 else 1.0
         slower = observed.first_rate / observed.rate if observed.rate > 0 else 1.0
         wanted = math.ceil(math.sqrt(slower * fallen) * self.period)
-        return Decision(max(1, wanted if wanted < period else int(self.shrink * period)))
+        return Adjustment(max(1, wanted if wanted < period else int(self.shrink * period)))
 
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        self.notice(section, state)
-        now = section.step + 1
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        self.notice(context, state)
+        now = context.step + 1
         if self.period > 1 and now - int(state["met"]) >= int(state["period"]):
-            yield from self.meet(section, state)
-            decision = yield from self.consult(section, state)
+            yield from self.meet(context, state)
+            decision = yield from self.consult(context, state)
             state |= {"met": torch.tensor(now), "period": torch.tensor(decision.period)}
         return state
 
@@ -73,5 +73,5 @@ class AdaComm(Controlled, Averaging):
             means = [u.mul_(self.block_momentum).add_(mean) for u, mean in zip(block, means, strict=True)]
         super().move(state, points, means)
 
-    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from treat_momentum(section, "reset" if self._has_block_momentum(state) else "keep")
+    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from treat_momentum(context, "reset" if self._has_block_momentum(state) else "keep")

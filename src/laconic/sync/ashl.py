@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
@@ -76,29 +76,29 @@ class ASHL(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        anchor = keep("x", copies(section.parameters))
-        clock = torch.tensor([section.seconds, section.waited_seconds, 0.0], dtype=torch.float64)
+    def init(self, context: SyncContext) -> State:
+        anchor = keep("x", copies(context.parameters))
+        clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         return {**anchor, "left": torch.tensor(1), "done": torch.tensor(0), "clock": clock}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        section.apply()
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        context.apply()
         left, done = int(state["left"]) - 1, int(state["done"]) + 1
         if left > 0:
             return {**state, "left": torch.tensor(left), "done": torch.tensor(done)}
         began, waited, transfer = state["clock"].tolist()
-        busy = (section.seconds - began) - (section.waited_seconds - waited)
-        anchors = kept(state, "x", range(len(section.parameters)))
-        changes = [p.detach() - x for p, x in zip(section.parameters, anchors, strict=True)]
-        asked = section.seconds
+        busy = (context.seconds - began) - (context.waited_seconds - waited)
+        anchors = kept(state, "x", range(len(context.parameters)))
+        changes = [p.detach() - x for p, x in zip(context.parameters, anchors, strict=True)]
+        asked = context.seconds
         report: dict[str, Any] = {"step_seconds": busy / done, "transfer_seconds": transfer}
-        if (loss := section.logged("loss")) is not None:
+        if (loss := context.logged("loss")) is not None:
             report["loss"] = loss
-        (_,) = yield [section.server.push(changes, section.step, **report)]
-        transfer = section.seconds - asked
-        (pulled,) = yield [section.server.pull()]
-        take_over(section, pulled)
-        section.note(local_steps=pulled.lowest("steps"), fine=float(bool(pulled.fields[0]["fine"])))
-        clock = torch.tensor([section.seconds, section.waited_seconds, transfer], dtype=torch.float64)
-        anchor = keep("x", copies(section.parameters))
+        (_,) = yield [context.server.push(changes, context.step, **report)]
+        transfer = context.seconds - asked
+        (pulled,) = yield [context.server.pull()]
+        take_over(context, pulled)
+        context.note(local_steps=pulled.lowest("steps"), fine=float(bool(pulled.fields[0]["fine"])))
+        clock = torch.tensor([context.seconds, context.waited_seconds, transfer], dtype=torch.float64)
+        anchor = keep("x", copies(context.parameters))
         return {**anchor, "left": torch.tensor(pulled.lowest("steps")), "done": torch.tensor(0), "clock": clock}

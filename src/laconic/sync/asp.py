@@ -13,7 +13,7 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import PushPull
 from laconic.theory import rates
 from laconic.theory.delayed.momentum import first_guess
@@ -104,18 +104,18 @@ class ASP(PushPull):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        if self.staleness == "picky" and len(section.server.shards) > 1:
+    def init(self, context: SyncContext) -> State:
+        if self.staleness == "picky" and len(context.server.shards) > 1:
             raise StrategyError("picky measures how far the whole model has moved, so one server must hold it: ps(1)")
-        if self.momentum == "auto" and not all("momentum" in group for group in section.optimizer.param_groups):
-            name = type(section.optimizer).__name__
+        if self.momentum == "auto" and not all("momentum" in group for group in context.optimizer.param_groups):
+            name = type(context.optimizer).__name__
             raise StrategyError(f"momentum=auto sets the optimizer's momentum, and {name} has none: use SGD, or keep")
         return {}
 
-    def settings(self, section: Section) -> dict[str, Field]:
+    def settings(self, context: SyncContext) -> dict[str, Field]:
         if self.momentum == "keep":
             return {}
         return {
-            f"set.{i}.momentum": first_guess(group["momentum"], section.group.size, self.least_momentum)
-            for i, group in enumerate(section.optimizer.param_groups)
+            f"set.{i}.momentum": first_guess(group["momentum"], context.group.size, self.least_momentum)
+            for i, group in enumerate(context.optimizer.param_groups)
         }

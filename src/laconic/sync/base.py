@@ -10,17 +10,17 @@ from torch.optim import Optimizer
 
 from laconic.registry import Technique
 from laconic.topology.mixing import Matrix, Mixing
-from laconic.worker import Group, Handle, Letter, Machine
+from laconic.worker import Actor, ActorMessage, Group, Handle
 
 if TYPE_CHECKING:
-    from laconic.architecture.server.client import Server
+    from laconic.architecture.server.client import ServerClient
 
 State = dict[str, Tensor]
 Talk = Generator[list[Handle], Any, Any]
 """Waits by yielding handles; what it returns is its result."""
 
 
-class Section(Protocol):
+class SyncContext(Protocol):
     """The parameters a rule governs, and the words that carry what it says."""
 
     @property
@@ -77,7 +77,7 @@ class Section(Protocol):
         ...
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerClient:
         """The parameter server, where the architecture has one."""
         ...
 
@@ -138,11 +138,11 @@ class Section(Protocol):
         """Give tensors to single members and get, from single members, tensors like those in `heard`."""
         ...
 
-    def host(self, name: str, member: int, build: Callable[[], Machine]) -> None:
+    def host(self, name: str, member: int, build: Callable[[], Actor]) -> None:
         """See to it that a machine of this name lives with a member; all members say so."""
         ...
 
-    def call(self, name: str, letter: Letter, writes: bool) -> Handle:
+    def call(self, name: str, message: ActorMessage, writes: bool) -> Handle:
         """Say something to a machine that a member hosts; the handle brings its answer."""
         ...
 
@@ -154,7 +154,7 @@ class Section(Protocol):
         """Begin a talk without waiting; `arrive` ends it, in a later step perhaps."""
         ...
 
-    def under_way(self, name: str) -> bool:
+    def is_in_flight(self, name: str) -> bool:
         """Whether a talk of this name was started and has not been asked for."""
         ...
 
@@ -203,47 +203,47 @@ class Sync(Technique):
         more = self.late or self.replaces_step or self.replicas_differ or self.steers or self.skips
         return not more and self.micro_batches == 1 and type(self).after_step is Sync.after_step
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         return {}
 
-    def weights(self, section: Section, state: State) -> Sequence[float]:
+    def weights(self, context: SyncContext, state: State) -> Sequence[float]:
         """Before the forward pass of each step, where the rule `skips`: how much each parameter's gradient counts in
         it. Zero: it is neither computed nor sent. The same on every member of the group."""
-        return [1.0] * len(section.parameters)
+        return [1.0] * len(context.parameters)
 
     def averages_gradients(self, step: int) -> bool:
         """Whether this step's gradients are averaged during backward. The same on every member of the group."""
         return False
 
-    def after_step(self, section: Section, state: State) -> Generator[list[Handle], Any, State]:
+    def after_step(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
         """What happens when the optimizer has stepped."""
         return state
         yield
 
-    def stepping(self, section: Section, state: State) -> Generator[list[Handle], Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
         """The whole of `optimizer.step()`, for a rule that replaces it."""
-        section.apply()
-        return (yield from self.after_step(section, state))
+        context.apply()
+        return (yield from self.after_step(context, state))
 
-    def leave(self, section: Section, state: State) -> Generator[list[Handle], Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, None]:
         """The phase ends, and another rule takes over: workers that have drifted apart meet in the mean.
 
         Their optimizers' own state stays as it is on each.
         """
         if self.replicas_differ:
-            means = yield from section.average([p.detach().clone() for p in section.parameters], exact=True)
-            for parameter, mean in zip(section.parameters, means, strict=True):
+            means = yield from context.average([p.detach().clone() for p in context.parameters], exact=True)
+            for parameter, mean in zip(context.parameters, means, strict=True):
                 parameter.data.copy_(mean)
-            yield from average_buffers(section)
+            yield from average_buffers(context)
 
-    def settle(self, section: Section, state: State) -> Generator[list[Handle], Any, State]:
+    def settle(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
         """`laconic.finish` was called: what is under way arrives, and workers meet; training may go on from there."""
-        yield from self.leave(section, state)
+        yield from self.leave(context, state)
         return state
 
 
-def average_buffers(section: Section) -> Talk:
+def average_buffers(context: SyncContext) -> Talk:
     """Running means and the like follow the parameters, so that an averaged model can be evaluated."""
-    means = yield from section.mean([buffer.detach().clone() for buffer in section.buffers])
-    for buffer, mean in zip(section.buffers, means, strict=True):
+    means = yield from context.mean([buffer.detach().clone() for buffer in context.buffers])
+    for buffer, mean in zip(context.buffers, means, strict=True):
         buffer.data.copy_(mean)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
@@ -32,29 +32,29 @@ class ChocoSGD(Gossiping):
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gamma: float = knob(0.2, above=0, high=1, doc="how far a model goes towards its neighbours' copies")
 
-    def check(self, section: Section) -> None:
-        section.mixing().must_be(self.name, "doubly", "symmetric", "static")
-        section.written(copies(section.parameters))  # which refuses what no neighbour could read
+    def check(self, context: SyncContext) -> None:
+        context.mixing().must_be(self.name, "doubly", "symmetric", "static")
+        context.written(copies(context.parameters))  # which refuses what no neighbour could read
 
-    def begin(self, section: Section) -> State:
-        return keep("copy", copies(section.parameters)) | keep("sum", copies(section.parameters))
+    def begin(self, context: SyncContext) -> State:
+        return keep("copy", copies(context.parameters)) | keep("sum", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        everything, rank = range(len(section.parameters)), section.group.rank
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        everything, rank = range(len(context.parameters)), context.group.rank
         mine, sums = (copies(kept(state, name, everything)) for name in ("copy", "sum"))
-        row = section.mixing().at(0)[rank]
-        told = section.written([x - c for x, c in zip(section.parameters, mine, strict=True)])
+        row = context.mixing().at(0)[rank]
+        told = context.written([x - c for x, c in zip(context.parameters, mine, strict=True)])
         neighbours = [j for j in np.flatnonzero(row).tolist() if j != rank]
-        heard = yield from section.swap(dict.fromkeys(neighbours, told), dict.fromkeys(neighbours, told))
-        own = section.read(told)
-        for said, weight in [(own, row[rank]), *((section.read(heard[j]), row[j]) for j in neighbours)]:
+        heard = yield from context.swap(dict.fromkeys(neighbours, told), dict.fromkeys(neighbours, told))
+        own = context.read(told)
+        for said, weight in [(own, row[rank]), *((context.read(heard[j]), row[j]) for j in neighbours)]:
             for total, change in zip(sums, said, strict=True):
                 total.add_(change, alpha=float(weight))
         for copy, change in zip(mine, own, strict=True):
             copy.add_(change)
-        models = [x + self.gamma * (s - c) for x, s, c in zip(section.parameters, sums, mine, strict=True)]
-        copy_into(section.parameters, models)
+        models = [x + self.gamma * (s - c) for x, s, c in zip(context.parameters, sums, mine, strict=True)]
+        copy_into(context.parameters, models)
         return keep("copy", mine) | keep("sum", sums)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The one hook of adaptive rules: what is observed in a round, and what is decided from it.
 
-A rule derived from `Controlled` writes `decide(observed, state) -> Decision` and carries the decision out in the family
-it belongs to: local rules read the period, the engine sees to the batch and the learning rate. All members of the group
+A rule derived from `Controlled` writes `decide(observed, state) -> Adjustment` and carries it out in the family it
+belongs to: local rules read the period, the engine sees to the batch and the learning rate. All members of the group
 must decide alike, so what they decide by is agreed first: `consult` sends one small control message in which everybody
 tells its own numbers. Rules around a server, which has everybody's numbers anyway, may build `Observed` themselves and
 share `decide` alone.
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from laconic.errors import ContractError
-from laconic.sync.base import Section, State, Sync
+from laconic.sync.base import State, Sync, SyncContext
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Adjustment:
     """What holds until the next one."""
 
     period: int = 1
@@ -73,71 +73,71 @@ class Controlled(Sync):
     decision is a function of the step, the same on every worker by itself."""
 
     @abstractmethod
-    def decide(self, observed: Observed, state: State) -> Decision:
+    def decide(self, observed: Observed, state: State) -> Adjustment:
         """The next round's decision; a pure function of both, except that the rule may note in `state` what it must
         remember (tensors, the same on every worker)."""
 
-    def begin(self, section: Section) -> State:
+    def begin(self, context: SyncContext) -> State:
         """What `consult` remembers; part of a rule's `init`. The first decision holds from the first step on."""
-        clock = torch.tensor([section.seconds, section.waited_seconds, 0.0], dtype=torch.float64)
+        clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         state = {"round": torch.tensor(0), "clock": clock}
-        self._carry_out(section, self.decide(Observed(section.step, workers=section.group.size), state))
+        self._carry_out(context, self.decide(Observed(context.step, workers=context.group.size), state))
         return state
 
-    def notice(self, section: Section, state: State) -> None:
+    def notice(self, context: SyncContext, state: State) -> None:
         """Once in every step: the first loss is that of the first step which logs one."""
-        if "first_loss" not in state and (loss := section.logged("loss")) is not None:
+        if "first_loss" not in state and (loss := context.logged("loss")) is not None:
             state["first_loss"] = torch.tensor(loss, dtype=torch.float64)
-        state.setdefault("first_rate", torch.tensor(section.rate, dtype=torch.float64))
+        state.setdefault("first_rate", torch.tensor(context.rate, dtype=torch.float64))
 
-    def consult(self, section: Section, state: State) -> Generator[Any, Any, Decision]:
+    def consult(self, context: SyncContext, state: State) -> Generator[Any, Any, Adjustment]:
         """Agree on what was observed, decide, and hand batch and rate to the engine."""
-        self.notice(section, state)
-        observed = yield from self._observe(section, state)
+        self.notice(context, state)
+        observed = yield from self._observe(context, state)
         decision = self.decide(observed, state)
-        self._carry_out(section, decision)
+        self._carry_out(context, decision)
         return decision
 
-    def _carry_out(self, section: Section, decision: Decision) -> None:
+    def _carry_out(self, context: SyncContext, decision: Adjustment) -> None:
         if self.steers:
-            section.steer(decision.batch, decision.rate)
+            context.steer(decision.batch, decision.rate)
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        self._carry_out(section, Decision())
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        self._carry_out(context, Adjustment())
+        yield from super().leave(context, state)
 
-    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        yield from super().leave(section, state)  # the decision holds on
+    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        yield from super().leave(context, state)  # the decision holds on
         return state
 
-    def _observe(self, section: Section, state: State) -> Generator[Any, Any, Observed]:
-        now, waited = section.seconds, section.waited_seconds
+    def _observe(self, context: SyncContext, state: State) -> Generator[Any, Any, Observed]:
+        now, waited = context.seconds, context.waited_seconds
         last, waited_before, elapsed = state["clock"].tolist()
         passed, exchanged = max(0.0, now - last), max(0.0, waited - waited_before)  # a resumed run has another clock
         mine = [
             elapsed + passed,
             passed - exchanged,
             exchanged,
-            _or_nan(section.logged("loss")),
+            _or_nan(context.logged("loss")),
             float(state.get("first_loss", math.nan)),
-            _norm(section) if "gradient_norm" in self.watches else math.nan,
+            _norm(context) if "gradient_norm" in self.watches else math.nan,
         ]
         rows = [mine]
         if self.watches:
-            told = torch.tensor(mine, dtype=torch.float64, device=section.parameters[0].device)
-            (gathered,) = yield [section.group.all_gather(told, control=1.0)]
+            told = torch.tensor(mine, dtype=torch.float64, device=context.parameters[0].device)
+            (gathered,) = yield [context.group.all_gather(told, control=1.0)]
             rows = gathered.tolist()
         clocks, computing, exchanging, losses, firsts, norms = zip(*rows, strict=True)
         state["round"] = state["round"] + 1
         state["clock"] = torch.tensor([now, waited, max(clocks)], dtype=torch.float64)
         return Observed(
-            step=section.step + 1,
+            step=context.step + 1,
             round=int(state["round"]),
-            workers=section.group.size,
+            workers=context.group.size,
             seconds=max(clocks),
             loss=_mean(losses),
             first_loss=_mean(firsts),
-            rate=section.rate,
+            rate=context.rate,
             first_rate=float(state["first_rate"]),
             gradient_norm=_mean(norms),
             compute_seconds=tuple(computing),
@@ -145,8 +145,8 @@ class Controlled(Sync):
         )
 
 
-def _norm(section: Section) -> float:
-    return float(torch.stack([g.norm() for g in section.gradients]).norm())
+def _norm(context: SyncContext) -> float:
+    return float(torch.stack([g.norm() for g in context.gradients]).norm())
 
 
 def _or_nan(value: float | None) -> float:

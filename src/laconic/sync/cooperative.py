@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
@@ -29,42 +29,42 @@ class CooperativeSGD(Gossiping):
     period: int = knob(1, low=1, doc="local steps between exchanges")
     auxiliary: int = knob(0, low=0, doc="models beside the workers' own that take part and are not trained")
 
-    def check(self, section: Section) -> None:
-        section.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
+    def check(self, context: SyncContext) -> None:
+        context.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
 
-    def begin(self, section: Section) -> State:
-        hosted = self._hosted(section, section.group.rank)[1:]
+    def begin(self, context: SyncContext) -> State:
+        hosted = self._hosted(context, context.group.rank)[1:]
         return {
-            name: tensor for node in hosted for name, tensor in keep(f"node.{node}", copies(section.parameters)).items()
+            name: tensor for node in hosted for name, tensor in keep(f"node.{node}", copies(context.parameters)).items()
         }
 
-    def _hosted(self, section: Section, rank: int) -> list[int]:
+    def _hosted(self, context: SyncContext, rank: int) -> list[int]:
         """The nodes that live with a worker: its own, and the auxiliary ones dealt round."""
-        return [self.auxiliary + rank, *range(rank, self.auxiliary, section.group.size)]
+        return [self.auxiliary + rank, *range(rank, self.auxiliary, context.group.size)]
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if (section.step + 1) % self.period:
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        if (context.step + 1) % self.period:
             return state
-        matrix = section.mixing(self.auxiliary).at(section.step // self.period)
-        rank, everything = section.group.rank, range(len(section.parameters))
-        mine = self._hosted(section, rank)
-        own = {mine[0]: copies(section.parameters)} | {
+        matrix = context.mixing(self.auxiliary).at(context.step // self.period)
+        rank, everything = context.group.rank, range(len(context.parameters))
+        mine = self._hosted(context, rank)
+        own = {mine[0]: copies(context.parameters)} | {
             node: kept(state, f"node.{node}", everything) for node in mine[1:]
         }
-        said: dict[int, list[Tensor]] = {node: section.said(model) for node, model in own.items()}
+        said: dict[int, list[Tensor]] = {node: context.said(model) for node, model in own.items()}
         told, heard, names = {}, {}, {}
-        for peer in (r for r in range(section.group.size) if r != rank):
-            theirs = self._hosted(section, peer)
+        for peer in (r for r in range(context.group.size) if r != rank):
+            theirs = self._hosted(context, peer)
             if wanted := [node for node in mine if np.any(matrix[theirs, node])]:
                 told[peer] = [x for node in wanted for x in own[node]]
             if named := [node for node in theirs if np.any(matrix[mine, node])]:
                 names[peer], heard[peer] = named, [x for _ in named for x in own[mine[0]]]
-        for peer, tensors in (yield from section.swap(told, heard)).items():
+        for peer, tensors in (yield from context.swap(told, heard)).items():
             count = len(everything)
             said |= {node: tensors[k * count : (k + 1) * count] for k, node in enumerate(names[peer])}
         mixed = {node: _mixed(node, own[node], said, matrix[node]) for node in mine}
-        copy_into(section.parameters, mixed[mine[0]])
+        copy_into(context.parameters, mixed[mine[0]])
         return {name: x for node in mine[1:] for name, x in keep(f"node.{node}", mixed[node]).items()}
 
 

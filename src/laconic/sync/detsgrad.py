@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Talk
+from laconic.sync.base import State, SyncContext, Talk
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
@@ -33,58 +33,58 @@ class DETSGRAD(Gossiping):
     gain_exponent: float = knob(0.1, low=0, doc="how fast the gain falls: slower than the rate, so that all agree")
     rate_exponent: float = knob(1.0, low=0, doc="how fast the rate falls")
 
-    def check(self, section: Section) -> None:
-        section.mixing().must_be(self.name, "doubly", "symmetric", "static")
+    def check(self, context: SyncContext) -> None:
+        context.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
-    def begin(self, section: Section) -> State:
-        state = keep("x", copies(section.parameters)) | keep("said", copies(section.parameters))
-        for j in self._neighbours(section):
-            state |= keep(f"heard.{j}", copies(section.parameters))
+    def begin(self, context: SyncContext) -> State:
+        state = keep("x", copies(context.parameters)) | keep("said", copies(context.parameters))
+        for j in self._neighbours(context):
+            state |= keep(f"heard.{j}", copies(context.parameters))
         return state | {"broadcasts": torch.zeros((), dtype=torch.int64)}
 
     @staticmethod
-    def _neighbours(section: Section) -> list[int]:
-        row = section.mixing().at(0)[section.group.rank]
-        return [j for j in np.flatnonzero(row).tolist() if j != section.group.rank]
+    def _neighbours(context: SyncContext) -> list[int]:
+        row = context.mixing().at(0)[context.group.rank]
+        return [j for j in np.flatnonzero(row).tolist() if j != context.group.rank]
 
     def faded(self, step: int) -> float:
         """What multiplies the optimizer's rate in a step."""
         return float((self.decay * step + 1) ** -self.rate_exponent)
 
-    def may_go_unsaid(self, section: Section, step: int) -> float:
+    def may_go_unsaid(self, context: SyncContext, step: int) -> float:
         """v_k: the distance from what was last said at which a worker speaks."""
-        elements = sum(p.numel() for p in section.parameters)
-        return self.threshold * elements * section.rate * self.faded(step)
+        elements = sum(p.numel() for p in context.parameters)
+        return self.threshold * elements * context.rate * self.faded(step)
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        everything, step = range(len(section.parameters)), section.step
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        everything, step = range(len(context.parameters)), context.step
         before, said = kept(state, "x", everything), kept(state, "said", everything)
         beta = self.gain * (self.decay * step + 1) ** -self.gain_exponent
-        moved = [x + self.faded(step) * (p - x) for p, x in zip(section.parameters, before, strict=True)]
-        row = section.mixing().at(0)[section.group.rank]
-        for j in self._neighbours(section):
+        moved = [x + self.faded(step) * (p - x) for p, x in zip(context.parameters, before, strict=True)]
+        row = context.mixing().at(0)[context.group.rank]
+        for j in self._neighbours(context):
             for x, own, other in zip(moved, said, kept(state, f"heard.{j}", everything), strict=True):
                 x.sub_(own - other, alpha=beta * float(row[j]))
-        copy_into(section.parameters, moved)
-        silent = _distance(said, moved) <= self.may_go_unsaid(section, step + 1)
-        heard = yield from self._broadcast(section, [] if silent else moved)
+        copy_into(context.parameters, moved)
+        silent = _distance(said, moved) <= self.may_go_unsaid(context, step + 1)
+        heard = yield from self._broadcast(context, [] if silent else moved)
         state = state | keep("x", moved)
         if not silent:
-            state |= keep("said", [x.clone() for x in section.said(moved)])
+            state |= keep("said", [x.clone() for x in context.said(moved)])
             state["broadcasts"] = state["broadcasts"] + 1
         for j, model in heard.items():
             state |= keep(f"heard.{j}", model)
         return state
 
-    def _broadcast(self, section: Section, model: list[Tensor]) -> Talk:
+    def _broadcast(self, context: SyncContext, model: list[Tensor]) -> Talk:
         """Say to all neighbours whether there is something to hear, and then that; returns the models heard."""
-        neighbours = self._neighbours(section)
-        speaks = [torch.tensor([len(model) > 0], dtype=torch.uint8, device=section.parameters[0].device)]
-        flags = yield from section.swap(dict.fromkeys(neighbours, speaks), dict.fromkeys(neighbours, speaks), 1.0)
+        neighbours = self._neighbours(context)
+        speaks = [torch.tensor([len(model) > 0], dtype=torch.uint8, device=context.parameters[0].device)]
+        flags = yield from context.swap(dict.fromkeys(neighbours, speaks), dict.fromkeys(neighbours, speaks), 1.0)
         speaking = [j for j, (flag,) in flags.items() if bool(flag)]
         told = dict.fromkeys(neighbours, model) if model else {}
-        return (yield from section.swap(told, dict.fromkeys(speaking, copies(section.parameters))))
+        return (yield from context.swap(told, dict.fromkeys(speaking, copies(context.parameters))))
 
 
 def _distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State, Sync
+from laconic.sync.base import State, Sync, SyncContext
 from laconic.sync.tensors import copies, keep, kept
 
 _SAID = "said"
@@ -29,39 +29,39 @@ class DifferenceAveraging(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, section: Section) -> State:
-        return keep("common", copies(section.parameters))
+    def init(self, context: SyncContext) -> State:
+        return keep("common", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        yield from self._arrive(section, state)
-        common = kept(state, "common", range(len(section.parameters)))
-        apart = [p.detach() - y for p, y in zip(section.parameters, common, strict=True)]
-        section.start(_SAID, section.average_and_own(apart))
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        yield from self._arrive(context, state)
+        common = kept(state, "common", range(len(context.parameters)))
+        apart = [p.detach() - y for p, y in zip(context.parameters, common, strict=True)]
+        context.start(_SAID, context.average_and_own(apart))
         if not self.overlap:
-            yield from self._arrive(section, state)
+            yield from self._arrive(context, state)
         return state
 
     @torch.no_grad()
-    def _arrive(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def _arrive(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """What was said leaves the own model; the mean joins both."""
-        if not section.under_way(_SAID):
+        if not context.is_in_flight(_SAID):
             return
-        means, own = yield from section.arrive(_SAID)
-        common = kept(state, "common", range(len(section.parameters)))
-        for p, y, mean, said in zip(section.parameters, common, means, own, strict=True):
+        means, own = yield from context.arrive(_SAID)
+        common = kept(state, "common", range(len(context.parameters)))
+        for p, y, mean, said in zip(context.parameters, common, means, own, strict=True):
             unsaid = (p - y) - said
             y.add_(mean)
             p.copy_(y + unsaid)
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from self._arrive(section, state)
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from self._arrive(context, state)
+        yield from super().leave(context, state)
 
-    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         """All have met: nobody has anything left to say."""
-        yield from self.leave(section, state)
-        return self.init(section)
+        yield from self.leave(context, state)
+        return self.init(context)
 
 
 named_sentence(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section
+from laconic.sync.base import SyncContext
 from laconic.sync.outer import Outer, nesterov
 
 
@@ -29,5 +29,5 @@ class DiLoCo(Outer):
     lr: float = knob(0.7, above=0, doc="rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="of the outer step, Nesterov's")
 
-    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)

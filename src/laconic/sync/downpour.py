@@ -11,7 +11,7 @@ import torch
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import keep, kept
 from laconic.worker import Field, whole
@@ -57,26 +57,26 @@ class Downpour(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        return keep("sum", [torch.zeros_like(p) for p in section.parameters]) if self.n_push > 1 else {}
+    def init(self, context: SyncContext) -> State:
+        return keep("sum", [torch.zeros_like(p) for p in context.parameters]) if self.n_push > 1 else {}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        accrued = section.gradients
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        accrued = context.gradients
         if self.n_push > 1:
             sums = kept(state, "sum", range(len(accrued)))
             accrued = [total + g for total, g in zip(sums, accrued, strict=True)]
-        pushes, fetches = ((section.step + 1) % every == 0 for every in (self.n_push, self.n_fetch))
+        pushes, fetches = ((context.step + 1) % every == 0 for every in (self.n_push, self.n_fetch))
         if not fetches:
-            section.apply()
-        pushed = [section.server.push(accrued, section.step)] if pushes else []
-        fetched = [section.server.pull()] if fetches else []
+            context.apply()
+        pushed = [context.server.push(accrued, context.step)] if pushes else []
+        fetched = [context.server.pull()] if fetches else []
         answers = yield [*pushed, *fetched]
         if pushes:
-            section.note(staleness=max(whole(fields, "staleness") for fields in answers[0].fields))
+            context.note(staleness=max(whole(fields, "staleness") for fields in answers[0].fields))
         if fetches:
-            take_over(section, answers[-1])
+            take_over(context, answers[-1])
             versions = [whole(fields, "version") for fields in answers[-1].fields]
-            section.note(version_spread=max(versions) - min(versions))
+            context.note(version_spread=max(versions) - min(versions))
         if self.n_push == 1:
             return state
         return keep("sum", [torch.zeros_like(a) if pushes else a for a in accrued])

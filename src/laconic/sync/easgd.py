@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gathered import bring, complete, has_brought, open_round
 from laconic.sync.server import ServerSync
 from laconic.sync.tensors import copies
@@ -63,27 +63,27 @@ class EASGD(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if section.step % self.period == 0:
-            yield from _arrived(section)
-            (centre,) = yield [section.server.pull()]
-            alpha = self.beta / section.group.size
-            pulls = [alpha * (x - c) for x, c in zip(section.parameters, centre.tensors, strict=True)]
-            section.start(_SENT, _send(section, copies(pulls)))
-            for parameter, pull in zip(section.parameters, pulls, strict=True):
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        if context.step % self.period == 0:
+            yield from _arrived(context)
+            (centre,) = yield [context.server.pull()]
+            alpha = self.beta / context.group.size
+            pulls = [alpha * (x - c) for x, c in zip(context.parameters, centre.tensors, strict=True)]
+            context.start(_SENT, _send(context, copies(pulls)))
+            for parameter, pull in zip(context.parameters, pulls, strict=True):
                 parameter.sub_(pull)
-        section.apply()
+        context.apply()
         return state
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from _arrived(section)
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from _arrived(context)
+        yield from super().leave(context, state)
 
 
-def _send(section: Section, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:
-    yield [section.server.push(tensors, section.step)]
+def _send(context: SyncContext, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:
+    yield [context.server.push(tensors, context.step)]
 
 
-def _arrived(section: Section) -> Generator[Any, Any, None]:
-    if section.under_way(_SENT):
-        yield from section.arrive(_SENT)
+def _arrived(context: SyncContext) -> Generator[Any, Any, None]:
+    if context.is_in_flight(_SENT):
+        yield from context.arrive(_SENT)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State, average_buffers
+from laconic.sync.base import State, SyncContext, average_buffers
 from laconic.sync.moments import SIGNS, OfMoments
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
@@ -26,9 +26,9 @@ class FrozenAdam(OfMoments):
     """
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        moments = self.moments(section)
-        means = yield from section.average([m.taking(m.gradient) for m in moments])
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        moments = self.moments(context)
+        means = yield from context.average([m.taking(m.gradient) for m in moments])
         for moment, mean in zip(moments, means, strict=True):
             moment.mean.copy_(moment.masked(mean))
             moment.step()
@@ -47,8 +47,8 @@ class FreezingAdam(OfMoments):
     begins: ClassVar[bool] = True
     kappa: int = knob(16, low=1, doc="updates of the variances after which the gaps between them double")
 
-    def init(self, section: Section) -> State:
-        return {"began": torch.tensor(section.step)}
+    def init(self, context: SyncContext) -> State:
+        return {"began": torch.tensor(context.step)}
 
     def updates(self, step: int) -> bool:
         """Whether the rule's n-th step, counted from 1, updates the variances."""
@@ -57,16 +57,16 @@ class FreezingAdam(OfMoments):
         return (step - self.kappa * (gap - 1)) % gap == 0
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        moments, exact = self.moments(section), self.updates(section.step + 1 - int(state["began"]))
-        means = yield from section.average(copies(m.gradient for m in moments), exact)
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        moments, exact = self.moments(context), self.updates(context.step + 1 - int(state["began"]))
+        means = yield from context.average(copies(m.gradient for m in moments), exact)
         for moment, gradient in zip(moments, means, strict=True):
             taken, beta = moment.taking(gradient), moment.group["betas"][1]
             if exact:
                 moment.square.mul_(beta).addcmul_(gradient, gradient, value=1 - beta)
             moment.mean.copy_(taken if exact else moment.masked(taken))
             moment.step()
-            section.optimizer.state[moment.parameter]["step"] += 1
+            context.optimizer.state[moment.parameter]["step"] += 1
         return state
 
 
@@ -85,18 +85,18 @@ class LocalFrozenAdam(OfMoments):
     doubling: int = knob(32768, low=1, doc="steps after which rounds are twice as long")
     longest: int = knob(16, low=1, doc="steps in the longest rounds")
 
-    def init(self, section: Section) -> State:
-        points, rates = copies(section.parameters), torch.zeros(len(section.parameters), dtype=torch.float64)
+    def init(self, context: SyncContext) -> State:
+        points, rates = copies(context.parameters), torch.zeros(len(context.parameters), dtype=torch.float64)
         moved = keep("moved", [torch.zeros_like(p) for p in points])
-        return keep("point", points) | moved | {"rates": rates, "began": torch.tensor(section.step)}
+        return keep("point", points) | moved | {"rates": rates, "began": torch.tensor(context.step)}
 
     def ends(self, step: int) -> bool:
         """Whether the rule's n-th step, counted from 1, is the last of a round."""
         return step % min(self.longest, 1 << min(64, (step - 1) // self.doubling)) == 0
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        moments, everything = self.moments(section), range(len(section.parameters))
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        moments, everything = self.moments(context), range(len(context.parameters))
         points, moved = kept(state, "point", everything), kept(state, "moved", everything)
         for moment, point, way in zip(moments, points, moved, strict=True):
             moment.mean.copy_(moment.masked(moment.taking(moment.gradient)))
@@ -104,31 +104,31 @@ class LocalFrozenAdam(OfMoments):
             way.add_(moment.mean, alpha=moment.rate)
             point.mul_(moment.shrinking)
         state["rates"] += torch.tensor([moment.rate for moment in moments], dtype=torch.float64)
-        if self.ends(section.step + 1 - int(state["began"])):
-            yield from self._meet(section, state)
+        if self.ends(context.step + 1 - int(state["began"])):
+            yield from self._meet(context, state)
         return state
 
-    def _meet(self, section: Section, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+    def _meet(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
         """Nobody speaks where nobody has moved, as with a rate of 0."""
-        moments, everything = self.moments(section), range(len(section.parameters))
+        moments, everything = self.moments(context), range(len(context.parameters))
         points, moved, rates = kept(state, "point", everything), kept(state, "moved", everything), state["rates"]
         if not rates.any():
             return
-        means = yield from section.average(copies(moved), exact)
+        means = yield from context.average(copies(moved), exact)
         for moment, point, mean, rate in zip(moments, points, means, rates.tolist(), strict=True):
             if rate:
                 way = moment.masked(mean)
                 moment.mean.copy_(way / rate)
                 point.sub_(way / moment.size)
-        copy_into(section.parameters, points)
+        copy_into(context.parameters, points)
         for way in moved:
             way.zero_()
         rates.zero_()
-        yield from average_buffers(section)
+        yield from average_buffers(context)
 
     @torch.no_grad()
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from self._meet(section, state, exact=True)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from self._meet(context, state, exact=True)
 
 
 named_sentence(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.moments import SIGNS, Moments, OfMoments
 from laconic.sync.tensors import copies, keep
 
@@ -34,17 +34,17 @@ class FrozenLAMB(OfMoments):
     drift: float = knob(0.1, above=0, below=1, doc="how far f may go from its last value in a step, as a share of it")
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        moments = self.moments(section)
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        moments = self.moments(context)
         if not state:
             sizes = torch.stack([m.mean.float().square().mean().sqrt() for m in moments])
             scales = torch.where(sizes > 0, sizes.mean() / sizes, torch.ones_like(sizes))
             fresh = keep("fresh", copies(m.square for m in moments))
             state = fresh | {"scales": scales, "factors": torch.ones_like(sizes)}
         scales, factors = state["scales"], state["factors"]
-        means = yield from section.average([m.taking(m.gradient) * k for m, k in zip(moments, scales, strict=True)])
+        means = yield from context.average([m.taking(m.gradient) * k for m, k in zip(moments, scales, strict=True)])
         for i, (moment, mean) in enumerate(zip(moments, means, strict=True)):
-            before, ratio = moment.mean.clone(), section.optimizer.state[moment.parameter]["ratio"]
+            before, ratio = moment.mean.clone(), context.optimizer.state[moment.parameter]["ratio"]
             moment.mean.copy_(moment.masked(mean / scales[i]))
             factors[i] = self._move(moment, before, state[f"fresh.{i}"], factors[i], ratio)
         return state

@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gathered import bring, complete, open_round
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, keep, kept
@@ -103,34 +103,34 @@ class FSP(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        anchor = keep("x", copies(section.parameters))
+    def init(self, context: SyncContext) -> State:
+        anchor = keep("x", copies(context.parameters))
         return {**anchor, "interval": torch.tensor(0), "steps": torch.tensor(0)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        section.apply()
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        context.apply()
         interval, steps = int(state["interval"]), int(state["steps"]) + 1
         report: dict[str, Any] = {"interval": interval}
-        if (loss := section.logged("loss")) is not None:
+        if (loss := context.logged("loss")) is not None:
             report["loss"] = loss
-        section.server.tell(only=0, **report)
-        if not section.under_way("call"):
-            section.start("call", _call(section, interval))
-        if not section.has_arrived("call"):
+        context.server.tell(only=0, **report)
+        if not context.is_in_flight("call"):
+            context.start("call", _call(context, interval))
+        if not context.has_arrived("call"):
             return {**state, "steps": torch.tensor(steps)}
-        yield from section.arrive("call")
-        anchors = kept(state, "x", range(len(section.parameters)))
-        changes = [p.detach() - x for p, x in zip(section.parameters, anchors, strict=True)]
+        yield from context.arrive("call")
+        anchors = kept(state, "x", range(len(context.parameters)))
+        changes = [p.detach() - x for p, x in zip(context.parameters, anchors, strict=True)]
         _, pulled = yield [
-            section.server.push(changes, section.step, steps=steps),
-            section.server.pull(wants="values", interval=interval),
+            context.server.push(changes, context.step, steps=steps),
+            context.server.pull(wants="values", interval=interval),
         ]
-        take_over(section, pulled)
-        section.note(interval=pulled.lowest("limit"), local_steps=steps)
-        anchor = keep("x", copies(section.parameters))
+        take_over(context, pulled)
+        context.note(interval=pulled.lowest("limit"), local_steps=steps)
+        anchor = keep("x", copies(context.parameters))
         return {**anchor, "interval": torch.tensor(interval + 1), "steps": torch.tensor(0)}
 
 
-def _call(section: Section, interval: int) -> Generator[Any, Any, Any]:
-    (called,) = yield [section.server.pull(only=0, wants="call", interval=interval)]
+def _call(context: SyncContext, interval: int) -> Generator[Any, Any, Any]:
+    (called,) = yield [context.server.pull(only=0, wants="call", interval=interval)]
     return called

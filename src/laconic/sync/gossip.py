@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from laconic.registry import technique
-from laconic.sync.base import Section, State, Sync
+from laconic.sync.base import State, Sync, SyncContext
 from laconic.sync.tensors import copies, copy_into, keep, kept
 from laconic.topology.mixing import Matrix
 
@@ -33,22 +33,22 @@ class Gossiping(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, section: Section) -> State:
-        self.check(section)
-        return self.begin(section)
+    def init(self, context: SyncContext) -> State:
+        self.check(context)
+        return self.begin(context)
 
     @abstractmethod
-    def check(self, section: Section) -> None:
+    def check(self, context: SyncContext) -> None:
         """Refuse mixing weights with which the rule would not do what it says."""
 
-    def begin(self, section: Section) -> State:
+    def begin(self, context: SyncContext) -> State:
         """What there is to remember while all models are equal."""
         return {}
 
-    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         """All have met in the mean: what was remembered of the way there begins anew."""
-        yield from self.leave(section, state)
-        return self.begin(section)
+        yield from self.leave(context, state)
+        return self.begin(context)
 
 
 @technique("dpsgd", aliases=["d_psgd", "decentralized_sgd"], paper="Lian et al., NIPS 2017")
@@ -60,27 +60,27 @@ class DPSGD(Gossiping):
     takes longer than computing. The mean of all models moves by the mean of the updates exactly.
     """
 
-    def check(self, section: Section) -> None:
-        section.mixing().must_be(self.name, "doubly")
+    def check(self, context: SyncContext) -> None:
+        context.mixing().must_be(self.name, "doubly")
 
-    def begin(self, section: Section) -> State:
-        return keep("x", copies(section.parameters))
+    def begin(self, context: SyncContext) -> State:
+        return keep("x", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        everything = range(len(section.parameters))
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        everything = range(len(context.parameters))
         before = kept(state, "x", everything)
-        mixed = (yield from section.arrive(_MIX)) if section.under_way(_MIX) else before  # at first all are equal
-        copy_into(section.parameters, [m + (p - x) for m, p, x in zip(mixed, section.parameters, before, strict=True)])
-        x = copies(section.parameters)
-        section.start(_MIX, section.mix(x, section.mixing().at(section.step + 1)))
+        mixed = (yield from context.arrive(_MIX)) if context.is_in_flight(_MIX) else before  # at first all are equal
+        copy_into(context.parameters, [m + (p - x) for m, p, x in zip(mixed, context.parameters, before, strict=True)])
+        x = copies(context.parameters)
+        context.start(_MIX, context.mix(x, context.mixing().at(context.step + 1)))
         return keep("x", x)
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """What is under way is heard, so that nobody is left waiting; the mean of all replaces it."""
-        if section.under_way(_MIX):
-            yield from section.arrive(_MIX)
-        yield from super().leave(section, state)
+        if context.is_in_flight(_MIX):
+            yield from context.arrive(_MIX)
+        yield from super().leave(context, state)
 
 
 @technique("d2", aliases=["d_squared", "exact_diffusion"], paper="Tang et al., ICML 2018")
@@ -94,35 +94,35 @@ class D2(Gossiping):
     takes the place of a W that has not, and a notice says so.
     """
 
-    def check(self, section: Section) -> None:
-        weights = section.mixing().must_be(self.name, "doubly", "symmetric", "static")
-        if _too_negative(weights.lambda_min) and section.group.rank == 0:
+    def check(self, context: SyncContext) -> None:
+        weights = context.mixing().must_be(self.name, "doubly", "symmetric", "static")
+        if _too_negative(weights.lambda_min) and context.group.rank == 0:
             print(
                 f"laconic: {self.name} needs mixing weights with lambda_min above -1/3, and these have "
                 f"{weights.lambda_min:.4g}; (W + I)/2 takes their place",
                 file=sys.stderr,
             )
 
-    def begin(self, section: Section) -> State:
-        state = keep("correction", [torch.zeros_like(p) for p in section.parameters])
+    def begin(self, context: SyncContext) -> State:
+        state = keep("correction", [torch.zeros_like(p) for p in context.parameters])
         return state | {"rate": torch.zeros((), dtype=torch.float64)}
 
     @staticmethod
-    def matrix(section: Section) -> Matrix:
+    def matrix(context: SyncContext) -> Matrix:
         """What is mixed with."""
-        weights = section.mixing()
+        weights = context.mixing()
         w = weights.at(0)
         return (w + np.eye(len(w))) / 2 if _too_negative(weights.lambda_min) else w
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        before, rate = float(state["rate"]), section.rate
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        before, rate = float(state["rate"]), context.rate
         scale = rate / before if before else 1.0
-        corrections = kept(state, "correction", range(len(section.parameters)))
-        left = copies(section.parameters)
+        corrections = kept(state, "correction", range(len(context.parameters)))
+        left = copies(context.parameters)
         y = [x.add(c, alpha=scale) for x, c in zip(left, corrections, strict=True)]
-        mixed = yield from section.mix(y, self.matrix(section))
-        copy_into(section.parameters, mixed)
+        mixed = yield from context.mix(y, self.matrix(context))
+        copy_into(context.parameters, mixed)
         state = keep("correction", [m - x for m, x in zip(mixed, left, strict=True)])
         return state | {"rate": torch.tensor(rate, dtype=torch.float64)}
 

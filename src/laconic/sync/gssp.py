@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from laconic.architecture.server.actor import Pull, Push, Relay
+from laconic.architecture.server.actor import Pull, Push, RelayedPush
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import take_over
 from laconic.sync.ssp import SSP
 from laconic.worker import Field
@@ -66,16 +66,16 @@ class GSSP(SSP):
     def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         store.memory["times"][str(worker)] = fields["seconds"]
 
-    def relay(self, store: Store) -> Relay | None:
+    def relay(self, store: Store) -> RelayedPush | None:
         memory = store.memory
         if memory["pushes"] < max(len(store.members), 1):
             return None
         memory["pushes"], memory["turn"] = 0, memory["turn"] + 1
         ratio = 1.0 if self.keep == 1.0 else max(self.keep, 1 / memory["slowness"])
         sent, memory["sum"] = _largest(memory["sum"], ratio)
-        return Relay(store.group, memory["turn"], sent)
+        return RelayedPush(store.group, memory["turn"], sent)
 
-    def relayed(self, store: Store, relay: Relay) -> None:
+    def relayed(self, store: Store, relay: RelayedPush) -> None:
         store.add(relay.tensors, 1 / store.size)
 
     def readable(self, store: Store, pull: Pull) -> bool:
@@ -91,33 +91,33 @@ class GSSP(SSP):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        began = torch.tensor(section.seconds - section.waited_seconds, dtype=torch.float64)
-        return {**super().init(section), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
+    def init(self, context: SyncContext) -> State:
+        began = torch.tensor(context.seconds - context.waited_seconds, dtype=torch.float64)
+        return {**super().init(context), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
 
     def beside(self, state: State) -> dict[str, Any]:
         return {"slowness": float(state["slowness"])}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        state = yield from super().stepping(section, state)
-        if section.step + 1 == self.profile and self.groups > 1:
-            return (yield from self._regroup(section, state))
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        state = yield from super().stepping(context, state)
+        if context.step + 1 == self.profile and self.groups > 1:
+            return (yield from self._regroup(context, state))
         return state
 
-    def _regroup(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def _regroup(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         """Tell the coordinator (group 0's first shard) one's time, hear everybody's group, and move there."""
-        busy = section.seconds - section.waited_seconds - float(state["began"])
+        busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [
-            section.server.tell(only=0, group=0, seconds=busy / self.profile),
-            section.server.pull(only=0, group=0, wants="groups"),
+            context.server.tell(only=0, group=0, seconds=busy / self.profile),
+            context.server.pull(only=0, group=0, wants="groups"),
         ]
         groups, slowness = (found.fields[0][name] for name in ("groups", "slowness"))
-        yield from section.server.move(groups[section.group.rank])
-        (pulled,) = yield [section.server.peek()]
-        take_over(section, pulled)
-        section.note(group=groups[section.group.rank])
+        yield from context.server.move(groups[context.group.rank])
+        (pulled,) = yield [context.server.peek()]
+        take_over(context, pulled)
+        context.note(group=groups[context.group.rank])
         stamp = torch.tensor(pulled.lowest("slowest"))
-        return {**state, "stamp": stamp, "slowness": torch.tensor(slowness[section.group.rank], dtype=torch.float64)}
+        return {**state, "stamp": stamp, "slowness": torch.tensor(slowness[context.group.rank], dtype=torch.float64)}
 
 
 def _largest(tensors: Sequence[torch.Tensor], ratio: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

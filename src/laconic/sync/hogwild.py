@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.base import State, Sync, SyncContext, average_buffers
 from laconic.sync.tensors import copies, keep, kept
 
 
@@ -33,16 +33,16 @@ class Hogwild(Sync):
     replaces_step: ClassVar[bool] = True
 
     @torch.no_grad()
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        section.catch_up()
-        self._write(section, state)
-        before = copies(section.parameters) if self.delay else []
-        section.apply()
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        context.catch_up()
+        self._write(context, state)
+        before = copies(context.parameters) if self.delay else []
+        context.apply()
         if not self.delay:
             return state
-        draw = np.random.default_rng((section.seed, section.group.rank, section.step))
+        draw = np.random.default_rng((context.seed, context.group.rank, context.step))
         late = []
-        for parameter, x in zip(section.parameters, before, strict=True):
+        for parameter, x in zip(context.parameters, before, strict=True):
             slow = torch.from_numpy(draw.random(tuple(parameter.shape)) < self.delay)
             change = torch.where(slow, parameter - x, torch.zeros_like(x))
             parameter.sub_(change)
@@ -50,27 +50,27 @@ class Hogwild(Sync):
         return keep("late", late)
         yield
 
-    def _write(self, section: Section, state: State) -> None:
+    def _write(self, context: SyncContext, state: State) -> None:
         """What the last step left for this one."""
         if state:
             for parameter, change in zip(
-                section.parameters, kept(state, "late", range(len(section.parameters))), strict=True
+                context.parameters, kept(state, "late", range(len(context.parameters))), strict=True
             ):
                 parameter.add_(change)
 
     @torch.no_grad()
-    def settle(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         """All writes are there, and everybody has come."""
-        section.catch_up()
-        self._write(section, state)
-        yield from section.mean([torch.zeros(1)])
-        yield from average_buffers(section)
+        context.catch_up()
+        self._write(context, state)
+        yield from context.mean([torch.zeros(1)])
+        yield from average_buffers(context)
         return {}
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """From now on everybody has its own again."""
-        yield from self.settle(section, state)
-        for group in section.optimizer.param_groups:
+        yield from self.settle(context, state)
+        for group in context.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.data = parameter.data.clone()
-        yield from section.mean([torch.zeros(1)])
+        yield from context.mean([torch.zeros(1)])

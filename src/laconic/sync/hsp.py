@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gathered import bring, complete, has_brought, open_round
 from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field, whole
@@ -62,27 +62,27 @@ class HSP(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         return {"ahead": torch.tensor(False)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        computed = section.seconds - float(state["left"]) if "left" in state else None
-        ahead, waited = self._goes_ahead(section, computed, state.get("waited")), state.get("waited")
-        yield [section.server.pull(only=0, wants="turn")]
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        computed = context.seconds - float(state["left"]) if "left" in state else None
+        ahead, waited = self._goes_ahead(context, computed, state.get("waited")), state.get("waited")
+        yield [context.server.pull(only=0, wants="turn")]
         outdated = ahead and bool(state["ahead"])
-        newest = [section.server.pull(wants="newest")] if outdated else []  # down while the gradient goes up
-        *pulled, pushed = yield [*newest, section.server.push(section.gradients, section.step)]
-        section.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
+        newest = [context.server.pull(wants="newest")] if outdated else []  # down while the gradient goes up
+        *pulled, pushed = yield [*newest, context.server.push(context.gradients, context.step)]
+        context.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
         if not ahead:
-            uploaded = section.seconds
-            pulled = yield [section.server.pull(wants="update")]
-            waited = torch.tensor(section.seconds - uploaded, dtype=torch.float64)
+            uploaded = context.seconds
+            pulled = yield [context.server.pull(wants="update")]
+            waited = torch.tensor(context.seconds - uploaded, dtype=torch.float64)
         for values in pulled:
-            take_over(section, values)
-        state = {"ahead": torch.tensor(ahead), "left": torch.tensor(section.seconds, dtype=torch.float64)}
+            take_over(context, values)
+        state = {"ahead": torch.tensor(ahead), "left": torch.tensor(context.seconds, dtype=torch.float64)}
         return state if waited is None else state | {"waited": waited}
 
-    def _goes_ahead(self, section: Section, computed: float | None, waited: Tensor | None) -> bool:
-        if self.ahead is None or computed is None or waited is None or (section.step + 1) % self.fresh == 0:
+    def _goes_ahead(self, context: SyncContext, computed: float | None, waited: Tensor | None) -> bool:
+        if self.ahead is None or computed is None or waited is None or (context.step + 1) % self.fresh == 0:
             return False
         return float(waited) >= self.ahead * computed

@@ -15,7 +15,7 @@ from laconic.errors import StrategyError
 from laconic.kernels import uniform
 from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Sync
+from laconic.sync.base import State, Sync, SyncContext
 
 
 @technique("jointspar", paper="Liu, Mozafari, ICML 2022", claims=[ReplicasEqual()])
@@ -49,34 +49,34 @@ class JointSpar(Sync):
     def averages_gradients(self, step: int) -> bool:
         return True
 
-    def init(self, section: Section) -> State:
-        layers = 1 + max(layers_of(section.names))
+    def init(self, context: SyncContext) -> State:
+        layers = 1 + max(layers_of(context.names))
         return {
             "p": torch.full((layers,), self.keep, dtype=torch.float64),
             "largest": torch.zeros((), dtype=torch.float64),
         }
 
-    def drawn(self, section: Section, state: State) -> Tensor:
+    def drawn(self, context: SyncContext, state: State) -> Tensor:
         """Which layers this step computes."""
-        key = key_of(f"{section.seed}/{section.step}/jointspar")
+        key = key_of(f"{context.seed}/{context.step}/jointspar")
         return uniform(key, 0, len(state["p"])).double() < state["p"]
 
-    def weights(self, section: Section, state: State) -> Sequence[float]:
-        of_layer = (self.drawn(section, state) / state["p"]).tolist()
-        return [of_layer[layer] for layer in layers_of(section.names)]
+    def weights(self, context: SyncContext, state: State) -> Sequence[float]:
+        of_layer = (self.drawn(context, state) / state["p"]).tolist()
+        return [of_layer[layer] for layer in layers_of(context.names)]
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         """The averaged gradients, which are g/p, say where the variance is."""
-        drawn, p = self.drawn(section, state), state["p"]
-        squares = _squares(section, len(p)) * drawn
+        drawn, p = self.drawn(context, state), state["p"]
+        squares = _squares(context, len(p)) * drawn
         drawn &= squares.isfinite()
         squares[~drawn] = 0
         largest = torch.maximum(state["largest"], squares.max())
         if self.rate and largest > 0:
             losses = drawn * (1 - squares / largest)
             p = projected(p.log() - self.rate * losses / p, self.keep * len(p), self.floor)
-        section.note(drawn=float(drawn.sum()))
+        context.note(drawn=float(drawn.sum()))
         return {"p": p, "largest": largest}
         yield
 
@@ -88,10 +88,10 @@ def layers_of(names: Sequence[str]) -> list[int]:
     return [numbers[home] for home in homes]
 
 
-def _squares(section: Section, layers: int) -> Tensor:
+def _squares(context: SyncContext, layers: int) -> Tensor:
     """The squared norm of each layer's gradient, in float64, so that the order of sums on a device does not matter."""
-    found = torch.zeros(layers, dtype=torch.float64, device=section.parameters[0].device)
-    for layer, parameter in zip(layers_of(section.names), section.parameters, strict=True):
+    found = torch.zeros(layers, dtype=torch.float64, device=context.parameters[0].device)
+    for layer, parameter in zip(layers_of(context.names), context.parameters, strict=True):
         if parameter.grad is not None:
             found[layer] += torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).square()
     return found.cpu()

@@ -13,7 +13,7 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
@@ -131,36 +131,36 @@ class LAG(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
-        if self.by == "server" and len(section.server.shards) > 1:
+    def init(self, context: SyncContext) -> State:
+        if self.by == "server" and len(context.server.shards) > 1:
             raise StrategyError(
                 "lag(by=server) looks at the whole model, which one shard must hold; write ps(shards=1)"
             )
         return {"changes": torch.zeros(self.history, dtype=torch.float64), "asked": torch.tensor(True)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        gradients, state = copies(section.gradients), dict(state)
-        uploads = bool(state["asked"]) if self.by == "server" else self._has_changed(section, state, gradients)
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        gradients, state = copies(context.gradients), dict(state)
+        uploads = bool(state["asked"]) if self.by == "server" else self._has_changed(context, state, gradients)
         if uploads:
-            said = section.server.push(gradients, section.step)
+            said = context.server.push(gradients, context.step)
             state |= keep("sent", gradients) if self.by == "worker" else {}
         else:
-            said = section.server.tell()
-        _, pulled = yield [said, section.server.pull()]
+            said = context.server.tell()
+        _, pulled = yield [said, context.server.pull()]
         state["uploads"] = torch.as_tensor(state.get("uploads", 0)) + int(uploads)
-        section.note(uploads=int(state["uploads"]))
+        context.note(uploads=int(state["uploads"]))
         state["asked"] = torch.tensor(bool(pulled.tensors))
         if pulled.tensors:
-            change = apart(pulled.tensors, section.parameters)
+            change = apart(pulled.tensors, context.parameters)
             state["changes"] = torch.cat([state["changes"][1:], torch.tensor([change], dtype=torch.float64)])
-            take_over(section, pulled)
+            take_over(context, pulled)
         return state
 
-    def _has_changed(self, section: Section, state: State, gradients: list[Tensor]) -> bool:
+    def _has_changed(self, context: SyncContext, state: State, gradients: list[Tensor]) -> bool:
         if "sent.0" not in state:
             return True
         change = apart(gradients, kept(state, "sent", range(len(gradients))))
-        return change > self.threshold(state["changes"].tolist(), section.rate)
+        return change > self.threshold(state["changes"].tolist(), context.rate)
 
 
 def lagged_sum(store: Store) -> list[Tensor]:

@@ -12,8 +12,8 @@ import torch
 
 from laconic.optim import LAMB, LARS
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
-from laconic.sync.controller import Controlled, Decision, Observed
+from laconic.sync.base import State, SyncContext
+from laconic.sync.controller import Adjustment, Controlled, Observed
 
 
 class Steered(Controlled):
@@ -21,18 +21,18 @@ class Steered(Controlled):
 
     steers: ClassVar[bool] = True
 
-    def init(self, section: Section) -> State:
-        return self.begin(section)
+    def init(self, context: SyncContext) -> State:
+        return self.begin(context)
 
     def averages_gradients(self, step: int) -> bool:
         return True
 
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        yield from self.consult(section, state)
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        yield from self.consult(context, state)
         return state
 
     @abstractmethod
-    def decide(self, observed: Observed, state: State) -> Decision: ...
+    def decide(self, observed: Observed, state: State) -> Adjustment: ...
 
 
 @technique(
@@ -57,10 +57,10 @@ class LargeBatchSGD(Steered):
     base: int = knob(256, low=1, doc="the batch for which the script's learning rate is right")
     warmup: int = knob(780, low=0, doc="steps from the script's rate to the scaled one")
 
-    def decide(self, observed: Observed, state: State) -> Decision:
+    def decide(self, observed: Observed, state: State) -> Adjustment:
         way = min(1.0, observed.step / self.warmup) if self.warmup else 1.0
         share = max(1, round(self.batch / observed.workers))
-        return Decision(batch=share, rate=1 + way * (self.batch / self.base - 1))
+        return Adjustment(batch=share, rate=1 + way * (self.batch / self.base - 1))
 
 
 @technique("cr_psgd", aliases=["growing_batch"], paper="Yu and Jin, ICML 2019")
@@ -76,12 +76,12 @@ class CRPSGD(Steered):
     growth: float = knob(1.1, above=1, doc="from step to step")
     most: int | None = knob(None, low=1, doc="samples per worker that fit in memory")
 
-    def decide(self, observed: Observed, state: State) -> Decision:
+    def decide(self, observed: Observed, state: State) -> Adjustment:
         batch = int(self.growth * int(state["batch"])) if "batch" in state else self.batch
         if self.most is not None:
             batch = min(batch, self.most)
         state["batch"] = torch.tensor(batch)
-        return Decision(batch=batch)
+        return Adjustment(batch=batch)
 
 
 @technique("lars", axis="sync", paper="You, Gitman, Ginsburg, arXiv 1708.03888, 2017")

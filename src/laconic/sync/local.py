@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.base import State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.tensors import keep, kept
 
@@ -25,35 +25,35 @@ class Averaging(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, section: Section) -> State:
-        counts = {"met": torch.tensor(section.step), "rounds": torch.tensor(0)}
-        return keep("point", [p.detach().clone() for p in section.parameters]) | counts
+    def init(self, context: SyncContext) -> State:
+        counts = {"met": torch.tensor(context.step), "rounds": torch.tensor(0)}
+        return keep("point", [p.detach().clone() for p in context.parameters]) | counts
 
     @torch.no_grad()
-    def meet(self, section: Section, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+    def meet(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
         """Everybody goes on from the mean."""
-        points = kept(state, "point", range(len(section.parameters)))
-        come = [p.detach() - point for p, point in zip(section.parameters, points, strict=True)]
-        means = yield from section.average(come, exact)
+        points = kept(state, "point", range(len(context.parameters)))
+        come = [p.detach() - point for p, point in zip(context.parameters, points, strict=True)]
+        means = yield from context.average(come, exact)
         self.move(state, points, means)
-        for parameter, point in zip(section.parameters, points, strict=True):
+        for parameter, point in zip(context.parameters, points, strict=True):
             parameter.copy_(point)
-        yield from average_buffers(section)
-        yield from self.after_meeting(section, state)
+        yield from average_buffers(context)
+        yield from self.after_meeting(context, state)
 
     def move(self, state: State, points: list[Tensor], means: list[Tensor]) -> None:
         """From the last meeting point to the new one."""
         for point, mean in zip(points, means, strict=True):
             point.add_(mean)
 
-    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """What a rule does with the optimizers' memory, and the like."""
         yield from ()
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        if int(state["met"]) < section.step:
-            yield from self.meet(section, state, exact=True)
-            state["met"] = torch.tensor(section.step)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        if int(state["met"]) < context.step:
+            yield from self.meet(context, state, exact=True)
+            state["met"] = torch.tensor(context.step)
 
 
 @technique("local_sgd", aliases=["local", "periodic_averaging"], paper="Stich, ICLR 2019")
@@ -79,17 +79,17 @@ class LocalSGD(Averaging):
     def averages_gradients(self, step: int) -> bool:
         return self._is_bsp
 
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        now = section.step + 1
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        now = context.step + 1
         gap = self.period * (int(state["rounds"]) + 1) if self.growing else self.period
         if now - int(state["met"]) >= gap:
             if not self._is_bsp:
-                yield from self.meet(section, state)
+                yield from self.meet(context, state)
             state |= {"met": torch.tensor(now), "rounds": state["rounds"] + 1}
         return state
 
-    def after_meeting(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from treat_momentum(section, self.momentum)
+    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from treat_momentum(context, self.momentum)
 
 
 @technique("one_shot_averaging", aliases=["one_shot"], paper="Zinkevich et al., NIPS 2010; Zhang et al., JMLR 2013")

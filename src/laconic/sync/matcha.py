@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into
 from laconic.topology.matchings import Activation, activation
@@ -27,15 +27,15 @@ class MATCHA(Gossiping):
 
     budget: float = knob(0.5, above=0, high=1, doc="share of the links' time that is spent")
 
-    def check(self, section: Section) -> None:
-        section.mixing().must_be(self.name, "doubly", "symmetric", "static")
+    def check(self, context: SyncContext) -> None:
+        context.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
-    def plan(self, section: Section) -> Activation:
+    def plan(self, context: SyncContext) -> Activation:
         """Matchings, probabilities and weight, worked out once for a graph."""
-        return activation(section.group.size, section.mixing().edges, self.budget)
+        return activation(context.group.size, context.mixing().edges, self.budget)
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        matrix = self.plan(section).at(section.step, section.seed)
-        copy_into(section.parameters, (yield from section.mix(copies(section.parameters), matrix)))
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        matrix = self.plan(context).at(context.step, context.seed)
+        copy_into(context.parameters, (yield from context.mix(copies(context.parameters), matrix)))
         return state

@@ -12,7 +12,7 @@ from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.asp import ASP
-from laconic.sync.base import Section
+from laconic.sync.base import SyncContext
 from laconic.worker import Field
 
 _PAPER = "Zhang, Wang, IEEE TPDS 33(11), 2022"
@@ -49,9 +49,9 @@ class SmoothedASP(ASP):
         touched = sum(int(now.sum()) for now in came)
         return {**super().receive(store, replace(push, tensors=due)), "touched": touched}
 
-    def outgoing(self, section: Section) -> list[Tensor]:
+    def outgoing(self, context: SyncContext) -> list[Tensor]:
         """Zeros that are products of a negative number lose their sign."""
-        return [g + 0.0 for g in section.gradients]
+        return [g + 0.0 for g in context.gradients]
 
 
 named_sentence(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.errors import ContractError
-from laconic.sync.base import Section, Sync
+from laconic.sync.base import Sync, SyncContext
 
 SIGNS = "flat+scaled_sign+two_hop(memory=true)+error_feedback / allreduce"
 """How momenta travel: one bit each, with memories at workers and owners."""
@@ -69,24 +69,24 @@ class OfMoments(Sync):
     decays_gradient: ClassVar[bool] = True
     """Whether weight decay that is not on the parameters themselves is part of the gradient."""
 
-    def moments(self, section: Section) -> list[Moments]:
-        settings = {p: group for group in section.optimizer.param_groups for p in group["params"]}
+    def moments(self, context: SyncContext) -> list[Moments]:
+        settings = {p: group for group in context.optimizer.param_groups for p in group["params"]}
         found = []
-        for p, gradient in zip(section.parameters, section.gradients, strict=True):
-            group, state = settings[p], section.optimizer.state[p]
+        for p, gradient in zip(context.parameters, context.gradients, strict=True):
+            group, state = settings[p], context.optimizer.state[p]
             if self.begins and not state and "betas" in group:
                 state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
             lacks = any(name not in state for name in ("exp_avg", "exp_avg_sq", *self.beside))
             if lacks or group.get("amsgrad") or group.get("maximize"):
                 begin = "" if self.begins else f": begin with some steps, as in `bsp until step 1000, then {self.name}`"
                 raise ContractError(f"{self.name} goes on from the state of {self.of}, plain and minimizing{begin}")
-            shrinks = bool(group["weight_decay"]) and _decouples(section, group)
+            shrinks = bool(group["weight_decay"]) and _decouples(context, group)
             if self.decays_gradient and group["weight_decay"] and not shrinks:
                 gradient = gradient + group["weight_decay"] * p
             found.append(Moments(p, gradient, state["exp_avg"], state["exp_avg_sq"], group, shrinks))
         return found
 
 
-def _decouples(section: Section, group: Mapping[str, Any]) -> bool:
+def _decouples(context: SyncContext, group: Mapping[str, Any]) -> bool:
     """Whether weight decay acts on the parameters themselves."""
-    return isinstance(section.optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    return isinstance(context.optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))

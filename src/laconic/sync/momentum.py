@@ -7,37 +7,37 @@ from typing import Any
 
 import torch
 
-from laconic.sync.base import Section
+from laconic.sync.base import SyncContext
 
 POLICIES = ("keep", "reset", "average")
 
 
 @torch.no_grad()
-def treat_momentum(section: Section, policy: str) -> Generator[Any, Any, None]:
+def treat_momentum(context: SyncContext, policy: str) -> Generator[Any, Any, None]:
     """Keep each worker's own (free), reset it, or average all of it that has a parameter's shape (pays its bytes)."""
     if policy == "reset":
-        for parameter in section.parameters:
-            section.optimizer.state.pop(parameter, None)
+        for parameter in context.parameters:
+            context.optimizer.state.pop(parameter, None)
     elif policy == "average":
-        yield from _average(section)
+        yield from _average(context)
 
 
-def _average(section: Section) -> Generator[Any, Any, None]:
+def _average(context: SyncContext) -> Generator[Any, Any, None]:
     """A worker that has no memory of a parameter yet (it took another branch) counts as zero and gets none.
 
     Who has how many tensors is agreed first, by one small message, so that all put the same on the wire.
     """
     mine = []
-    for parameter in section.parameters:
-        memory = section.optimizer.state.get(parameter, {})
+    for parameter in context.parameters:
+        memory = context.optimizer.state.get(parameter, {})
         mine.append([memory[k] for k in sorted(memory) if getattr(memory[k], "shape", None) == parameter.shape])
-    counts = torch.tensor([len(tensors) for tensors in mine], device=section.parameters[0].device)
-    (most,) = yield [section.group.all_reduce(counts, "max", control=1.0)]
+    counts = torch.tensor([len(tensors) for tensors in mine], device=context.parameters[0].device)
+    (most,) = yield [context.group.all_reduce(counts, "max", control=1.0)]
     sent = [
         [x.clone() for x in tensors] or [torch.zeros_like(p) for _ in range(n)]
-        for p, tensors, n in zip(section.parameters, mine, most.tolist(), strict=True)
+        for p, tensors, n in zip(context.parameters, mine, most.tolist(), strict=True)
     ]
-    means = iter((yield from section.mean([x for tensors in sent for x in tensors])))
+    means = iter((yield from context.mean([x for tensors in sent for x in tensors])))
     for tensors, n in zip(mine, most.tolist(), strict=True):
         brought = [next(means) for _ in range(n)]
         for x, mean in zip(tensors, brought, strict=False):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Sync, average_buffers
+from laconic.sync.base import State, Sync, SyncContext, average_buffers
 from laconic.sync.tensors import copies, copy_into
 
 _REST = "rest"
@@ -37,15 +37,15 @@ class OSP(Sync):
     replicas_differ: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
 
-    def init(self, section: Section) -> State:
-        scores = torch.full((len(section.parameters),), torch.inf, dtype=torch.float64)  # unknown: not held back
+    def init(self, context: SyncContext) -> State:
+        scores = torch.full((len(context.parameters),), torch.inf, dtype=torch.float64)  # unknown: not held back
         if self.share is not None:
             scores.zero_()
         return {"scores": scores, "budget": torch.tensor(0.0, dtype=torch.float64)}
 
-    def held_back(self, section: Section, state: State) -> list[int]:
+    def held_back(self, context: SyncContext, state: State) -> list[int]:
         """The least important tensors that fit into the budget together."""
-        sizes = [p.nbytes for p in section.parameters]
+        sizes = [p.nbytes for p in context.parameters]
         left = float(state["budget"]) if self.share is None else self.share * sum(sizes)
         chosen = []
         for i in torch.argsort(state["scores"], stable=True).tolist():
@@ -54,76 +54,78 @@ class OSP(Sync):
                 left -= sizes[i]
         return sorted(chosen)
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        computed = section.seconds - float(state["left"]) if "left" in state else 0.0
-        state, gradients = dict(state), copies(section.gradients)
-        yield from self._settle_rest(section, state)
-        rest = self.held_back(section, state)
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        computed = context.seconds - float(state["left"]) if "left" in state else 0.0
+        state, gradients = dict(state), copies(context.gradients)
+        yield from self._settle_rest(context, state)
+        rest = self.held_back(context, state)
         now = [i for i in range(len(gradients)) if i not in rest]
-        began = section.seconds
-        means = yield from section.average([gradients[i].clone() for i in now], only=now)
+        began = context.seconds
+        means = yield from context.average([gradients[i].clone() for i in now], only=now)
         sent_bytes = sum(mean.nbytes for mean in means)
         if sent_bytes:
-            state["seconds_per_byte"] = _number((section.seconds - began) / sent_bytes)
-        self._step(section, state, now, means)
-        section.note(held_bytes=sum(gradients[i].nbytes for i in rest))
+            state["seconds_per_byte"] = _number((context.seconds - began) / sent_bytes)
+        self._step(context, state, now, means)
+        context.note(held_bytes=sum(gradients[i].nbytes for i in rest))
         if rest:
-            self._go_on_alone(section, state, rest, gradients)
-            section.start(_REST, section.average([gradients[i].clone() for i in rest], only=rest))
-        if self.share is None and (section.step + 1) % _PERIOD == 0:
-            yield from self._decide(section, state, computed)
-        state["left"] = _number(section.seconds)
+            self._go_on_alone(context, state, rest, gradients)
+            context.start(_REST, context.average([gradients[i].clone() for i in rest], only=rest))
+        if self.share is None and (context.step + 1) % _PERIOD == 0:
+            yield from self._decide(context, state, computed)
+        state["left"] = _number(context.seconds)
         return state
 
-    def _go_on_alone(self, section: Section, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def _go_on_alone(
+        self, context: SyncContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]
+    ) -> None:
         """The guess: a step on this worker's own gradients in the place of their means, of which nothing is kept."""
-        with forgetting(section.optimizer, [section.parameters[i] for i in rest]):
-            for parameter in section.parameters:
+        with forgetting(context.optimizer, [context.parameters[i] for i in rest]):
+            for parameter in context.parameters:
                 parameter.grad = None
             for i in rest:
-                state[f"x.{i}"] = section.parameters[i].detach().clone()
-                section.parameters[i].grad = gradients[i].clone()
-            section.apply()
+                state[f"x.{i}"] = context.parameters[i].detach().clone()
+                context.parameters[i].grad = gradients[i].clone()
+            context.apply()
 
-    def _settle_rest(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def _settle_rest(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """The last iteration's second stage arrives: back to what all hold in common, and a step on the mean."""
-        if not section.under_way(_REST):
+        if not context.is_in_flight(_REST):
             return
-        means = yield from section.arrive(_REST)
+        means = yield from context.arrive(_REST)
         which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
-        copy_into([section.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
-        self._step(section, state, which, means)
+        copy_into([context.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
+        self._step(context, state, which, means)
 
     @staticmethod
-    def _step(section: Section, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
+    def _step(context: SyncContext, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
         """The user's optimizer on these alone, and their importance from now on."""
         scores = state["scores"].clone()
-        for parameter in section.parameters:
+        for parameter in context.parameters:
             parameter.grad = None
         for i, mean in zip(which, means, strict=True):
-            parameter = section.parameters[i]
+            parameter = context.parameters[i]
             scores[i] = float((parameter.detach() * mean).abs().sum())
             parameter.grad = mean.view_as(parameter)
         state["scores"] = scores
-        section.apply()
+        context.apply()
 
-    def _decide(self, section: Section, state: State, computed: float) -> Generator[Any, Any, None]:
+    def _decide(self, context: SyncContext, state: State, computed: float) -> Generator[Any, Any, None]:
         """The same budget everywhere, from everybody's loss, computing time and rate in the mean."""
-        loss = section.logged("loss")
+        loss = context.logged("loss")
         pace = state.get("seconds_per_byte", _number(0.0))
         mine = torch.stack([_number(loss or 0.0), _number(float(loss is not None)), _number(computed), pace])
-        (mean,) = yield from section.mean([mine.to(section.parameters[0].device)])
+        (mean,) = yield from context.mean([mine.to(context.parameters[0].device)])
         total, known, computing, per_byte = mean.tolist()
         if known:
             state.setdefault("first_loss", _number(total / known))
             progress = min(max(1 - total / known / float(state["first_loss"]), 0.0), 1.0)
             state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from self._settle_rest(section, state)
-        for parameter in section.parameters:
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from self._settle_rest(context, state)
+        for parameter in context.parameters:
             parameter.grad = None
-        yield from average_buffers(section)
+        yield from average_buffers(context)
 
 
 def _number(value: float) -> Tensor:

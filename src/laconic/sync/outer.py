@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob
-from laconic.sync.base import Section, State, Sync, Talk, average_buffers
+from laconic.sync.base import State, Sync, SyncContext, Talk, average_buffers
 from laconic.sync.tensors import keep, kept
 
 
@@ -28,45 +28,45 @@ class Outer(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, section: Section) -> State:
-        point = [p.detach().clone() for p in section.parameters]
+    def init(self, context: SyncContext) -> State:
+        point = [p.detach().clone() for p in context.parameters]
         memory = keep("point", point) | keep("momentum", [torch.zeros_like(x) for x in point])
-        return memory | {"began": torch.tensor(section.step)}
+        return memory | {"began": torch.tensor(context.step)}
 
-    def steps(self, section: Section, state: State) -> int:
+    def steps(self, context: SyncContext, state: State) -> int:
         """Made under this rule, the one just made included: rounds are counted from where it began to govern."""
-        return section.step + 1 - int(state["began"])
+        return context.step + 1 - int(state["began"])
 
-    def displacement(self, section: Section, state: State, which: Sequence[int]) -> Talk:
+    def displacement(self, context: SyncContext, state: State, which: Sequence[int]) -> Talk:
         """How far workers have come from the point since they left it, in the mean: the outer gradient."""
         points = kept(state, "point", which)
-        moved = [x - section.parameters[i].detach() for i, x in zip(which, points, strict=True)]
-        return section.average(moved, only=which)
+        moved = [x - context.parameters[i].detach() for i, x in zip(which, points, strict=True)]
+        return context.average(moved, only=which)
 
     @torch.no_grad()
-    def move(self, section: Section, state: State, which: Sequence[int], moved: Sequence[Tensor]) -> None:
+    def move(self, context: SyncContext, state: State, which: Sequence[int], moved: Sequence[Tensor]) -> None:
         """The outer optimizer's step, the same on every worker."""
         points, momenta = kept(state, "point", which), kept(state, "momentum", which)
         for point, momentum, gradient in zip(points, momenta, moved, strict=True):
-            self.step(section, point, momentum, gradient)
+            self.step(context, point, momentum, gradient)
 
     @abstractmethod
-    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         """Of one parameter, in place."""
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if self.steps(section, state) % self.period == 0:
-            everything = range(len(section.parameters))
-            moved = yield from self.displacement(section, state, everything)
-            self.move(section, state, everything, moved)
-            for parameter, point in zip(section.parameters, kept(state, "point", everything), strict=True):
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        if self.steps(context, state) % self.period == 0:
+            everything = range(len(context.parameters))
+            moved = yield from self.displacement(context, state, everything)
+            self.move(context, state, everything, moved)
+            for parameter, point in zip(context.parameters, kept(state, "point", everything), strict=True):
                 parameter.copy_(point)
-            yield from average_buffers(section)
-            yield from self.after_round(section)
+            yield from average_buffers(context)
+            yield from self.after_round(context)
         return state
 
-    def after_round(self, section: Section) -> Talk:
+    def after_round(self, context: SyncContext) -> Talk:
         """What becomes of the inner optimizer's memory."""
         yield from ()
 

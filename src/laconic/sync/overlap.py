@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State, Talk
+from laconic.sync.base import State, SyncContext, Talk
 from laconic.sync.outer import Outer
 from laconic.sync.tensors import kept
 
@@ -31,26 +31,26 @@ class OverlapLocalSGD(Outer):
     alpha: float = knob(0.6, low=0, high=1, doc="how far a worker is pulled towards the anchor")
     beta: float = knob(0.7, low=0, below=1, doc="the anchor's momentum")
 
-    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         momentum.mul_(self.beta).sub_(gradient)
         point.add_(momentum)
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        if self.steps(section, state) % self.period == 0:
-            everything = range(len(section.parameters))
-            yield from self._hear(section, state)
-            for parameter, anchor in zip(section.parameters, kept(state, "point", everything), strict=True):
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        if self.steps(context, state) % self.period == 0:
+            everything = range(len(context.parameters))
+            yield from self._hear(context, state)
+            for parameter, anchor in zip(context.parameters, kept(state, "point", everything), strict=True):
                 parameter.lerp_(anchor, self.alpha)
-            section.start(_MEAN, self.displacement(section, state, everything))
+            context.start(_MEAN, self.displacement(context, state, everything))
         return state
 
-    def _hear(self, section: Section, state: State) -> Talk:
+    def _hear(self, context: SyncContext, state: State) -> Talk:
         """Move the anchor to what was started a round ago."""
-        if section.under_way(_MEAN):
-            moved = yield from section.arrive(_MEAN)
-            self.move(section, state, range(len(section.parameters)), moved)
+        if context.is_in_flight(_MEAN):
+            moved = yield from context.arrive(_MEAN)
+            self.move(context, state, range(len(context.parameters)), moved)
 
-    def leave(self, section: Section, state: State) -> Talk:
-        yield from self._hear(section, state)
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Talk:
+        yield from self._hear(context, state)
+        yield from super().leave(context, state)

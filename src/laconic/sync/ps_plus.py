@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.asp import ASP, STALENESS
-from laconic.sync.base import Section, State, Talk
+from laconic.sync.base import State, SyncContext, Talk
 from laconic.sync.tensors import copy_into
 from laconic.worker import whole
 
@@ -38,44 +38,44 @@ class PSPlus(ASP):
         "after_push", choices=("after_push", "at_once"), doc="whether it sees the push that leaves with it"
     )
 
-    def init(self, section: Section) -> State:
-        super().init(section)
-        return {"versions": torch.tensor(section.server.versions)}
+    def init(self, context: SyncContext) -> State:
+        super().init(context)
+        return {"versions": torch.tensor(context.server.versions)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         computed_at = state["versions"].tolist()
-        pushing = self._push(section, section.gradients, computed_at)
-        staleness = yield from self._arrived(section, "push")
+        pushing = self._push(context, context.gradients, computed_at)
+        staleness = yield from self._arrived(context, "push")
         if staleness is not None:
-            section.note(staleness=staleness)
+            context.note(staleness=staleness)
         if self.pull == "after_push":
-            section.start("push", pushing)
-        brought = yield from self._arrived(section, "pull")
-        section.start("pull", self._pull(section))
+            context.start("push", pushing)
+        brought = yield from self._arrived(context, "pull")
+        context.start("pull", self._pull(context))
         if self.pull == "at_once":
-            section.start("push", pushing)
+            context.start("push", pushing)
         if brought is None:  # the first step: as far as anybody knows nothing has happened
             return state
         tensors, versions = brought
-        copy_into(section.parameters, tensors)
+        copy_into(context.parameters, tensors)
         return {"versions": torch.tensor(versions)}
 
-    def _push(self, section: Section, gradients: list[Tensor], versions: list[int]) -> Talk:
+    def _push(self, context: SyncContext, gradients: list[Tensor], versions: list[int]) -> Talk:
         """Ends with the gradient's staleness."""
         (pushed,) = yield [
-            section.server.push(gradients, section.step, versions=versions, settings=self.settings(section))
+            context.server.push(gradients, context.step, versions=versions, settings=self.settings(context))
         ]
         return max(whole(fields, "staleness") for fields in pushed.fields)
 
-    def _pull(self, section: Section) -> Talk:
+    def _pull(self, context: SyncContext) -> Talk:
         """Ends with the values, and the version of each shard."""
-        (pulled,) = yield [section.server.pull()]
+        (pulled,) = yield [context.server.pull()]
         return [pulled.tensors, [whole(fields, "version") for fields in pulled.fields]]
 
-    def _arrived(self, section: Section, name: str) -> Talk:
-        return (yield from section.arrive(name)) if section.under_way(name) else None
+    def _arrived(self, context: SyncContext, name: str) -> Talk:
+        return (yield from context.arrive(name)) if context.is_in_flight(name) else None
 
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
-        yield from self._arrived(section, "push")
-        yield from self._arrived(section, "pull")
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        yield from self._arrived(context, "push")
+        yield from self._arrived(context, "pull")
+        yield from super().leave(context, state)

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.equal_times import divide, fit
 from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field
@@ -76,28 +76,28 @@ class R2P(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         if self.batch is None:
             return {}
-        rank, size = section.group.rank, section.group.size
+        rank, size = context.group.rank, context.group.size
         mine = max(1, self.batch // size + (rank < self.batch % size))
-        section.steer(mine, 1.0)
+        context.steer(mine, 1.0)
         return {"batch": torch.tensor(mine)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         batch = None if self.batch is None else int(state["batch"])
-        computed = section.seconds - float(state["left"]) if "left" in state else None
-        yield [section.server.pull(only=0, wants="turn")]
+        computed = context.seconds - float(state["left"]) if "left" in state else None
+        yield [context.server.pull(only=0, wants="turn")]
         pushed, pulled = yield [
-            section.server.push(section.gradients, section.step, batch=batch, seconds=computed),
-            section.server.pull(wants="values"),
+            context.server.push(context.gradients, context.step, batch=batch, seconds=computed),
+            context.server.pull(wants="values"),
         ]
-        section.server.tell(only=0)
-        take_over(section, pulled)
-        section.note(staleness=max(int(fields["staleness"]) for fields in pushed.fields))
+        context.server.tell(only=0)
+        take_over(context, pulled)
+        context.note(staleness=max(int(fields["staleness"]) for fields in pushed.fields))
         if self.batch is None:
             return state
         mine = int(pushed.fields[0]["batch"])
-        section.steer(mine, 1.0)
-        section.note(batch=mine, compute_seconds=computed or 0.0)
-        return {"batch": torch.tensor(mine), "left": torch.tensor(section.seconds, dtype=torch.float64)}
+        context.steer(mine, 1.0)
+        context.note(batch=mine, compute_seconds=computed or 0.0)
+        return {"batch": torch.tensor(mine), "left": torch.tensor(context.seconds, dtype=torch.float64)}

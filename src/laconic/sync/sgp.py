@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
@@ -33,46 +33,46 @@ class SGP(Gossiping):
     overlap: int = knob(0, low=0, doc="steps after which what was sent is counted; 0: in the same step")
     prefers: ClassVar[dict[str, str]] = {"topology": "one_peer_exponential"}
 
-    def check(self, section: Section) -> None:
-        section.mixing().must_be(self.name, "column")
+    def check(self, context: SyncContext) -> None:
+        context.mixing().must_be(self.name, "column")
 
-    def begin(self, section: Section) -> State:
-        x = copies(section.parameters)
+    def begin(self, context: SyncContext) -> State:
+        x = copies(context.parameters)
         kind = torch.promote_types(x[0].dtype, torch.float32)
         return keep("x", x) | {"w": torch.ones((), dtype=kind, device=x[0].device)}
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        matrix = section.mixing().at(section.step)
-        away = 1 - float(matrix[section.group.rank, section.group.rank])
-        mine = self._moved(section, state)
-        kept_back = [x - away * said for x, said in zip(mine, section.said(mine), strict=True)]
-        section.start(str(section.step), section.hear(mine, matrix))
-        due = str(section.step - self.overlap)
-        if section.under_way(due):
-            heard = yield from section.arrive(due)
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        matrix = context.mixing().at(context.step)
+        away = 1 - float(matrix[context.group.rank, context.group.rank])
+        mine = self._moved(context, state)
+        kept_back = [x - away * said for x, said in zip(mine, context.said(mine), strict=True)]
+        context.start(str(context.step), context.hear(mine, matrix))
+        due = str(context.step - self.overlap)
+        if context.is_in_flight(due):
+            heard = yield from context.arrive(due)
             kept_back = [x + y for x, y in zip(kept_back, heard, strict=True)]
-        return self._hold(section, kept_back)
+        return self._hold(context, kept_back)
 
     @staticmethod
-    def _moved(section: Section, state: State) -> list[Tensor]:
+    def _moved(context: SyncContext, state: State) -> list[Tensor]:
         """(x − u, w), after what the optimizer did to z."""
-        x, w = kept(state, "x", range(len(section.parameters))), state["w"]
-        return [*(x + (p.detach() - x / w) for x, p in zip(x, section.parameters, strict=True)), w]
+        x, w = kept(state, "x", range(len(context.parameters))), state["w"]
+        return [*(x + (p.detach() - x / w) for x, p in zip(x, context.parameters, strict=True)), w]
 
     @staticmethod
-    def _hold(section: Section, mine: list[Tensor]) -> State:
+    def _hold(context: SyncContext, mine: list[Tensor]) -> State:
         *x, w = mine
-        copy_into(section.parameters, [x / w for x in x])
+        copy_into(context.parameters, [x / w for x in x])
         return keep("x", x) | {"w": w}
 
     @torch.no_grad()
-    def leave(self, section: Section, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         """All that is under way arrives; the mean of x is the mean of the models, since the weights sum to N."""
-        *x, w = self._moved(section, state)
-        for step in range(section.step - self.overlap, section.step):
-            if section.under_way(str(step)):
-                *heard, weight = yield from section.arrive(str(step))
+        *x, w = self._moved(context, state)
+        for step in range(context.step - self.overlap, context.step):
+            if context.is_in_flight(str(step)):
+                *heard, weight = yield from context.arrive(str(step))
                 x, w = [a + b for a, b in zip(x, heard, strict=True)], w + weight
-        copy_into(section.parameters, x)
-        yield from super().leave(section, state)
+        copy_into(context.parameters, x)
+        yield from super().leave(context, state)

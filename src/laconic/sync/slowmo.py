@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, Talk
+from laconic.sync.base import SyncContext, Talk
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.outer import Outer
 
@@ -27,12 +27,12 @@ class SlowMo(Outer):
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
     buffers: str = knob("keep", choices=POLICIES, doc="what becomes of the optimizer's own memory")
 
-    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
-        if not section.rate:  # a schedule's zero: nothing to divide by, and the base's own mean is the step
+    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+        if not context.rate:  # a schedule's zero: nothing to divide by, and the base's own mean is the step
             point.sub_(gradient)
             return
-        momentum.mul_(self.beta).add_(gradient, alpha=1 / section.rate)
-        point.sub_(momentum, alpha=self.alpha * section.rate)
+        momentum.mul_(self.beta).add_(gradient, alpha=1 / context.rate)
+        point.sub_(momentum, alpha=self.alpha * context.rate)
 
-    def after_round(self, section: Section) -> Talk:
-        yield from treat_momentum(section, self.buffers)
+    def after_round(self, context: SyncContext) -> Talk:
+        yield from treat_momentum(context, self.buffers)

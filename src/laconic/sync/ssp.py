@@ -11,7 +11,7 @@ import torch
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import Section, State
+from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, copy_into
 from laconic.worker import Field
@@ -53,19 +53,19 @@ class SSP(ServerSync):
     def readable(self, store: Store, pull: Pull) -> bool:
         return store.slowest >= pull.clock - self.staleness
 
-    def init(self, section: Section) -> State:
+    def init(self, context: SyncContext) -> State:
         return {"stamp": torch.zeros((), dtype=torch.int64)}
 
-    def stepping(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        before = copies(section.parameters)
-        section.apply()
-        changes = [after.detach() - x for after, x in zip(section.parameters, before, strict=True)]
-        pushed = section.server.push(changes, section.step, **self.beside(state))
-        if int(state["stamp"]) >= section.server.clock - self.staleness:  # fresh enough: only one's own is added
-            copy_into(section.parameters, [x + u / section.group.size for x, u in zip(before, changes, strict=True)])
+    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        before = copies(context.parameters)
+        context.apply()
+        changes = [after.detach() - x for after, x in zip(context.parameters, before, strict=True)]
+        pushed = context.server.push(changes, context.step, **self.beside(state))
+        if int(state["stamp"]) >= context.server.clock - self.staleness:  # fresh enough: only one's own is added
+            copy_into(context.parameters, [x + u / context.group.size for x, u in zip(before, changes, strict=True)])
             return state
-        (_, pulled) = yield [pushed, section.server.pull()]
-        take_over(section, pulled)
+        (_, pulled) = yield [pushed, context.server.pull()]
+        take_over(context, pulled)
         return {**state, "stamp": torch.tensor(pulled.lowest("slowest"))}
 
     def beside(self, state: State) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Section, State, Talk
+from laconic.sync.base import State, SyncContext, Talk
 from laconic.sync.outer import Outer, nesterov
 from laconic.sync.tensors import kept
 
@@ -44,32 +44,32 @@ class StreamingDiLoCo(Outer):
                 f"{self.period}; write overlap={self.period - 1} or less"
             )
 
-    def step(self, section: Section, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
     @torch.no_grad()
-    def after_step(self, section: Section, state: State) -> Generator[Any, Any, State]:
-        fragments = fragments_of(tuple(section.names), self.fragments)
+    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+        fragments = fragments_of(tuple(context.names), self.fragments)
         for f, members in enumerate(fragments):
-            since = self.steps(section, state) - f * self.period // len(fragments)
+            since = self.steps(context, state) - f * self.period // len(fragments)
             if since % self.period == 0:
-                section.start(_called(f), self.displacement(section, state, members))
+                context.start(_called(f), self.displacement(context, state, members))
             if (since - self.overlap) % self.period == 0:
-                yield from self._hear(section, state, f, members)
+                yield from self._hear(context, state, f, members)
         return state
 
-    def _hear(self, section: Section, state: State, f: int, members: Sequence[int]) -> Talk:
+    def _hear(self, context: SyncContext, state: State, f: int, members: Sequence[int]) -> Talk:
         """A fragment's point moves by what was said, and this worker's own values go towards it."""
-        if section.under_way(_called(f)):
-            moved = yield from section.arrive(_called(f))
-            self.move(section, state, members, moved)
+        if context.is_in_flight(_called(f)):
+            moved = yield from context.arrive(_called(f))
+            self.move(context, state, members, moved)
             for i, point in zip(members, kept(state, "point", members), strict=True):
-                section.parameters[i].data.lerp_(point, 1 - self.merge)
+                context.parameters[i].data.lerp_(point, 1 - self.merge)
 
-    def leave(self, section: Section, state: State) -> Talk:
-        for f, members in enumerate(fragments_of(tuple(section.names), self.fragments)):
-            yield from self._hear(section, state, f, members)
-        yield from super().leave(section, state)
+    def leave(self, context: SyncContext, state: State) -> Talk:
+        for f, members in enumerate(fragments_of(tuple(context.names), self.fragments)):
+            yield from self._hear(context, state, f, members)
+        yield from super().leave(context, state)
 
 
 def _called(fragment: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State
-from laconic.sync.controller import Decision, Observed
+from laconic.sync.controller import Adjustment, Observed
 from laconic.sync.large_batch import Steered
 
 
@@ -22,8 +22,8 @@ class WarmUp(Steered):
     steps: int = knob(400, low=1, doc="until the script's own rate is reached")
     start: float = knob(0.1, above=0, high=1, doc="of it in the first step")
 
-    def decide(self, observed: Observed, state: State) -> Decision:
-        return Decision(rate=self.start + (1 - self.start) * min(1.0, observed.step / self.steps))
+    def decide(self, observed: Observed, state: State) -> Adjustment:
+        return Adjustment(rate=self.start + (1 - self.start) * min(1.0, observed.step / self.steps))
 
 
 named_sentence(

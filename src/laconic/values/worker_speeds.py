@@ -23,7 +23,7 @@ Law = Literal["constant", "exponential"]
 
 
 @dataclass(frozen=True)
-class Straggling:
+class Stragglers:
     """In a fraction of the steps, chosen at random per worker and step, computing takes `factor` times as long."""
 
     probability: float
@@ -35,7 +35,7 @@ class Straggling:
 
 
 @dataclass(frozen=True)
-class Speeds:
+class WorkerSpeeds:
     """`slowness` by worker (cycled), what a `trace` says of a step and worker (cycled), and stragglers by chance.
 
     With the `law` exponential, each step takes a random time of that mean, as queueing theory and asynchronous SGD's
@@ -43,7 +43,7 @@ class Speeds:
     """
 
     slowness: tuple[float, ...] = (1.0,)
-    straggling: Straggling | None = None
+    straggling: Stragglers | None = None
     trace: tuple[tuple[float, ...], ...] = ()
     seed: int = 0
     law: Law = "constant"
@@ -58,9 +58,9 @@ class Speeds:
             raise LaconicError("slowness and each row of a trace hold at least one factor, for a worker")
 
     @classmethod
-    def read(cls, slowness: Sequence[float], stragglers: Sequence[float]) -> Speeds:
+    def read(cls, slowness: Sequence[float], stragglers: Sequence[float]) -> WorkerSpeeds:
         """From a command line's numbers: factors by worker, and a probability with its factor; none: all are equal."""
-        return cls(tuple(slowness) or (1.0,), Straggling(*stragglers) if stragglers else None)
+        return cls(tuple(slowness) or (1.0,), Stragglers(*stragglers) if stragglers else None)
 
     @property
     def are_equal(self) -> bool:

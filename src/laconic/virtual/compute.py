@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from laconic.errors import LaconicError
 from laconic.values.profile import CodecTimes, Profile
-from laconic.values.worker_speeds import Law, Speeds, Straggling
+from laconic.values.worker_speeds import Law, Stragglers, WorkerSpeeds
 
-__all__ = ["Compute", "Part", "Straggling"]
+__all__ = ["Compute", "Part", "Stragglers"]
 
 Part = Literal["forward", "backward", "step", "encode", "decode"]
 
@@ -31,7 +31,7 @@ class Compute:
     backward_seconds: float = 0.0
     step_seconds: float = 0.0
     slowness: tuple[float, ...] = (1.0,)
-    straggling: Straggling | None = None
+    straggling: Stragglers | None = None
     trace: tuple[tuple[float, ...], ...] = ()  # [step][worker] factors, cycled
     backward_by_tensor: Mapping[str, float] = field(default_factory=dict)
     codecs: tuple[CodecTimes, ...] = ()  # of words; those that are not here take no time
@@ -70,8 +70,8 @@ class Compute:
         return self.speeds.factors(workers, step)
 
     @cached_property
-    def speeds(self) -> Speeds:
-        return Speeds(self.slowness, self.straggling, self.trace, self.seed, self.law)
+    def speeds(self) -> WorkerSpeeds:
+        return WorkerSpeeds(self.slowness, self.straggling, self.trace, self.seed, self.law)
 
     def share_of_batch(self, part: Part, chosen: int | None) -> float:
         """How many times as long a part takes where a rule has chosen the batch."""

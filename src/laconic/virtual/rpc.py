@@ -22,10 +22,10 @@ from laconic.rpc.inbox import Inbox
 from laconic.rpc.outbox import Outbox
 from laconic.runtime.ledger import Ledger
 from laconic.virtual.clock import Clock, Operation
-from laconic.worker import Home, Letter, Machine
+from laconic.worker import Actor, ActorMessage, Home
 
 
-class World(Protocol):
+class Simulation(Protocol):
     """What messages need of a simulation: its clock, its network, and when a silent server is given up."""
 
     @property
@@ -41,7 +41,7 @@ Sizes = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Fault:
     """From one time to another a server is dead (`worker` is None), or a worker cannot reach it."""
 
     begin_seconds: float
@@ -55,10 +55,10 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Troubles:
+class Faults:
     """What goes wrong, and when whoever waits says it again; servers save themselves every so many writes."""
 
-    each: tuple[Trouble, ...] = ()
+    each: tuple[Fault, ...] = ()
     retry_seconds: float = 0.5
     snapshot_every: int = 16
 
@@ -70,7 +70,7 @@ class Troubles:
 
 
 @dataclass(frozen=True)
-class Trip:
+class Delivery:
     """A letter that was under way between two nodes of the network, and when."""
 
     kind: str
@@ -82,58 +82,58 @@ class Trip:
 
 
 @dataclass(eq=False)
-class Office:
+class HostedActor:
     """Where one machine lives."""
 
     address: str
     number: int  # under which it speaks to other machines
     node: int
     server: int
-    build: Callable[[], Machine]
+    build: Callable[[], Actor]
     inbox: Inbox
     snapshot: dict[str, Any] | None = None
     writes: int = 0
     calls: list[tuple[float, int, str]] = field(default_factory=list)  # when what arrived from whom, for whoever asks
 
 
-class Call(Operation):
+class VirtualCall(Operation):
     """A letter that will be answered."""
 
-    letter: Letter | None = None
+    message: ActorMessage | None = None
 
 
 @dataclass(eq=False)
-class _Line:
+class _Channel:
     """One worker's letters to one machine: they arrive in the order in which they left."""
 
     outbox: Outbox
     node: int
     life: int
-    waiting: dict[tuple[bool, int], Call] = field(default_factory=dict)
+    waiting: dict[tuple[bool, int], VirtualCall] = field(default_factory=dict)
     flying: deque[list[Any]] = field(default_factory=deque)  # [envelope, whether it is there]
 
 
-class Posts:
+class VirtualRpc:
     """All machines of a simulation and all lines to them."""
 
-    def __init__(self, world: World, servers: int, size: int, troubles: Troubles | None = None) -> None:
+    def __init__(self, world: Simulation, servers: int, size: int, faults: Faults | None = None) -> None:
         self._world, self._servers, self._size = world, servers, size
-        self._troubles = troubles or Troubles()
-        self.offices: dict[str, Office] = {}
-        self.trips: list[Trip] = []  # of tensors, for whoever asks
-        self._lines: dict[tuple[int, str], _Line] = {}
+        self._troubles = faults or Faults()
+        self.hosted_actors: dict[str, HostedActor] = {}
+        self.deliveries: list[Delivery] = []  # of tensors, for whoever asks
+        self._lines: dict[tuple[int, str], _Channel] = {}
         self._lives: dict[int, int] = {}
         self._ledgers: dict[int, Ledger] = {}
         self._gone: set[int] = set()
-        for trouble in self._troubles.each:
-            if trouble.worker is None and math.isinf(trouble.end_seconds):
-                noticed = trouble.begin_seconds + world.heartbeat_seconds
-                world.clock.at(noticed, partial(self._give_up, trouble.server, noticed))
+        for fault in self._troubles.each:
+            if fault.worker is None and math.isinf(fault.end_seconds):
+                noticed = fault.begin_seconds + world.heartbeat_seconds
+                world.clock.at(noticed, partial(self._give_up, fault.server, noticed))
                 continue
-            if trouble.worker is None:
-                world.clock.at(trouble.end_seconds, partial(self._revive, trouble.server))
-            later = trouble.end_seconds + self._troubles.retry_seconds
-            world.clock.at(later, partial(self._say_again, trouble.server, later))
+            if fault.worker is None:
+                world.clock.at(fault.end_seconds, partial(self._revive, fault.server))
+            later = fault.end_seconds + self._troubles.retry_seconds
+            world.clock.at(later, partial(self._say_again, fault.server, later))
 
     def begin_life(self, rank: int, ledger: Ledger) -> None:
         """A worker is born, perhaps again: its old lines are nobody's."""
@@ -142,107 +142,109 @@ class Posts:
         for key in [key for key in self._lines if key[0] == rank]:
             del self._lines[key]
 
-    def host(self, address: str, home: Home, build: Callable[[], Machine], absent: Sequence[int]) -> None:
+    def host(self, address: str, home: Home, build: Callable[[], Actor], absent: Sequence[int]) -> None:
         """The first to ask builds it. Whoever is not there from the start is not waited for."""
-        if address in self.offices:
+        if address in self.hosted_actors:
             return
         server = home.number % self._servers if home.on == "server" and self._servers else home.number % self._size
         node = self._size + server if home.on == "server" and self._servers else server
-        office = self.offices[address] = Office(address, -1 - len(self.offices), node, server, build, Inbox(build()))
+        hosted = self.hosted_actors[address] = HostedActor(
+            address, -1 - len(self.hosted_actors), node, server, build, Inbox(build())
+        )
         for rank in absent:
-            office.inbox.machine.lose(rank)
+            hosted.inbox.actor.lose(rank)
         if self._troubles.each:
-            office.snapshot = office.inbox.state()
+            hosted.snapshot = hosted.inbox.state()
 
-    def call(self, rank: int, address: str, letter: Letter, writes: bool, seconds: float) -> Call:
-        if address not in self.offices:
+    def call(self, rank: int, address: str, message: ActorMessage, writes: bool, seconds: float) -> VirtualCall:
+        if address not in self.hosted_actors:
             raise LaconicError(f"nobody is at the address {address!r}")
-        office, line = self.offices[address], self._line(rank, address, rank, self._lives.get(rank, 0))
-        envelope = line.outbox.post(letter, writes)
-        call = line.waiting[writes, envelope.number] = Call(f"{letter.kind} at {address}")
-        if office.server in self._gone:
-            del line.waiting[writes, envelope.number]
-            self._world.clock.end(call, seconds, _lost(office.server))
+        hosted, channel = self.hosted_actors[address], self._channel(rank, address, rank, self._lives.get(rank, 0))
+        envelope = channel.outbox.post(message, writes)
+        call = channel.waiting[writes, envelope.number] = VirtualCall(f"{message.kind} at {address}")
+        if hosted.server in self._gone:
+            del channel.waiting[writes, envelope.number]
+            self._world.clock.end(call, seconds, _lost(hosted.server))
         else:
-            self._send(line, office, envelope, seconds)
+            self._send(channel, hosted, envelope, seconds)
         return call
 
-    def _line(self, sender: int, address: str, node: int, life: int) -> _Line:
+    def _channel(self, sender: int, address: str, node: int, life: int) -> _Channel:
         if (sender, address) not in self._lines:
-            self._lines[sender, address] = _Line(Outbox(sender, life), node, life)
+            self._lines[sender, address] = _Channel(Outbox(sender, life), node, life)
         return self._lines[sender, address]
 
     def say_goodbye(self, rank: int, seconds: float) -> None:
         """A worker's script has ended; whatever it has said before arrives first."""
         for sender, address in list(self._lines):
             if sender == rank:
-                self.call(rank, address, Letter("leave"), writes=True, seconds=seconds)
+                self.call(rank, address, ActorMessage("leave"), writes=True, seconds=seconds)
 
     def lose(self, rank: int, seconds: float) -> None:
         """The machines notice that a worker is gone."""
-        for office in self.offices.values():
-            self._answer(office, office.inbox.lose(rank), seconds)
+        for hosted in self.hosted_actors.values():
+            self._answer(hosted, hosted.inbox.lose(rank), seconds)
 
     # ------------------------------------------------------------------------------------------ on the way
 
-    def _send(self, line: _Line, office: Office, envelope: Envelope, seconds: float) -> None:
+    def _send(self, channel: _Channel, hosted: HostedActor, envelope: Envelope, seconds: float) -> None:
         entry = [envelope, False]
-        line.flying.append(entry)
+        channel.flying.append(entry)
 
         def arrived(now: float) -> None:
             entry[1] = True
-            while line.flying and line.flying[0][1]:
-                self._deliver(office, line.flying.popleft()[0], now)
+            while channel.flying and channel.flying[0][1]:
+                self._deliver(hosted, channel.flying.popleft()[0], now)
 
-        sizes = wire_bytes(office.address, envelope)
+        sizes = wire_bytes(hosted.address, envelope)
         self._count(envelope.sender, "letter", sizes)
-        self._travel(envelope.letter, sizes, line.node, office.node, seconds, arrived)
+        self._travel(envelope.message, sizes, channel.node, hosted.node, seconds, arrived)
 
-    def _deliver(self, office: Office, envelope: Envelope, seconds: float) -> None:
-        if self._troubles.blocks(seconds, office.server, envelope.sender):
+    def _deliver(self, hosted: HostedActor, envelope: Envelope, seconds: float) -> None:
+        if self._troubles.blocks(seconds, hosted.server, envelope.sender):
             return
-        office.calls.append((seconds, envelope.sender, envelope.letter.kind))
-        answers = office.inbox.receive(envelope)
-        self._relay(office, seconds)
+        hosted.calls.append((seconds, envelope.sender, envelope.message.kind))
+        answers = hosted.inbox.receive(envelope)
+        self._relay(hosted, seconds)
         if envelope.writes and self._troubles.each:
-            office.writes += 1
-            if office.writes % self._troubles.snapshot_every == 0:
-                office.snapshot = office.inbox.state()
-                office.inbox.saved(office.snapshot)
-        self._answer(office, answers, seconds)
+            hosted.writes += 1
+            if hosted.writes % self._troubles.snapshot_every == 0:
+                hosted.snapshot = hosted.inbox.state()
+                hosted.inbox.saved(hosted.snapshot)
+        self._answer(hosted, answers, seconds)
 
-    def _relay(self, office: Office, seconds: float) -> None:
+    def _relay(self, hosted: HostedActor, seconds: float) -> None:
         """Machines speak to machines as workers do, under a number of their own."""
-        outgoing, office.inbox.machine.outgoing = office.inbox.machine.outgoing, []
-        for address, letter in outgoing:
-            line = self._line(office.number, address, office.node, office.inbox.epoch)
-            envelope = line.outbox.post(letter, writes=True)
-            line.waiting[True, envelope.number] = Call("relay")
-            self._send(line, self.offices[address], envelope, seconds)
+        outgoing, hosted.inbox.actor.outgoing = hosted.inbox.actor.outgoing, []
+        for address, message in outgoing:
+            channel = self._channel(hosted.number, address, hosted.node, hosted.inbox.epoch)
+            envelope = channel.outbox.post(message, writes=True)
+            channel.waiting[True, envelope.number] = VirtualCall("relay")
+            self._send(channel, self.hosted_actors[address], envelope, seconds)
 
-    def _answer(self, office: Office, answers: Sequence[Answer], seconds: float) -> None:
+    def _answer(self, hosted: HostedActor, answers: Sequence[Answer], seconds: float) -> None:
         for answer in answers:
-            line = self._lines.get((answer.to, office.address))
-            if line is not None:
-                sizes = wire_bytes(office.address, answer)
-                heard = partial(self._heard, line, office, answer, sizes)
-                self._travel(answer.letter, sizes, office.node, line.node, seconds, heard)
+            channel = self._lines.get((answer.to, hosted.address))
+            if channel is not None:
+                sizes = wire_bytes(hosted.address, answer)
+                heard = partial(self._heard, channel, hosted, answer, sizes)
+                self._travel(answer.message, sizes, hosted.node, channel.node, seconds, heard)
 
-    def _heard(self, line: _Line, office: Office, answer: Answer, sizes: Sizes, seconds: float) -> None:
-        if self._troubles.blocks(seconds, office.server, answer.to):
+    def _heard(self, channel: _Channel, hosted: HostedActor, answer: Answer, sizes: Sizes, seconds: float) -> None:
+        if self._troubles.blocks(seconds, hosted.server, answer.to):
             return
         self._count(answer.to, "answer", sizes)
-        letter, again = line.outbox.heard(answer)
-        if letter is not None:
-            call = line.waiting.pop((answer.writes, answer.number))
-            call.letter = letter
+        message, again = channel.outbox.heard(answer)
+        if message is not None:
+            call = channel.waiting.pop((answer.writes, answer.number))
+            call.message = message
             self._world.clock.end(call, seconds)
         for envelope in again:
-            self._send(line, office, envelope, seconds)
+            self._send(channel, hosted, envelope, seconds)
 
     def _travel(
         self,
-        letter: Letter | None,
+        message: ActorMessage | None,
         sizes: Sizes,
         source: int,
         to: int,
@@ -250,12 +252,12 @@ class Posts:
         arrived: Callable[[float], None],
     ) -> None:
         """The very frames that a real letter has, by their length."""
-        tensors = letter.tensors if letter is not None else ()
+        tensors = message.tensors if message is not None else ()
         flow = flows.message(sum(sizes))
 
         def ended(now: float) -> None:
-            if letter is not None and tensors:
-                self.trips.append(Trip(letter.kind, source, to, letter.nbytes, seconds, now))
+            if message is not None and tensors:
+                self.deliveries.append(Delivery(message.kind, source, to, message.nbytes, seconds, now))
             arrived(now)
 
         job = self._world.network.job("message", tensors[0] if tensors else None, flow, (source, to), ended)
@@ -272,30 +274,30 @@ class Posts:
 
     def _revive(self, server: int) -> None:
         """It returns with what it knew at its last snapshot; what reached it while it was dead was lost on arrival."""
-        for office in self.offices.values():
-            if office.server == server:
-                assert office.snapshot is not None
-                office.inbox = Inbox(office.build(), office.inbox.epoch + 1)
-                office.inbox.restore(office.snapshot)
-                for key in [key for key in self._lines if key[0] == office.number]:
+        for hosted in self.hosted_actors.values():
+            if hosted.server == server:
+                assert hosted.snapshot is not None
+                hosted.inbox = Inbox(hosted.build(), hosted.inbox.epoch + 1)
+                hosted.inbox.restore(hosted.snapshot)
+                for key in [key for key in self._lines if key[0] == hosted.number]:
                     del self._lines[key]
 
     def _give_up(self, server: int, seconds: float) -> None:
         """It does not come back: whoever waits for it, now or later, is told."""
         self._gone.add(server)
-        for (_, address), line in list(self._lines.items()):
-            if self.offices[address].server == server:
-                for call in line.waiting.values():
+        for (_, address), channel in list(self._lines.items()):
+            if self.hosted_actors[address].server == server:
+                for call in channel.waiting.values():
                     self._world.clock.end(call, seconds, _lost(server))
-                line.waiting.clear()
+                channel.waiting.clear()
 
     def _say_again(self, server: int, seconds: float) -> None:
         """The way is open again: everybody hears how far the machine is, and repeats what it lacks."""
-        for (sender, address), line in list(self._lines.items()):
-            office = self.offices[address]
-            if office.server == server and (known := office.inbox.progress(sender, line.life)) is not None:
-                for envelope in line.outbox.reopened(office.inbox.epoch, *known):
-                    self._send(line, office, envelope, seconds)
+        for (sender, address), channel in list(self._lines.items()):
+            hosted = self.hosted_actors[address]
+            if hosted.server == server and (known := hosted.inbox.progress(sender, channel.life)) is not None:
+                for envelope in channel.outbox.reopened(hosted.inbox.epoch, *known):
+                    self._send(channel, hosted, envelope, seconds)
 
 
 def _lost(server: int) -> WorkerLost:

@@ -20,7 +20,7 @@ from laconic.network.levels import Network
 from laconic.runtime.current_worker import rank
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import Profile
-from laconic.virtual.compute import Compute, Straggling
+from laconic.virtual.compute import Compute, Stragglers
 from laconic.virtual.membership import Event, read_events
 from laconic.virtual.simulate import Simulated, simulate
 
@@ -28,7 +28,7 @@ DEFAULT_NETWORK = "1Gbit"
 
 
 @dataclass(frozen=True)
-class Setting:
+class VirtualSetup:
     """A network, how fast its workers compute, and who of them is there when: what a file describes."""
 
     network: Network
@@ -36,7 +36,7 @@ class Setting:
     events: tuple[Event, ...] = ()
 
     @classmethod
-    def read(cls, text: str | None, workers: int, profile_path: str | None = None) -> Setting:
+    def read(cls, text: str | None, workers: int, profile_path: str | None = None) -> VirtualSetup:
         """A TOML file, or just a rate such as "1gbit" (the default): one switch, 50 µs, and computing takes no time.
 
         A profile says how long computing takes and, where no network is given, what its links were like.
@@ -99,7 +99,7 @@ def _compute(table: Mapping[str, Any], folder: Path) -> Compute:
         backward_seconds=seconds(table.get("backward", 0)),
         step_seconds=seconds(table.get("step", 0)),
         slowness=tuple(map(float, table.get("slowness", (1.0,)))),
-        straggling=None if straggling is None else Straggling(straggling["probability"], straggling["factor"]),
+        straggling=None if straggling is None else Stragglers(straggling["probability"], straggling["factor"]),
         trace=tuple(tuple(map(float, row)) for row in table.get("trace", ())),
         seed=int(table.get("seed", 0)),
     )
@@ -110,7 +110,7 @@ def run_script(
     script: Path,
     arguments: tuple[str, ...],
     workers: int,
-    setting: Setting,
+    setup: VirtualSetup,
     logs: Path | None,
     seed: int = 0,
     threads: int = 1,
@@ -136,12 +136,12 @@ def run_script(
         return simulate(
             body,
             workers,
-            setting.network,
-            setting.compute,
+            setup.network,
+            setup.compute,
             seed,
             threads,
             timeline,
-            setting.events,
+            setup.events,
             restarts,
             heartbeat_seconds,
             servers,

@@ -13,7 +13,7 @@ Say = Callable[[float], Operation]
 """Hands something over at a time."""
 
 
-class Queue:
+class VirtualSendQueue:
     """The same as on real workers (`real/send_queue.py`), by events in place of a thread: a worker that computes ahead
     of the network puts things here for times that are still to come."""
 

@@ -18,7 +18,7 @@ from laconic.virtual.compute import Compute
 from laconic.virtual.guards import guards
 from laconic.virtual.membership import Event, Life, lives, lives_from
 from laconic.virtual.recording import Recording
-from laconic.virtual.rpc import Posts, Troubles
+from laconic.virtual.rpc import Faults, VirtualRpc
 from laconic.virtual.worker import VirtualWorker, World
 from laconic.virtual.worker_states import WorkerStates
 
@@ -31,7 +31,7 @@ class Simulated:
     seconds: float
     workers: list[VirtualWorker]
     timeline: Timeline | None = None
-    posts: Posts | None = None
+    rpc: VirtualRpc | None = None
     """The machines that were hosted, what reached them, and every letter's trip."""
 
 
@@ -47,7 +47,7 @@ def simulate(
     restarts: int = 0,
     heartbeat_seconds: float = 20.0,
     servers: int = 0,
-    troubles: Troubles | None = None,
+    faults: Faults | None = None,
 ) -> Simulated:
     """Run `function` once in each of N virtual workers of this process; inside, laconic behaves as among N processes.
 
@@ -59,7 +59,7 @@ def simulate(
     `events` say who joins, leaves, dies and returns when. A strategy that cannot go on without a lost worker ends with
     `WorkerLost`, noticed after `heartbeat_seconds` of silence; then all start again, at most `restarts` times, as soon
     as everybody is back. Strategies with a server have it on `servers` nodes of its own, beside the workers on the same
-    network, or on the first workers; `troubles` are what happens to servers and the links to them.
+    network, or on the first workers; `faults` are what happens to servers and the links to them.
     """
     if workers < 1:
         raise LaconicError(f"a simulation needs at least one worker, not {workers}")
@@ -76,7 +76,7 @@ def simulate(
         while True:
             world = World(Fluid(network.capacities, network.lanes), network, compute or Compute(), states.switch_to)
             world.recording, world.heartbeat_seconds = recording, heartbeat_seconds
-            world.posts = Posts(world, servers, workers, troubles)
+            world.rpc = VirtualRpc(world, servers, workers, faults)
             world.absent = tuple(r for r, of_one in enumerate(story) if not of_one or of_one[0].begin_seconds > 0)
             made: dict[int, VirtualWorker] = {}
 
@@ -90,7 +90,7 @@ def simulate(
 
             try:
                 results = world.clock.run(body, story)
-                if world.posts.offices:
+                if world.rpc.hosted_actors:
                     world.clock.drain()
                 if world.lost and not world.clock.survivors:
                     raise max(world.lost.values(), key=lambda loss: loss[0])[1]
@@ -102,7 +102,7 @@ def simulate(
                 story = _when_all_are_back(story, world.clock.seconds, world.ever_lost)
     out = [made.get(rank) or VirtualWorker(world, rank, workers, ledgers[rank]) for rank in range(workers)]
     seen = None if recording is None else recording.timeline
-    return Simulated(results, world.clock.seconds, out, seen, world.posts)
+    return Simulated(results, world.clock.seconds, out, seen, world.rpc)
 
 
 def _when_all_are_back(story: list[list[Life]], now_seconds: float, lost: set[int]) -> list[list[Life]]:

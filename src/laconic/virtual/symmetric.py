@@ -58,7 +58,7 @@ def price(
     model = nn.Module()
     for spec in tensors:
         plant(model, spec.name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
-    crowd = Crowd(network, compute or Compute())
+    crowd = SymmetricWorker(network, compute or Compute())
     session = Session(crowd, model, chosen, crowd.world, {}, Options())  # type: ignore[arg-type]
     ends = []
     try:
@@ -75,10 +75,10 @@ def price(
     return Priced(np.array(ends), crowd.ledger.sent_bytes())
 
 
-class Crowd:
+class SymmetricWorker:
     """N workers as one: rank 0 to the strategy, a vector of times to the clock."""
 
-    machine_size = 1
+    host_size = 1
 
     def __init__(self, network: Network, compute: Compute) -> None:
         self.rank, self.size = 0, network.size
@@ -87,14 +87,14 @@ class Crowd:
         self.fluid = Fluid(network.capacities, network.lanes)
         self.seconds = np.zeros(self.size)
         self.waited_seconds = 0.0
-        self.world = CrowdGroup(self)
+        self.world = SymmetricGroup(self)
         self._step = 0
         self._factors = compute.factors(self.size, 0)
 
     def clock_seconds(self) -> float:
         return float(self.seconds.max())
 
-    def group(self, ranks: Sequence[int]) -> CrowdGroup:
+    def group(self, ranks: Sequence[int]) -> SymmetricGroup:
         raise LaconicError("a crowd has one group, everyone: price this with laconic.simulate")
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
@@ -118,10 +118,10 @@ class Crowd:
         """Nothing runs backward here: `price` says when it would have ended."""
 
 
-class CrowdHandle:
+class SymmetricHandle:
     """An operation of everyone."""
 
-    def __init__(self, crowd: Crowd, flow: Flow, what: str, tensor: Any, result: Any) -> None:
+    def __init__(self, crowd: SymmetricWorker, flow: Flow, what: str, tensor: Any, result: Any) -> None:
         self._crowd, self._result = crowd, result
         self._ended: float | None = None
         job = crowd.network.job(what, tensor, flow, range(crowd.size), self._end, lane=0)
@@ -141,42 +141,42 @@ class CrowdHandle:
         return self._result
 
 
-class CrowdGroup(CountedGroup):
+class SymmetricGroup(CountedGroup):
     """Everyone. Tensors come back as they went: a price does not look at them."""
 
-    def __init__(self, crowd: Crowd) -> None:
+    def __init__(self, crowd: SymmetricWorker) -> None:
         super().__init__(0, tuple(range(crowd.size)), crowd.ledger)
         self._crowd = crowd
 
-    def barrier(self) -> CrowdHandle:
+    def barrier(self) -> SymmetricHandle:
         return self._start(flows.barrier(self.size), "barrier", None, None)
 
-    def _all_reduce(self, tensor: Tensor, op: str) -> CrowdHandle:
+    def _all_reduce(self, tensor: Tensor, op: str) -> SymmetricHandle:
         return self._start(flows.all_reduce(self.size, tensor.nbytes), "all_reduce", tensor, tensor)
 
-    def _all_gather(self, tensor: Tensor) -> CrowdHandle:
+    def _all_gather(self, tensor: Tensor) -> SymmetricHandle:
         rows = tensor.new_zeros(self.size, *tensor.shape)  # pages that nobody touches cost nothing
         return self._start(flows.all_gather(self.size, tensor.nbytes), "all_gather", tensor, rows)
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> CrowdHandle:
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> SymmetricHandle:
         """Each tells whoever is as far from it as those are from the first whom the first tells."""
         twice = np.tile(np.asarray(sends) * tensor.element_size(), 2)
         rows = np.lib.stride_tricks.sliding_window_view(twice, self.size)[self.size : 0 : -1]
         return self._start(flows.all_to_all(rows), "all_to_all", tensor, tensor.new_zeros(sum(receives)))
 
-    def _reduce_scatter(self, flat: Tensor) -> CrowdHandle:
+    def _reduce_scatter(self, flat: Tensor) -> SymmetricHandle:
         share = flat[: flat.numel() // self.size]
         rows = np.full((self.size, self.size), share.nbytes)
         return self._start(flows.all_to_all(rows), "reduce_scatter", flat, share)
 
-    def _broadcast(self, tensor: Tensor, root: int) -> CrowdHandle:
+    def _broadcast(self, tensor: Tensor, root: int) -> SymmetricHandle:
         return self._start(flows.broadcast(self.size, root, tensor.nbytes), "broadcast", tensor, tensor)
 
-    def _send(self, tensor: Tensor, to: int, tag: int) -> CrowdHandle:
+    def _send(self, tensor: Tensor, to: int, tag: int) -> SymmetricHandle:
         raise LaconicError("in a crowd nobody speaks to one other alone: price this with laconic.simulate")
 
-    def _receive(self, tensor: Tensor, source: int, tag: int) -> CrowdHandle:
+    def _receive(self, tensor: Tensor, source: int, tag: int) -> SymmetricHandle:
         return self._send(tensor, source, tag)
 
-    def _start(self, flow: Flow, what: str, tensor: Any, result: Any) -> CrowdHandle:
-        return CrowdHandle(self._crowd, flow, what, tensor, result)
+    def _start(self, flow: Flow, what: str, tensor: Any, result: Any) -> SymmetricHandle:
+        return SymmetricHandle(self._crowd, flow, what, tensor, result)

@@ -20,16 +20,16 @@ from laconic.errors import LaconicError, WorkerLost
 from laconic.network.flow import Flow
 from laconic.network.fluid import Fluid, Job
 from laconic.network.levels import Network
-from laconic.runtime.batch_size import chosen_for
+from laconic.runtime.batch_size import batch_of
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.virtual.clock import Clock, Operation, Runner
 from laconic.virtual.compute import Compute, Part
 from laconic.virtual.recording import Recording
-from laconic.virtual.rpc import Posts
-from laconic.virtual.send_queue import Queue
+from laconic.virtual.rpc import VirtualRpc
+from laconic.virtual.send_queue import VirtualSendQueue
 from laconic.virtual.sharing import Family, Replica
-from laconic.worker import Group, Home, Letter, Machine, Priority
+from laconic.worker import Actor, ActorMessage, Group, Home, Priority
 
 Act = Callable[[list[Any]], tuple[list[Any], Flow]]
 """Carries an operation out: from all members' tensors to their results, and what that sends."""
@@ -51,7 +51,7 @@ class World:
         self.memories: dict[tuple[int, int], Tensor] = {}  # that workers share, by group and number
         self._numbers: dict[tuple[int, ...], int] = {}
         self.recording: Recording | None = None
-        self.posts = Posts(self, 0, network.size)
+        self.rpc = VirtualRpc(self, 0, network.size)
 
     def number(self, ranks: tuple[int, ...]) -> int:
         """A group's number: a thousand ranks would be slow to look up by."""
@@ -79,7 +79,7 @@ class World:
         for gathering in [*self.gatherings.values(), *self._flying]:
             self.break_if_lost(gathering)
         noticed = runner.seconds + silence
-        self.clock.at(noticed, lambda: self.posts.lose(runner.rank, noticed) if runner.rank in self.lost else None)
+        self.clock.at(noticed, lambda: self.rpc.lose(runner.rank, noticed) if runner.rank in self.lost else None)
 
     def break_if_lost(self, gathering: Gathering) -> None:
         """An operation with a lost member fails when that is noticed."""
@@ -233,20 +233,20 @@ class VirtualWorker:
     def __init__(self, world: World, rank: int, size: int, ledger: Ledger) -> None:
         self._world, self.rank, self.size, self.ledger = world, rank, size, ledger
         world.lost.pop(rank, None)
-        world.posts.begin_life(rank, ledger)
+        world.rpc.begin_life(rank, ledger)
         self.waited_seconds = 0.0
         self.world = VirtualGroup(self, tuple(range(size)))
         self._groups = {self.world.ranks: self.world}
         self._step = self._models = self._memories = 0
         self._factor = world.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
-        self._queue = Queue(world.clock)
+        self._queue = VirtualSendQueue(world.clock)
 
     def number(self, ranks: tuple[int, ...]) -> int:
         return self._world.number(ranks)
 
     @property
-    def machine_size(self) -> int:
+    def host_size(self) -> int:
         levels = self._world.network.levels
         return levels[1].workers if len(levels) > 1 else self.size
 
@@ -259,19 +259,19 @@ class VirtualWorker:
             self._groups[key] = VirtualGroup(self, key)
         return self._groups[key]
 
-    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
-        self._world.posts.host(address, home, build, self._world.absent)
+    def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
+        self._world.rpc.host(address, home, build, self._world.absent)
 
-    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> CallHandle:
-        now, say = self.clock_seconds(), partial(self._world.posts.call, self.rank, address, letter, writes)
+    def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> CallHandle:
+        now, say = self.clock_seconds(), partial(self._world.rpc.call, self.rank, address, message, writes)
         if priority is None:
             call = say(now)
-            return CallHandle(self, call, lambda: call.letter)
-        return CallHandle(self, self._queue.put(say, priority, letter.nbytes, now, letter.kind), lambda: None)
+            return CallHandle(self, call, lambda: call.message)
+        return CallHandle(self, self._queue.put(say, priority, message.nbytes, now, message.kind), lambda: None)
 
     def say_goodbye(self) -> None:
         """Nobody waits at a server for a worker whose script has ended."""
-        self._world.posts.say_goodbye(self.rank, self.clock_seconds())
+        self._world.rpc.say_goodbye(self.rank, self.clock_seconds())
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
         key = (self.number(group.ranks), self._memories)
@@ -290,7 +290,7 @@ class VirtualWorker:
         compute = self._world.compute
         runner = self._world.clock.runner(self.rank)
         begin = runner.seconds
-        taken = compute.seconds(part, share, name) * self._factor * compute.share_of_batch(part, chosen_for(self))
+        taken = compute.seconds(part, share, name) * self._factor * compute.share_of_batch(part, batch_of(self))
         if self._world.network.measured is not None and taken:
             self._world.clock.fluid.computing(begin, begin + taken, 1 / self.size)
         try:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.server.changes import Meetings, Readers
-from laconic.architecture.server.point_to_point import said, understood
+from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
 from laconic.errors import ContractError, Disagreement
-from laconic.worker import Field, Letter
+from laconic.worker import ActorMessage, Field
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Pull:
     fields: Mapping[str, Field]
 
 
-class Rule:
+class ServerRule:
     """The server's half of a sync rule; these are the answers of a plain asynchronous server."""
 
     def groups_of(self, size: int) -> list[list[int]]:
@@ -69,16 +69,16 @@ class Rule:
     def lost(self, store: Store, worker: int) -> None:
         """A worker is gone, or has pushed for the last time; what it was told is taken in stays."""
 
-    def relay(self, store: Store) -> Relay | None:
+    def relay(self, store: Store) -> RelayedPush | None:
         """What the servers of other groups must hear, after a push."""
         return None
 
-    def relayed(self, store: Store, relay: Relay) -> None:
+    def relayed(self, store: Store, relay: RelayedPush) -> None:
         """Another group's server has said something; each thing once, in its order."""
 
 
 @dataclass(frozen=True, eq=False)
-class Relay:
+class RelayedPush:
     """From one group's server to the others': its how-manieth, with a tensor per range."""
 
     group: int
@@ -95,7 +95,7 @@ class Shard:
     def __init__(
         self,
         store: Store,
-        rule: Rule,
+        rule: ServerRule,
         compressor: Compressor,
         meetings: Meetings,
         digest: str,
@@ -103,7 +103,7 @@ class Shard:
         down: Compressor | None = None,
     ) -> None:
         self.store, self.rule = store, rule
-        self.outgoing: list[tuple[str, Letter]] = []
+        self.outgoing: list[tuple[str, ActorMessage]] = []
         self._others = others  # the same shard of other groups
         self._down = down  # what reads go through
         self._readers = None if down is None or down.wire else Readers(down, store.specs, meetings)
@@ -120,13 +120,13 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------ writes
 
-    def write(self, sender: int, letter: Letter) -> Letter | None:
-        if letter.kind in ("push", "relay") and not self.store.planted:
+    def write(self, sender: int, message: ActorMessage) -> ActorMessage | None:
+        if message.kind in ("push", "relay") and not self.store.planted:
             return None  # a server that starts from nothing hears again what it was told: the first values come first
-        if letter.kind in ("join", "push", "contribute") and sender not in self.store.clocks:
+        if message.kind in ("join", "push", "contribute") and sender not in self.store.clocks:
             self.store.clocks[sender] = self.store.slowest  # who comes later has no past to wait for
             self._from[sender] = _NOT_YET
-        answer: dict[str, Callable[[int, Letter], Letter]] = {
+        answer: dict[str, Callable[[int, ActorMessage], ActorMessage]] = {
             "join": self._join,
             "begin": self._begin,
             "plant": self._plant,
@@ -137,40 +137,43 @@ class Shard:
             "leave": self._leave,
             "relay": self._relayed,
         }
-        if letter.kind not in answer:
-            raise ContractError(f"a parameter server knows no letter of the kind {letter.kind!r}")
-        return answer[letter.kind](sender, letter)
+        if message.kind not in answer:
+            raise ContractError(f"a parameter server knows no letter of the kind {message.kind!r}")
+        return answer[message.kind](sender, message)
 
-    def _join(self, sender: int, letter: Letter) -> Letter:
-        if letter.fields.get("digest") != self._digest:
+    def _join(self, sender: int, message: ActorMessage) -> ActorMessage:
+        if message.fields.get("digest") != self._digest:
             raise Disagreement(
                 f"worker {sender} does not run what this server runs: another model, optimizer, strategy or version. "
                 "Start workers and servers with the same script and arguments"
             )
-        return Letter("welcome", {"clock": self.store.clocks[sender], "round": self._from.get(sender, 0)})
+        return ActorMessage("welcome", {"clock": self.store.clocks[sender], "round": self._from.get(sender, 0)})
 
-    def _begin(self, sender: int, letter: Letter) -> Letter:
+    def _begin(self, sender: int, message: ActorMessage) -> ActorMessage:
         """From this round on the others wait for this worker, too; or from the next one that is still open here."""
-        self._from[sender] = max(letter.number("round"), self._open)
+        self._from[sender] = max(message.number("round"), self._open)
         self._collected[sender] = self._from[sender]
         self._complete()
-        return Letter("receipt", {"round": self._from[sender]})
+        return ActorMessage("receipt", {"round": self._from[sender]})
 
-    def _plant(self, sender: int, letter: Letter) -> Letter:
+    def _plant(self, sender: int, message: ActorMessage) -> ActorMessage:
         if not self.store.planted:
-            self.store.set(self._views(letter))
+            self.store.set(self._views(message))
             self.store.planted = True
             self._published = None
-        return Letter("planted")
+        return ActorMessage("planted")
 
-    def _push(self, sender: int, letter: Letter) -> Letter:
-        store, fields = self.store, letter.fields
-        version, tensors = letter.number("version", 0), self._decoded(sender, letter)  # refused before anything changes
+    def _push(self, sender: int, message: ActorMessage) -> ActorMessage:
+        store, fields = self.store, message.fields
+        version, tensors = (
+            message.number("version", 0),
+            self._decoded(sender, message),
+        )  # refused before anything changes
         store.scalars.setdefault(sender, {}).update(_scalars(fields))
         if sender in store.resting:  # it goes on after all, and nobody is to wait until it has caught up
             store.clocks[sender] = max(store.clocks[sender], store.slowest)
             store.resting.remove(sender)
-        clock = store.clocks[sender] = max(store.clocks[sender] + 1, letter.number("clock", 0))
+        clock = store.clocks[sender] = max(store.clocks[sender] + 1, message.number("clock", 0))
         push = Push(sender, clock, version, tensors, fields)
         before = store.version
         receipt = {"clock": clock, "version": before, **self.rule.receive(store, push)}
@@ -178,59 +181,61 @@ class Shard:
             self._published = None
         relay = self.rule.relay(store)
         if relay is not None:
-            told = Letter("relay", {"group": relay.group, "turn": relay.turn}, tuple(store.flattened(relay.tensors)))
+            told = ActorMessage(
+                "relay", {"group": relay.group, "turn": relay.turn}, tuple(store.flattened(relay.tensors))
+            )
             self.outgoing += [(address, told) for address in self._others]
-        return Letter("receipt", receipt)
+        return ActorMessage("receipt", receipt)
 
-    def _relayed(self, sender: int, letter: Letter) -> Letter:
+    def _relayed(self, sender: int, message: ActorMessage) -> ActorMessage:
         """A server that was restarted may say again what it said before."""
-        group, turn = letter.number("group"), letter.number("turn")
+        group, turn = message.number("group"), message.number("turn")
         if turn > self._heard.get(group, 0):
             self._heard[group] = turn
-            self.rule.relayed(self.store, Relay(group, turn, self._views(letter)))
+            self.rule.relayed(self.store, RelayedPush(group, turn, self._views(message)))
             self._published = None
-        return Letter("receipt")
+        return ActorMessage("receipt")
 
-    def _told(self, sender: int, letter: Letter) -> Letter:
-        self.rule.told(self.store, sender, letter.fields)
-        return Letter("receipt")
+    def _told(self, sender: int, message: ActorMessage) -> ActorMessage:
+        self.rule.told(self.store, sender, message.fields)
+        return ActorMessage("receipt")
 
-    def _rest(self, sender: int, letter: Letter) -> Letter:
+    def _rest(self, sender: int, message: ActorMessage) -> ActorMessage:
         """Its steps are made; it may still meet the others in what all add up."""
         if sender in self.store.clocks:
             self.store.resting.add(sender)
             self.rule.lost(self.store, sender)
-        return Letter("receipt")
+        return ActorMessage("receipt")
 
-    def _decoded(self, sender: int, letter: Letter) -> list[Tensor]:
+    def _decoded(self, sender: int, message: ActorMessage) -> list[Tensor]:
         """Tensors that were compressed travel as so many words each; all others, of one dtype, as one."""
-        if "words" not in letter.fields:
-            return self._views(letter) if letter.tensors else []
-        meeting = partial(self._meetings, sender, letter.number("step", 0))
-        return understood(self._compressor, self.store.specs, letter, meeting)
+        if "words" not in message.fields:
+            return self._views(message) if message.tensors else []
+        meeting = partial(self._meetings, sender, message.number("step", 0))
+        return decode_all(self._compressor, self.store.specs, message, meeting)
 
-    def _views(self, letter: Letter) -> list[Tensor]:
+    def _views(self, message: ActorMessage) -> list[Tensor]:
         """A letter's tensors as this shard's ranges, if that is what they are."""
         flats = self.store.flats.items()
-        given = [(tensor.dtype, tensor.numel()) for tensor in letter.tensors]
+        given = [(tensor.dtype, tensor.numel()) for tensor in message.tensors]
         if given != [(dtype, flat.numel()) for dtype, flat in flats]:
-            raise ContractError(f"a {letter.kind} of {given} does not fit this shard")
-        return self.store.views(letter.tensors)
+            raise ContractError(f"a {message.kind} of {given} does not fit this shard")
+        return self.store.views(message.tensors)
 
-    def _contribute(self, sender: int, letter: Letter) -> Letter:
-        turn, op = letter.number("round"), str(letter.fields.get("op"))
+    def _contribute(self, sender: int, message: ActorMessage) -> ActorMessage:
+        turn, op = message.number("round"), str(message.fields.get("op"))
         if op not in _COMBINE:
             raise ContractError(f"a server sums, takes maxima or gathers, not {op!r}")
         if turn >= self._forgotten and turn not in self._results:
-            self._rounds.setdefault(turn, (op, {}))[1][sender] = list(letter.tensors)
-        self._collected[sender] = max(self._collected.get(sender, 0), letter.number("collected"))
+            self._rounds.setdefault(turn, (op, {}))[1][sender] = list(message.tensors)
+        self._collected[sender] = max(self._collected.get(sender, 0), message.number("collected"))
         self.store.clocks[sender] += 1
         self._complete()
-        return Letter("receipt")
+        return ActorMessage("receipt")
 
-    def _leave(self, sender: int, letter: Letter) -> Letter:
+    def _leave(self, sender: int, message: ActorMessage) -> ActorMessage:
         self.lose(sender)
-        return Letter("goodbye")
+        return ActorMessage("goodbye")
 
     def lose(self, sender: int) -> None:
         self.store.clocks.pop(sender, None)
@@ -256,27 +261,27 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------ reads
 
-    def read(self, sender: int, letter: Letter) -> Letter | None:
+    def read(self, sender: int, message: ActorMessage) -> ActorMessage | None:
         if not self.store.planted:
             return None
-        if letter.kind == "collect":
-            return self._collect(letter)
+        if message.kind == "collect":
+            return self._collect(message)
         clock = self.store.clocks.get(sender, self.store.slowest)
-        pull = Pull(sender, clock, letter.fields)
+        pull = Pull(sender, clock, message.fields)
         fields: Mapping[str, Field] = {}
         tensors: Sequence[Tensor] | None = None
-        if letter.kind != "peek":
+        if message.kind != "peek":
             if not self.rule.readable(self.store, pull):
                 return None
             fields, tensors = self.rule.view(self.store, pull)
         found = {"version": self.store.version, "clock": clock, "slowest": self.store.slowest, **fields}
         if tensors is not None:
-            return Letter("values", found, tuple(tensors))
+            return ActorMessage("values", found, tuple(tensors))
         if self._readers is not None:
-            words, values = self._readers.answer(sender, letter.number("reads", 0), self.store.values)
+            words, values = self._readers.answer(sender, message.number("reads", 0), self.store.values)
         else:
             words, values = self._values()
-        return Letter("values", {**found, **words}, values)
+        return ActorMessage("values", {**found, **words}, values)
 
     def _values(self) -> tuple[Mapping[str, Field], tuple[Tensor, ...]]:
         """As they are now, the same for all who read this version."""
@@ -289,11 +294,11 @@ class Shard:
         if self._down is None:
             return {}, tuple(self.store.flat_copy())
         values = [value.detach().clone() for value in self.store.values]
-        return said(self._down, self.store.specs, values, {}, partial(self._meetings, -1, version))
+        return encode_all(self._down, self.store.specs, values, {}, partial(self._meetings, -1, version))
 
-    def _collect(self, letter: Letter) -> Letter | None:
-        found = self._results.get(letter.number("round"))
-        return None if found is None else Letter("sum", {"members": found[1]}, tuple(found[0]))
+    def _collect(self, message: ActorMessage) -> ActorMessage | None:
+        found = self._results.get(message.number("round"))
+        return None if found is None else ActorMessage("sum", {"members": found[1]}, tuple(found[0]))
 
     # ------------------------------------------------------------------------------------------ saving
 

@@ -13,10 +13,10 @@ from functools import partial
 
 from torch import Tensor
 
-from laconic.architecture.server.point_to_point import said, understood
+from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.compression.base import Compressor
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Field, Letter, Meet
+from laconic.worker import ActorMessage, Field, Meet
 
 Words = tuple[Mapping[str, Field], tuple[Tensor, ...]]
 Meetings = Callable[[int, int, str], Meet]
@@ -49,9 +49,9 @@ class Readers:
         known.reads += 1
         meeting = partial(self._meetings, reader, known.reads)
         apart = [value.detach() - held for value, held in zip(values, known.values, strict=True)]
-        fields, words = said(self._compressor, self._specs, apart, {}, meeting)
+        fields, words = encode_all(self._compressor, self._specs, apart, {}, meeting)
         known.last = {**fields, "reads": known.reads}, words
-        changes = understood(self._compressor, self._specs, Letter("values", *known.last), meeting)
+        changes = decode_all(self._compressor, self._specs, ActorMessage("values", *known.last), meeting)
         for held, change in zip(known.values, changes, strict=True):
             held += change
         return known.last
@@ -77,16 +77,16 @@ class Holdings:
         self.reads = 0
         self._values: list[Tensor] = []
 
-    def hear(self, letter: Letter) -> list[Tensor]:
+    def hear(self, message: ActorMessage) -> list[Tensor]:
         """The values, as far as this reader knows them."""
-        reads = letter.number("reads")
+        reads = message.number("reads")
         if reads > self.reads:
-            if letter.fields.get("plain"):
-                self._values = [value.clone() for value in letter.tensors]
+            if message.fields.get("plain"):
+                self._values = [value.clone() for value in message.tensors]
             else:
                 meeting = partial(self._meetings, self._reader, reads)
                 for held, change in zip(
-                    self._values, understood(self._compressor, self._specs, letter, meeting), strict=True
+                    self._values, decode_all(self._compressor, self._specs, message, meeting), strict=True
                 ):
                     held += change
             self.reads = reads

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.architecture.server.changes import Holdings, Meetings
-from laconic.architecture.server.point_to_point import said, understood
+from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import scalars_of
 from laconic.compression.base import Compressor, State
 from laconic.errors import Disagreement
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Field, Handle, Letter, Priority, Worker, whole
+from laconic.worker import ActorMessage, Field, Handle, Priority, Worker, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,26 +44,26 @@ class Pulled:
 class Answers:
     """Several letters under way as one handle."""
 
-    def __init__(self, handles: Sequence[Handle], combine: Callable[[list[Letter]], Any]) -> None:
+    def __init__(self, handles: Sequence[Handle], combine: Callable[[list[ActorMessage]], Any]) -> None:
         self._handles, self._combine = handles, combine
 
     def done(self) -> bool:
         return all(handle.done() for handle in self._handles)
 
     def wait(self) -> Any:
-        letters: list[Letter] = [handle.wait() for handle in self._handles]
-        for letter in letters:
-            if letter.kind == "refused":
-                raise Disagreement(str(letter.fields["why"]))
-        return self._combine(letters)
+        messages: list[ActorMessage] = [handle.wait() for handle in self._handles]
+        for message in messages:
+            if message.kind == "refused":
+                raise Disagreement(str(message.fields["why"]))
+        return self._combine(messages)
 
 
-def _receipt(letters: list[Letter]) -> Receipt:
-    return Receipt(tuple(letter.fields for letter in letters))
+def _receipt(messages: list[ActorMessage]) -> Receipt:
+    return Receipt(tuple(message.fields for message in messages))
 
 
 @dataclass(eq=False)
-class Server:
+class ServerClient:
     """One worker's view of all shards of one model.
 
     Pushes carry the version that was read last, so that the server can tell their age, and settings of the optimizer's
@@ -121,29 +121,30 @@ class Server:
         sent = []
         for shard, (k, version) in zip(self.shards, enumerate(versions), strict=True):
             words = self._words(tensors, k, step, exact)
-            letter = {"version": version, "clock": self.clock, "step": step, **changed, **words[0], **fields}
-            sent.append(shard.write(Letter("push", letter, words[1])))
+            message = {"version": version, "clock": self.clock, "step": step, **changed, **words[0], **fields}
+            sent.append(shard.write(ActorMessage("push", message, words[1])))
         return Answers(sent, _receipt)
 
     def tell(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Report something; to another group's server where that coordinates."""
         shards = self.groups[self.group if group is None else group]
-        sent = [shards[k].write(Letter("tell", fields)) for k in self._chosen(only)]
+        sent = [shards[k].write(ActorMessage("tell", fields)) for k in self._chosen(only)]
         return Answers(sent, _receipt)
 
     def pull(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
         """Read the values, as soon as the rule lets this worker."""
         group = self.group if group is None else group
         asked = [
-            self.groups[group][k].read(Letter("pull", {**self._heard(group, k), **fields})) for k in self._chosen(only)
+            self.groups[group][k].read(ActorMessage("pull", {**self._heard(group, k), **fields}))
+            for k in self._chosen(only)
         ]
 
-        def combine(letters: list[Letter]) -> Pulled:
+        def combine(messages: list[ActorMessage]) -> Pulled:
             if only is not None:
-                return Pulled(list(letters[0].tensors), (letters[0].fields,))
-            if not any(letter.tensors for letter in letters):  # the rule had only something to say
-                return Pulled([], tuple(letter.fields for letter in letters))
-            return self._values(letters, group)
+                return Pulled(list(messages[0].tensors), (messages[0].fields,))
+            if not any(message.tensors for message in messages):  # the rule had only something to say
+                return Pulled([], tuple(message.fields for message in messages))
+            return self._values(messages, group)
 
         return Answers(asked, combine)
 
@@ -152,15 +153,15 @@ class Server:
     def join(self, digest: str, values: Sequence[Tensor] | None) -> Generator[list[Handle], Any, None]:
         """Become a member; the one who has `values` gives the servers of all groups their first ones."""
         self._digest = digest
-        letters = [shard.write(Letter("join", {"digest": digest})) for shard in self.shards]
-        (welcomes,) = yield [Answers(letters, lambda answers: answers)]
+        messages = [shard.write(ActorMessage("join", {"digest": digest})) for shard in self.shards]
+        (welcomes,) = yield [Answers(messages, lambda answers: answers)]
         self.clock = max(welcome.number("clock") for welcome in welcomes)
         if any(welcome.number("round") for welcome in welcomes):
             yield from self._begin()
         if values is not None:
             parts = [self._flat(values, k) for k in range(len(self.shards))]
             planted = [
-                shard.write(Letter("plant", {}, part))
+                shard.write(ActorMessage("plant", {}, part))
                 for shards in self.groups
                 for shard, part in zip(shards, parts, strict=True)
             ]
@@ -170,8 +171,8 @@ class Server:
         """Come late to what the others add up in rounds: agree with all shards on the first one."""
         rounds = {-1, 0}
         while len(rounds) > 1:
-            letter = Letter("begin", {"round": max(rounds)})
-            (answers,) = yield [Answers([shard.write(letter) for shard in self.shards], lambda answers: answers)]
+            message = ActorMessage("begin", {"round": max(rounds)})
+            (answers,) = yield [Answers([shard.write(message) for shard in self.shards], lambda answers: answers)]
             rounds = {answer.number("round") for answer in answers}
         self.round = self._collected_below = rounds.pop()
 
@@ -185,18 +186,18 @@ class Server:
     def peek(self) -> Answers:
         """The values as they are, whatever the rule says."""
         group = self.group
-        asked = [shard.read(Letter("peek", self._heard(group, k))) for k, shard in enumerate(self.shards)]
-        return Answers(asked, lambda letters: self._values(letters, group))
+        asked = [shard.read(ActorMessage("peek", self._heard(group, k))) for k, shard in enumerate(self.shards)]
+        return Answers(asked, lambda messages: self._values(messages, group))
 
     def rest(self) -> None:
         """No more pushes for now: no rule is to wait for this worker's."""
         for shard in self.shards:
-            shard.write(Letter("rest"))
+            shard.write(ActorMessage("rest"))
 
     def leave(self) -> Generator[list[Handle], Any, None]:
         """Say goodbye, so that nobody waits for this worker."""
-        letters = [shard.write(Letter("leave")) for shard in self.shards]
-        yield [Answers(letters, lambda answers: None)]
+        messages = [shard.write(ActorMessage("leave")) for shard in self.shards]
+        yield [Answers(messages, lambda answers: None)]
 
     def aggregate(
         self,
@@ -204,21 +205,21 @@ class Server:
         op: str,
         only: int | None = None,
         priority: Priority | None = None,
-    ) -> Generator[Handle, Any, list[Letter]]:
+    ) -> Generator[Handle, Any, list[ActorMessage]]:
         """Bring a part to each shard (or to one), and collect what all members brought, combined. Rounds are numbered
         in the order of asking, which is everybody's; in what order parts leave is this worker's own matter."""
         turn, self.round = self.round, self.round + 1
         fields: dict[str, Field] = {"round": turn, "op": op, "collected": self._collected_below}
         shards = self._chosen(only)
         for k, part in zip(shards, parts, strict=True):
-            self.shards[k].write(Letter("contribute", fields, part), priority)
-        asked = [self.shards[k].read(Letter("collect", {"round": turn})) for k in shards]
-        letters: list[Letter] = yield Answers(asked, lambda answers: answers)
+            self.shards[k].write(ActorMessage("contribute", fields, part), priority)
+        asked = [self.shards[k].read(ActorMessage("collect", {"round": turn})) for k in shards]
+        messages: list[ActorMessage] = yield Answers(asked, lambda answers: answers)
         self._collected.add(turn)
         while self._collected_below in self._collected:
             self._collected.remove(self._collected_below)
             self._collected_below += 1
-        return letters
+        return messages
 
     # ------------------------------------------------------------------------------------------ inside
 
@@ -243,27 +244,27 @@ class Server:
             return {}, self._flat(tensors, k)
         parts = [x.detach().clone().view(s.shape) for s, x in zip(specs, self._slices(tensors, k), strict=True)]
         meeting = partial(self.meetings, self.worker.rank, step)
-        return said(self.compressor, specs, parts, self.memory, meeting)
+        return encode_all(self.compressor, specs, parts, self.memory, meeting)
 
-    def _values(self, letters: list[Letter], group: int) -> Pulled:
+    def _values(self, messages: list[ActorMessage], group: int) -> Pulled:
         """What all shards hold, and which version of it the next push was computed at."""
-        self.versions = [letter.number("version") for letter in letters]
+        self.versions = [message.number("version") for message in messages]
         whole = [torch.empty(spec.numel, dtype=spec.dtype) for spec in self.specs]
-        for k, (ranges, letter) in enumerate(zip(self._by_shard, letters, strict=True)):
-            for r, part in zip(ranges, self._parts(group, k, letter), strict=True):
+        for k, (ranges, message) in enumerate(zip(self._by_shard, messages, strict=True)):
+            for r, part in zip(ranges, self._parts(group, k, message), strict=True):
                 whole[r.tensor][r.start : r.stop] = part.reshape(-1)
         tensors = [x.view(spec.shape) for x, spec in zip(whole, self.specs, strict=True)]
-        return Pulled(tensors, tuple(letter.fields for letter in letters))
+        return Pulled(tensors, tuple(message.fields for message in messages))
 
-    def _parts(self, group: int, k: int, letter: Letter) -> list[Tensor]:
+    def _parts(self, group: int, k: int, message: ActorMessage) -> list[Tensor]:
         """From what a shard said back to one tensor per range."""
-        if self.down is not None and "reads" in letter.fields:
-            return self._held(group, k).hear(letter)
+        if self.down is not None and "reads" in message.fields:
+            return self._held(group, k).hear(message)
         specs = [r.spec(self.specs) for r in self._by_shard[k]]
-        if self.down is not None and "words" in letter.fields:
-            return understood(self.down, specs, letter, partial(self.meetings, -1, letter.number("version")))
-        lengths = {flat.dtype: [s.numel for s in specs if s.dtype == flat.dtype] for flat in letter.tensors}
-        parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in letter.tensors}
+        if self.down is not None and "words" in message.fields:
+            return decode_all(self.down, specs, message, partial(self.meetings, -1, message.number("version")))
+        lengths = {flat.dtype: [s.numel for s in specs if s.dtype == flat.dtype] for flat in message.tensors}
+        parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in message.tensors}
         return [next(parts[spec.dtype]) for spec in specs]
 
     def _held(self, group: int, k: int) -> Holdings:

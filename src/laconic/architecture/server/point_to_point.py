@@ -17,17 +17,17 @@ from laconic.compression.base import Compressor, Outcome, State
 from laconic.compression.none import Identity
 from laconic.errors import ContractError
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Field, Gather, GatherRagged, Letter, Meet, Reduce, Request
+from laconic.worker import ActorMessage, Field, Gather, GatherRagged, Meet, Reduce, Request
 
 _PLAIN = Identity()
 
 
-def spoken_by(compressor: Compressor, spec: TensorSpec) -> Compressor:
+def compressor_for(compressor: Compressor, spec: TensorSpec) -> Compressor:
     """Who speaks for such a tensor: it goes as it is where the compressor leaves it alone."""
     return compressor if compressor.accepts(spec) else _PLAIN
 
 
-def speak(compressor: Compressor, x: Tensor, state: State, meet: Meet) -> tuple[list[Tensor], Outcome]:
+def encode_one(compressor: Compressor, x: Tensor, state: State, meet: Meet) -> tuple[list[Tensor], Outcome]:
     """What travels, and what the speaker remembers."""
     words: list[Tensor] = []
 
@@ -38,7 +38,7 @@ def speak(compressor: Compressor, x: Tensor, state: State, meet: Meet) -> tuple[
     return words, _hold(compressor, x, state, meet, answer)
 
 
-def listen(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], meet: Meet) -> Tensor:
+def decode_one(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], meet: Meet) -> Tensor:
     """The tensor that was meant."""
     heard = iter(words)
 
@@ -49,7 +49,7 @@ def listen(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], me
     return _hold(compressor, empty, compressor.init(spec), meet, answer).result
 
 
-def said(
+def encode_all(
     compressor: Compressor,
     specs: Sequence[TensorSpec],
     tensors: Sequence[Tensor],
@@ -60,28 +60,28 @@ def said(
     counts: list[int] = []
     words: list[Tensor] = []
     for spec, x in zip(specs, tensors, strict=True):
-        speaker = spoken_by(compressor, spec)
+        speaker = compressor_for(compressor, spec)
         if spec.name not in memory:
             memory[spec.name] = speaker.init(spec)
-        spoken, outcome = speak(speaker, x, memory[spec.name], meeting(spec.name))
+        spoken, outcome = encode_one(speaker, x, memory[spec.name], meeting(spec.name))
         memory[spec.name] = outcome.state
         counts.append(len(spoken))
         words += spoken
     return {"words": counts}, tuple(words)
 
 
-def understood(
-    compressor: Compressor, specs: Sequence[TensorSpec], letter: Letter, meeting: Callable[[str], Meet]
+def decode_all(
+    compressor: Compressor, specs: Sequence[TensorSpec], message: ActorMessage, meeting: Callable[[str], Meet]
 ) -> list[Tensor]:
     """The tensors of such a letter, if that is what it is."""
-    counts = letter.fields.get("words")
+    counts = message.fields.get("words")
     lengths = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
-    if len(lengths) != len(specs) or sum(lengths) != len(letter.tensors) or min(lengths, default=0) < 0:
-        raise ContractError(f"{len(letter.tensors)} words in a {letter.kind} are not those of this shard")
-    rest, heard = list(letter.tensors), []
+    if len(lengths) != len(specs) or sum(lengths) != len(message.tensors) or min(lengths, default=0) < 0:
+        raise ContractError(f"{len(message.tensors)} words in a {message.kind} are not those of this shard")
+    rest, heard = list(message.tensors), []
     for spec, count in zip(specs, lengths, strict=True):
         words, rest = rest[:count], rest[count:]
-        heard.append(listen(spoken_by(compressor, spec), spec, words, meeting(spec.name)))
+        heard.append(decode_one(compressor_for(compressor, spec), spec, words, meeting(spec.name)))
     return heard
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laconic.errors import WorkerLost
-from laconic.worker import Handle, Letter, Priority, Worker
+from laconic.worker import ActorMessage, Handle, Priority, Worker
 
 
 @dataclass(eq=False)
@@ -20,13 +20,13 @@ class Replicas:
     worker: Worker
     addresses: list[str]
 
-    def write(self, letter: Letter, priority: Priority | None = None) -> Handle:
-        sent = {address: self.worker.call(address, letter, True, priority) for address in self.addresses}
+    def write(self, message: ActorMessage, priority: Priority | None = None) -> Handle:
+        sent = {address: self.worker.call(address, message, True, priority) for address in self.addresses}
         return sent[self.addresses[0]] if len(sent) == 1 else _Written(self, sent)
 
-    def read(self, letter: Letter) -> Handle:
-        first = self.worker.call(self.addresses[0], letter, writes=False)
-        return first if len(self.addresses) == 1 else _Read(self, letter, self.addresses[0], first)
+    def read(self, message: ActorMessage) -> Handle:
+        first = self.worker.call(self.addresses[0], message, writes=False)
+        return first if len(self.addresses) == 1 else _Read(self, message, self.addresses[0], first)
 
     def drop(self, address: str, error: WorkerLost) -> None:
         """This copy is lost; the last one is not."""
@@ -54,8 +54,8 @@ class _Written:
 
 
 class _Read:
-    def __init__(self, copies: Replicas, letter: Letter, address: str, handle: Handle) -> None:
-        self._copies, self._letter, self._address, self._handle = copies, letter, address, handle
+    def __init__(self, copies: Replicas, message: ActorMessage, address: str, handle: Handle) -> None:
+        self._copies, self._letter, self._address, self._handle = copies, message, address, handle
 
     def done(self) -> bool:
         return self._handle.done()

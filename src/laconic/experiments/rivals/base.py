@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class RivalContext:
     """Where a rival runs: the processes that our own connection has joined."""
 
     group: RealGroup
@@ -39,7 +39,7 @@ class Rival(Technique):
 
     @abstractmethod
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         """The model and the optimizer as the library wants them; the user's loop stays as it is."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn, optim
 
 from laconic.errors import ContractError
-from laconic.experiments.rivals.base import Place, Rival
+from laconic.experiments.rivals.base import Rival, RivalContext
 from laconic.real.worker import RealGroup, RealWorker
 from laconic.runtime.agreement import agree, describe
 from laconic.runtime.rival import mark_as_rivals
@@ -37,6 +37,6 @@ def hand_over(
     group = worker.world if process_group is None else worker.adopt(process_group)
     agree(describe(model, optimizer, str(rival), options), group, next(model.parameters()).device)
     assert isinstance(group, RealGroup)  # workers apart have refused to agree
-    model, optimizer = rival.take_over(model, optimizer, Place(group, options["seed"]))
+    model, optimizer = rival.take_over(model, optimizer, RivalContext(group, options["seed"]))
     mark_as_rivals(optimizer, rival)
     return model, optimizer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from laconic.errors import ContractError
-from laconic.experiments.rivals.base import Place, Rival
+from laconic.experiments.rivals.base import Rival, RivalContext
 from laconic.knobs import knob
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class AccelerateLocalSGD(Rival):
     period: int = knob(8, low=1, doc="local steps between two averages")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         import torch
         import torch.distributed as dist

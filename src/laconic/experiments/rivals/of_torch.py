@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from laconic.errors import ContractError
-from laconic.experiments.rivals.base import Place, Rival
+from laconic.experiments.rivals.base import Rival, RivalContext
 from laconic.knobs import knob
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def _bucket() -> Any:
 class _OnDDP(Rival):
     """What rests on DistributedDataParallel."""
 
-    def _wrap(self, model: nn.Module, place: Place) -> DistributedDataParallel:
+    def _wrap(self, model: nn.Module, place: RivalContext) -> DistributedDataParallel:
         from torch.nn.parallel import DistributedDataParallel
 
         cap: Any = getattr(self, "bucket_cap_mb", None)
@@ -39,7 +39,7 @@ class DDP(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         return self._wrap(model, place), optimizer
 
@@ -54,7 +54,7 @@ class DDP16(_OnDDP):
     dtype: str = knob("fp16", choices=("fp16", "bf16"), doc="what gradients are cast to; bf16 needs NCCL")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -76,7 +76,7 @@ class Accumulate(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -104,7 +104,7 @@ class PowerSGD(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
@@ -131,7 +131,7 @@ class PostLocal(_OnDDP):
     start: int = knob(0, low=0, doc="steps of plain DDP before; torch averages after the first local step, too")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from laconic.experiments.rivals.base import Place, Rival
+from laconic.experiments.rivals.base import Rival, RivalContext
 from laconic.knobs import knob
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ class DiLoCo(Rival):
     outer_momentum: float = knob(0.9, low=0, below=1, doc="momentum of the outer steps")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: Place
+        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch import optim
 
         from laconic.runtime.broadcast import broadcast_tensors
-        from laconic.runtime.in_flight import Departed, drive
+        from laconic.runtime.in_flight import InFlight, complete
         from laconic.runtime.no_sync import NoSync
 
         os.environ.setdefault("RUST_LOG", "warn")  # else its servers write a page for every exchange
         from torchft.local_sgd import DiLoCo as TorchftDiLoCo
 
-        drive([Departed(broadcast_tensors([*model.parameters(), *model.buffers()], [place.group]))])
+        complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [place.group]))])
         outer = optim.SGD(
             model.parameters(), lr=self.outer_lr, momentum=self.outer_momentum, nesterov=self.outer_momentum > 0
         )
@@ -51,7 +51,7 @@ class DiLoCo(Rival):
         return model, optimizer
 
 
-def _manager(place: Place, on_cuda: bool) -> Any:
+def _manager(place: RivalContext, on_cuda: bool) -> Any:
     import atexit
     from datetime import timedelta
 

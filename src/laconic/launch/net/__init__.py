@@ -6,17 +6,17 @@
 Nothing here touches the machine's own network: every interface lives in a namespace made for it.
 """
 
-from laconic.launch.net.kernel import NetError
+from laconic.launch.net.kernel import ShapedNetworkError
 from laconic.launch.net.manage import down, every, find, shaped, standing, up
-from laconic.launch.net.network import Net, read_link
-from laconic.launch.net.place import Place, interface_bytes
+from laconic.launch.net.network import ShapedNetwork, read_link
+from laconic.launch.net.place import Namespace, interface_bytes
 from laconic.launch.net.state import HUB_ADDRESS
 
 __all__ = [
     "HUB_ADDRESS",
-    "Net",
-    "NetError",
-    "Place",
+    "Namespace",
+    "ShapedNetwork",
+    "ShapedNetworkError",
     "down",
     "every",
     "find",

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from laconic.launch.net.kernel import NAMESPACES, NetError, batch
+from laconic.launch.net.kernel import NAMESPACES, ShapedNetworkError, batch
 from laconic.launch.net.state import State
 
 End = tuple[str, str]
@@ -87,7 +87,7 @@ def _start_line(state: State, cables: list[tuple[End, End]]) -> None:
     assert process.stdout is not None
     said = process.stdout.readline().decode().strip()
     if said != "ready":
-        raise NetError(f"the delay line could not be laid: {said or 'it ended without a word'}.")
+        raise ShapedNetworkError(f"the delay line could not be laid: {said or 'it ended without a word'}.")
 
 
 def _mark(token: str) -> str:

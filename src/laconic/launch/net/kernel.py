@@ -23,19 +23,21 @@ _WAY_OUT = (
 _held: int | None = None
 
 
-class NetError(LaconicError, RuntimeError):
+class ShapedNetworkError(LaconicError, RuntimeError):
     """A shaped network that cannot be made, found or changed as asked."""
 
 
 def require_means() -> None:
     """Refuse, in one sentence, where shaped networks cannot be made at all."""
     if sys.platform != "linux":
-        raise NetError(f"a shaped network needs Linux, this is {sys.platform}: go to a Linux machine, {_WAY_OUT}.")
+        raise ShapedNetworkError(
+            f"a shaped network needs Linux, this is {sys.platform}: go to a Linux machine, {_WAY_OUT}."
+        )
     if os.geteuid() != 0:
-        raise NetError(f"a shaped network needs root, this is user {os.geteuid()}: become root, {_WAY_OUT}.")
+        raise ShapedNetworkError(f"a shaped network needs root, this is user {os.geteuid()}: become root, {_WAY_OUT}.")
     missing = " and ".join(f"`{program}`" for program in ("ip", "tc") if shutil.which(program) is None)
     if missing:
-        raise NetError(f"a shaped network needs {missing}, not found here: install iproute2, {_WAY_OUT}.")
+        raise ShapedNetworkError(f"a shaped network needs {missing}, not found here: install iproute2, {_WAY_OUT}.")
 
 
 @contextmanager
@@ -73,7 +75,7 @@ def entered(namespace: str) -> Iterator[None]:
     try:
         inside = os.open(NAMESPACES / namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise NetError(
+        raise ShapedNetworkError(
             f"the network namespace {namespace!r} cannot be entered: {error.strerror}. Look at `laconic net status`."
         ) from error
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -90,14 +92,16 @@ def _set_namespace(descriptor: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.setns(descriptor, _CLONE_NEWNET):
         code = ctypes.get_errno()
-        raise NetError(f"this process may not change its network namespace: {os.strerror(code)}; {_WAY_OUT}.")
+        raise ShapedNetworkError(f"this process may not change its network namespace: {os.strerror(code)}; {_WAY_OUT}.")
 
 
 def _run(command: list[str], text: str | None = None) -> None:
     done = subprocess.run(command, input=text, check=False, capture_output=True, text=True, pass_fds=_shared())
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise NetError(f"`{' '.join(command)}` failed: {said}. If this machine does not allow it: {_WAY_OUT[3:]}.")
+        raise ShapedNetworkError(
+            f"`{' '.join(command)}` failed: {said}. If this machine does not allow it: {_WAY_OUT[3:]}."
+        )
 
 
 def _shared() -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from laconic.launch.net import cables
 from laconic.launch.net.build import build, demolish
-from laconic.launch.net.kernel import NetError, require_means
-from laconic.launch.net.network import Net
+from laconic.launch.net.kernel import ShapedNetworkError, require_means
+from laconic.launch.net.network import ShapedNetwork
 from laconic.launch.net.state import Owner, State, load, load_all, locked
 
 _COUNTER = itertools.count()
@@ -30,7 +30,7 @@ def shaped(
     delay_seconds: float = 0.0,
     site_workers: int | None = None,
     uplink_bits_per_second: float | None = None,
-) -> Iterator[Net]:
+) -> Iterator[ShapedNetwork]:
     """A network for the time of the block, taken down whatever happens in it: an error, Ctrl-C, a polite kill.
 
     With `site_workers`, so many neighbours are at one site, whose uplink has a rate of its own, and the delay is that
@@ -40,7 +40,7 @@ def shaped(
         sites: dict[str, Any] = {"site_workers": site_workers, "uplink_bits_per_second": uplink_bits_per_second}
         state = _make(f"tmp-{os.getpid()}-{next(_COUNTER)}", workers, bits_per_second, delay_seconds, **sites)
         try:
-            yield Net.of(state)
+            yield ShapedNetwork.of(state)
         finally:
             _demolish_undisturbed(state)
 
@@ -51,16 +51,16 @@ def up(
     bits_per_second: float | None = 1e8,
     delay_seconds: float = 0.0,
     links: Mapping[int, float] | None = None,
-) -> Net:
+) -> ShapedNetwork:
     """A network that stands until `down`, whatever becomes of this process. `links` are places with another rate."""
     with _leaving_politely():
-        return Net.of(_make(name, workers, bits_per_second, delay_seconds, stands=True, links=links))
+        return ShapedNetwork.of(_make(name, workers, bits_per_second, delay_seconds, stands=True, links=links))
 
 
-def find(name: str) -> Net:
+def find(name: str) -> ShapedNetwork:
     """A network that is up."""
     with _tended():
-        return Net.of(_existing(name))
+        return ShapedNetwork.of(_existing(name))
 
 
 def every() -> list[tuple[State, bool]]:
@@ -76,7 +76,7 @@ def standing(name: str | None, everything: bool = False) -> list[str]:
     with _tended():
         names = [state.name for state in load_all() if state.owner is None]
     if len(names) > 1 and not everything:
-        raise NetError(f"there are {len(names)} networks ({', '.join(names)}): name one, or say --all.")
+        raise ShapedNetworkError(f"there are {len(names)} networks ({', '.join(names)}): name one, or say --all.")
     return names
 
 
@@ -85,7 +85,9 @@ def down(name: str) -> None:
     with _tended():
         state = _existing(name)
         if state.owner is not None:
-            raise NetError(f"{name!r} belongs to process {state.owner.pid} and goes when that ends: end it instead.")
+            raise ShapedNetworkError(
+                f"{name!r} belongs to process {state.owner.pid} and goes when that ends: end it instead."
+            )
         demolish(state)
 
 
@@ -111,12 +113,12 @@ def _make(
 ) -> State:
     own = links or {}
     for place in own.keys() - set(range(workers)):
-        raise NetError(f"a network of {workers} places has no link {place}: they are 0 to {workers - 1}.")
+        raise ShapedNetworkError(f"a network of {workers} places has no link {place}: they are 0 to {workers - 1}.")
     with _tended():
         token, rates = secrets.token_hex(3), tuple(own.get(place, bits_per_second) for place in range(workers))
         state = State(name, token, workers, delay_seconds, rates, owner=Owner.me(), **sites)
         if load(name) is not None:
-            raise NetError(
+            raise ShapedNetworkError(
                 f"there is a network called {name!r} already: `laconic net down {name}`, or use another name."
             )
         state.save()
@@ -137,7 +139,7 @@ def _existing(name: str) -> State:
     state = load(name)
     if state is None:
         names = ", ".join(repr(other.name) for other in load_all() if other.owner is None) or "none"
-        raise NetError(
+        raise ShapedNetworkError(
             f"there is no network called {name!r} (there is: {names}): make it with `laconic net up --name {name}`."
         )
     return state

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from laconic.launch.net import build
-from laconic.launch.net.kernel import NetError
-from laconic.launch.net.place import Place, interface_bytes
+from laconic.launch.net.kernel import ShapedNetworkError
+from laconic.launch.net.place import Namespace, interface_bytes
 from laconic.launch.net.state import State, check_rate, load, locked
 from laconic.units import bits_per_second
 
 
 @dataclass(frozen=True)
-class Net:
+class ShapedNetwork:
     """Places joined by a bridge in the hub, which has an address too: a launcher can sit there."""
 
     name: str
     token: str
-    places: tuple[Place, ...]
-    hub: Place
+    places: tuple[Namespace, ...]
+    hub: Namespace
     delay_seconds: float  # one way, between two workers, or two sites where there are any
 
     @classmethod
-    def of(cls, state: State) -> Net:
+    def of(cls, state: State) -> ShapedNetwork:
         return cls(state.name, state.token, state.places, state.hub, state.delay_seconds)
 
     @property
@@ -72,12 +72,14 @@ class Net:
     def _state(self) -> State:
         state = load(self.name)
         if state is None or state.token != self.token:
-            raise NetError(f"the network {self.name!r} has been taken down: `laconic net up --name {self.name}`.")
+            raise ShapedNetworkError(
+                f"the network {self.name!r} has been taken down: `laconic net up --name {self.name}`."
+            )
         return state
 
     def _checked(self, worker: int) -> int:
         if not 0 <= worker < len(self.places):
-            raise NetError(f"{self.name!r} has no worker {worker}: they are 0 to {len(self.places) - 1}.")
+            raise ShapedNetworkError(f"{self.name!r} has no worker {worker}: they are 0 to {len(self.places) - 1}.")
         return worker
 
 
@@ -85,5 +87,5 @@ def read_link(text: str) -> tuple[int, float]:
     """A place and the rate of its link, from "3=10Mbit"."""
     place, equals, rate = text.partition("=")
     if not equals or not place.strip().isdecimal():
-        raise NetError(f"--link {text!r} is not PLACE=RATE: write, for example, --link 3=10Mbit.")
+        raise ShapedNetworkError(f"--link {text!r} is not PLACE=RATE: write, for example, --link 3=10Mbit.")
     return int(place), bits_per_second(rate)

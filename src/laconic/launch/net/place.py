@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from laconic.launch.net.kernel import NetError, entered
+from laconic.launch.net.kernel import ShapedNetworkError, entered
 
 
 @dataclass(frozen=True)
-class Place:
+class Namespace:
     """One worker's place, or the hub's."""
 
     namespace: str
@@ -34,4 +34,4 @@ def interface_bytes(name: str) -> tuple[int, int]:
         if interface.strip() == name:
             counted = numbers.split()
             return int(counted[8]), int(counted[0])
-    raise NetError(f"there is no interface {name!r} here: `ip link` lists those there are.")
+    raise ShapedNetworkError(f"there is no interface {name!r} here: `ip link` lists those there are.")

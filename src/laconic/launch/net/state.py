@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laconic.files import replacing
-from laconic.launch.net.kernel import NetError, exclusive
-from laconic.launch.net.place import Place
+from laconic.launch.net.kernel import ShapedNetworkError, exclusive
+from laconic.launch.net.place import Namespace
 
 FOLDER = Path("/run/laconic/net")
 MOST_WORKERS = 250
@@ -58,29 +58,32 @@ class State:
 
     def __post_init__(self) -> None:
         if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", self.name) is None:
-            raise NetError(
+            raise ShapedNetworkError(
                 f"{self.name!r} is no name for a network: use small letters, digits and dashes, at most 31 of them."
             )
         if not 1 <= self.workers <= MOST_WORKERS:
-            raise NetError(f"a network of {self.workers} workers cannot be made: ask for 1 to {MOST_WORKERS}.")
+            raise ShapedNetworkError(
+                f"a network of {self.workers} workers cannot be made: ask for 1 to {MOST_WORKERS}."
+            )
         if not 0 <= self.delay_seconds <= 10:
-            raise NetError(f"a delay of {self.delay_seconds:g} s makes no sense here: give 0 to 10 s.")
+            raise ShapedNetworkError(f"a delay of {self.delay_seconds:g} s makes no sense here: give 0 to 10 s.")
         for rate in (*self.bits_per_second, self.uplink_bits_per_second):
             check_rate(rate)
         if self.site_workers is not None and not 1 <= self.site_workers < self.workers:
-            raise NetError(
+            raise ShapedNetworkError(
                 f"sites of {self.site_workers} are no parts of {self.workers} workers: give 1 to {self.workers - 1}."
             )
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Namespace, ...]:
         return tuple(
-            Place(f"laconic-{self.name}-{n}", f"lac{self.token}w{n}", f"10.77.0.{n + 1}") for n in range(self.workers)
+            Namespace(f"laconic-{self.name}-{n}", f"lac{self.token}w{n}", f"10.77.0.{n + 1}")
+            for n in range(self.workers)
         )
 
     @property
-    def hub(self) -> Place:
-        return Place(f"laconic-{self.name}-hub", f"lac{self.token}hub", HUB_ADDRESS)
+    def hub(self) -> Namespace:
+        return Namespace(f"laconic-{self.name}-hub", f"lac{self.token}hub", HUB_ADDRESS)
 
     def port(self, worker: int) -> str:
         """The hub's end of a worker's cable."""
@@ -125,7 +128,7 @@ def load(name: str) -> State | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NetError(
+        raise ShapedNetworkError(
             f"{path} does not describe a network ({error!r}): remove it, and `ip netns delete` what is left."
         ) from error
 
@@ -149,7 +152,7 @@ def locked() -> Iterator[None]:
 def check_rate(bits_per_second: float | None) -> None:
     """Refuse what a token bucket cannot keep."""
     if bits_per_second is not None and not 1e5 <= bits_per_second <= 1e11:
-        raise NetError(f"a rate of {bits_per_second:g} bit/s cannot be kept: give 100kbit to 100Gbit.")
+        raise ShapedNetworkError(f"a rate of {bits_per_second:g} bit/s cannot be kept: give 100kbit to 100Gbit.")
 
 
 def _path(name: str) -> Path:

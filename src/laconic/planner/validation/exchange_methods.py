@@ -94,7 +94,7 @@ def iteration_seconds(method: str, layers: LayerTimes, cluster: Cluster) -> floa
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """The method with the shortest iteration, or a simpler one that takes as long, and what all of them take."""
 
     method: str
@@ -114,14 +114,14 @@ class Choice:
     evidence="published",
     reproduces="the survey's experiments: the chosen method is within 10 percent of the best in all 18 cells",
 )
-def choose(layers: LayerTimes, cluster: Cluster, methods: Iterable[str] = METHODS) -> Choice:
+def choose(layers: LayerTimes, cluster: Cluster, methods: Iterable[str] = METHODS) -> MethodChoice:
     """Servers or all-reduce, at once or as backward goes, merged or cut: by simulating an iteration of each.
 
     Reading chosen: the candidates are the seven methods of the survey's experiments, servers as many as the cluster
     has. Where the margin is below the model's error, try both.
     """
     seconds = {method: iteration_seconds(method, layers, cluster) for method in methods}
-    return Choice(simplest(seconds), seconds)
+    return MethodChoice(simplest(seconds), seconds)
 
 
 def simplest(seconds: Mapping[str, float], alike: float = 0.005) -> str:

@@ -18,7 +18,7 @@ _STEP, _ROUNDS, _ENOUGH = 0.02, 8, 0.1  # in logarithms: the minimum is flat
 
 
 @dataclass(frozen=True)
-class Place:
+class NetworkResult:
     """All methods with one model on so many GPUs."""
 
     model: str
@@ -74,13 +74,13 @@ class Validation:
         return statistics.fmean(abs(error) for cell, error in self.errors if cell.explained)
 
     @cached_property
-    def places(self) -> list[Place]:
+    def places(self) -> list[NetworkResult]:
         found = []
         for model, gpus in dict.fromkeys((cell.model, cell.gpus) for cell, _ in self.predictions):
             own = [(c, p) for c, p in self.predictions if (c.model, c.gpus) == (model, gpus)]
             measured = {cell.method: cell.measured for cell, _ in own}
             deviations = {cell.method: cell.deviation for cell, _ in own}
-            found.append(Place(model, gpus, measured, deviations, {cell.method: p for cell, p in own}))
+            found.append(NetworkResult(model, gpus, measured, deviations, {cell.method: p for cell, p in own}))
         return found
 
     @property

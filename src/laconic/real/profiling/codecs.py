@@ -16,7 +16,7 @@ import torch
 
 from laconic import registry
 from laconic.real.profiling.echo_group import EchoGroup
-from laconic.runtime.in_flight import together
+from laconic.runtime.in_flight import carry_concurrently
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.values.profile import CodecTimes
@@ -131,7 +131,7 @@ def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence
     draw = torch.Generator(device).manual_seed(0)
 
     def talk() -> Generator[list[Handle], list[Any], None]:
-        for place, mean in zip(places, (yield from tier.converse(taken, places, 0)), strict=True):
+        for place, mean in zip(places, (yield from tier.average(taken, places, 0)), strict=True):
             place.copy_(mean)
 
     def trial() -> Parts:
@@ -145,7 +145,7 @@ def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence
 def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
     """One message through an architecture."""
     place = torch.zeros(specs[0].shape, dtype=specs[0].dtype)
-    return lambda: _timed(together([tier.carry(Reduce(place, "sum"))]), echo)
+    return lambda: _timed(carry_concurrently([tier.carry(Reduce(place, "sum"))]), echo)
 
 
 def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: torch.device = _CPU) -> Parts:

@@ -20,7 +20,7 @@ from torch import nn, optim
 
 from laconic.errors import ContractError, LaconicError
 from laconic.files import replacing
-from laconic.profile.links import Links
+from laconic.profile.links import LinkTrials
 from laconic.profile.machine import machine
 from laconic.real.profiling.codecs import Codecs
 from laconic.real.profiling.echo_group import EchoGroup
@@ -35,7 +35,7 @@ from laconic.strategy import Sentence
 from laconic.values.profile import Profile
 from laconic.values.run_config import RunConfig
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Group, Handle, Home, Letter, Machine, Priority, Worker
+from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority, Worker
 
 WARM_UP_STEPS = 4
 ROUNDS, LEAST_ROUNDS = 8, 3
@@ -44,16 +44,16 @@ LINK_SECONDS = 90.0
 """Rounds of links end when they have taken this long in all, but not before there are a few."""
 
 
-class Rehearsal:
+class ProfilingWorker:
     """A worker whose groups are echoes and whose steps are timed."""
 
     def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec], device: torch.device) -> None:
         self._real, self._config, self._specs, self._device = real, config, specs, device
-        self.rank, self.size, self.machine_size = real.rank, config.profile_as or real.size, real.machine_size
+        self.rank, self.size, self.host_size = real.rank, config.profile_as or real.size, real.host_size
         self.ledger, self.waited_seconds = Ledger(), 0.0
         self._world = self.group(range(self.size))
         self._codecs = Codecs(real.world, self._world, specs, config.profile_words, device)
-        self._links = Links(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
+        self._links = LinkTrials(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
         self._rounds, self._probing_seconds = 0, 0.0
         self._steps: list[Step] = []
         self._marks: Step = {}
@@ -102,10 +102,10 @@ class Rehearsal:
         self._real.world.barrier().wait()
         self._began = time.perf_counter()
 
-    def host(self, address: str, home: Home, build: Callable[[], Machine]) -> None:
+    def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
         raise LaconicError("a rehearsal has no server: it times the plainest sentence")
 
-    def call(self, address: str, letter: Letter, writes: bool, priority: Priority | None = None) -> Handle:
+    def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
         raise LaconicError("a rehearsal has no server: it times the plainest sentence")
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -139,14 +139,14 @@ class Rehearsal:
         sys.exit(0)
 
 
-def rehearse(
+def profile_training(
     model: nn.Module, optimizer: optim.Optimizer, worker: Worker, config: RunConfig, gather_sparse: bool
 ) -> tuple[nn.Module, optim.Optimizer]:
     """What `distribute` gives in a rehearsal: all of a session's own work, in the plainest sentence, and echoes."""
     if not isinstance(worker, RealWorker):
         raise ContractError("a profile is measured on real processes: leave out --engine virtual")
     parameters = Parameters.of(model, gather_sparse)
-    actor = Rehearsal(worker, config, parameters.specs, parameters.device)
+    actor = ProfilingWorker(worker, config, parameters.specs, parameters.device)
     options = Options(gather_sparse=gather_sparse)
     session = Session(actor, model, Sentence(), actor.world, {}, options)
     model.no_sync = NoSync(session)  # type: ignore[assignment]

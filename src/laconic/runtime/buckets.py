@@ -1,0 +1,157 @@
+"""Buckets: flat storage into which gradients are copied, and the messages that carry ranges of it.
+
+Each bucket is laid out as [compressible tensors | dense tensors | control], and is sent as one message or in pieces.
+When a tensor's messages have arrived, `p.grad` *is* its place in the bucket, so nothing is copied back.
+
+The control part is sent with the last message: for each parameter, whether any worker had a gradient for it. So a
+parameter unused on one rank gets the others' average, one unused everywhere keeps no gradient, and everyone decides
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor, nn
+
+from laconic.runtime.in_flight import InFlight
+from laconic.runtime.tiers import Tier
+from laconic.values.comm_plan import CommPlan, Message
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Priority
+
+
+@dataclass(frozen=True)
+class PlannedPartition:
+    """A section's plan, the parameters that it numbers, and the tiers its messages cross."""
+
+    plan: CommPlan
+    members: Sequence[int]
+    tiers: Sequence[Tier]
+
+
+class Bucket:
+    """One bucket's storage and the parameters' places in it."""
+
+    def __init__(
+        self, part: PlannedPartition, bucket: int, specs: Sequence[TensorSpec], parameters: Sequence[nn.Parameter]
+    ) -> None:
+        self.tiers = tiers = part.tiers
+        inside = [part.members[k] for k in part.plan.buckets[bucket]]
+        plain = {part.members[k] for k in part.plan.plain}
+        taken = [[i for i in inside if t.compressor.accepts(specs[i]) and i not in plain] for t in tiers]
+        self.compressed, self.dense = taken[0], [i for i in inside if i not in set(taken[0])]
+        self.members = [*self.compressed, *self.dense]
+        self.compressed_by = [[i for i in self.members if i in set(some)] for some in taken]
+        ends = list(accumulate((specs[i].numel for i in self.members), initial=0))
+        self.ranges = [(i, a, b) for i, (a, b) in zip(self.members, pairwise(ends), strict=True)]
+        self.dense_end, self.control_numel = ends[-1], len(parameters)
+        self.skipped: frozenset[int] = frozenset()  # of which nothing travels in this pass
+        self._parameters = {i: parameters[i] for i in self.members}
+
+    @cached_property
+    def storage(self) -> Tensor:
+        """Made when a gradient first travels: rules that only average parameters never need it."""
+        first = self._parameters[self.members[0]]
+        return torch.zeros(self.dense_end + self.control_numel, dtype=first.dtype, device=first.device)
+
+    @cached_property
+    def places(self) -> dict[int, Tensor]:
+        """Each parameter's own part of the storage, in its own shape."""
+        lengths = [p.numel() for p in self._parameters.values()]
+        parts = self.storage[: self.dense_end].split(lengths)
+        return {i: _shaped_like(part, p) for part, (i, p) in zip(parts, self._parameters.items(), strict=True)}
+
+    @property
+    def control(self) -> Tensor:
+        return self.storage[self.dense_end :]
+
+    @property
+    def cuttable(self) -> bool:
+        """Compressors work on whole tensors, in every tier."""
+        return not any(self.compressed_by)
+
+
+@dataclass(eq=False)
+class BucketMessage:
+    """A message at work: a range of a buffer, or all of it."""
+
+    bucket: Bucket
+    ranges: list[tuple[int, int, int]]  # parameter, and the range of the storage that it carries of it
+    awaited: frozenset[int]
+    urgency: int
+    number: int | None  # where its buffer travels in pieces
+    plan: CommPlan
+    waiting: set[int] = field(default_factory=set)
+    in_flight: InFlight | None = None
+    _parts: dict[bool, list[Tensor]] = field(default_factory=dict)
+
+    @cached_property
+    def carried(self) -> list[int]:
+        return [i for i, _, _ in self.ranges]
+
+    def dense_parts(self, compressed: list[int], with_control: bool) -> list[Tensor]:
+        """What it sums of its buffer, as few slices as possible, with the control part where it is the last message."""
+        usual = not self.bucket.skipped and compressed is self.bucket.compressed_by[0]
+        if usual and with_control in self._parts:
+            return self._parts[with_control]
+        end, skipped = self.bucket.dense_end, self.bucket.skipped
+        ranges = [(a, b) for i, a, b in self.ranges if i not in compressed and i not in skipped]
+        joined: list[tuple[int, int]] = []
+        for a, b in [*ranges, (end, end + self.bucket.control_numel)] if with_control else ranges:
+            if joined and joined[-1][1] == a:
+                joined[-1] = (joined[-1][0], b)
+            else:
+                joined.append((a, b))
+        parts = [self.bucket.storage[a:b] for a, b in joined] or [self.bucket.storage[:0]]
+        if usual:
+            self._parts[with_control] = parts
+        return parts
+
+    @cached_property
+    def priority(self) -> Priority | None:
+        credit = self.plan.credit_bytes
+        return None if credit is None else Priority(self.urgency, credit)
+
+
+def messages_of(
+    parts: Sequence[PlannedPartition],
+    order: Sequence[tuple[int, Message]],
+    specs: Sequence[TensorSpec],
+    parameters: Sequence[nn.Parameter],
+) -> list[BucketMessage]:
+    """Messages in order. A bucket in which something is compressed travels as one, in the place of its last message."""
+    buckets: dict[tuple[int, int], Bucket] = {}
+    found: dict[Bucket | int, BucketMessage] = {}
+    for number, (which, message) in enumerate(order):
+        part, key = parts[which], (which, message.bucket)
+        if key not in buckets:
+            buckets[key] = Bucket(part, message.bucket, specs, parameters)
+        bucket, plan = buckets[key], part.plan
+        ranges = [(part.members[k], a, b) for k, a, b in plan.carried(message)]
+        awaited = {*(part.members[k] for k in message.after), *(i for i, _, _ in ranges)}
+        cut = message.stop - message.start < bucket.dense_end
+        piece = BucketMessage(bucket, ranges, frozenset(awaited), message.urgency, number if cut else None, plan)
+        if cut and not bucket.cuttable:
+            before = found.pop(bucket, piece)
+            piece.number, piece.urgency = None, min(before.urgency, piece.urgency)
+            piece.awaited |= before.awaited
+        if not bucket.cuttable:
+            piece.ranges = bucket.ranges
+        found[number if piece.number is not None else bucket] = piece
+    return list(found.values())
+
+
+def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:
+    """A view with the parameter's own strides where they are a permutation of contiguous ones, as autograd expects."""
+    strides: tuple[int, ...] = parameter.stride()
+    expected = 1
+    for d in sorted(range(parameter.dim()), key=lambda d: (strides[d], -d)):
+        if parameter.size(d) != 1 and strides[d] != expected:
+            return flat.view(parameter.shape)
+        expected *= parameter.size(d)
+    return flat.as_strided(parameter.shape, strides, flat.storage_offset())

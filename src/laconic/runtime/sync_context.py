@@ -1,0 +1,192 @@
+"""What a sync rule of one tier sees of the training it governs, and what it may do: `sync.base.SyncContext`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from laconic.architecture.server.client import ServerClient
+from laconic.errors import StrategyError
+from laconic.runtime.in_flight import Communication, InFlight
+from laconic.runtime.tiers import Tier
+from laconic.runtime.training import Training
+from laconic.topology.mixing import Matrix, Mixing
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Actor, ActorMessage, Group, Handle, Home
+
+
+@dataclass(frozen=True)
+class TierContext:
+    """What a sync rule of one tier sees and may do."""
+
+    session: Training
+    members: list[int]
+    tier: Tier
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.session.parameters.dense[i] for i in self.members]
+
+    @property
+    def names(self) -> list[str]:
+        return [self.session.parameters.specs[i].name for i in self.members]
+
+    @property
+    def group(self) -> Group:
+        return self.tier.group
+
+    @property
+    def step(self) -> int:
+        return self.session.steps
+
+    @property
+    def seconds(self) -> float:
+        return self.session.worker.clock_seconds()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self.parameters]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return [b for b in self.session.buffers() if b.is_floating_point()]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        optimizer = self.session.optimizer
+        assert optimizer is not None
+        return optimizer
+
+    @property
+    def rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def waited_seconds(self) -> float:
+        return self.session.worker.waited_seconds
+
+    def logged(self, metric: str) -> float | None:
+        return self.session.logged(metric)
+
+    def steer(self, batch: int | None, rate: float) -> None:
+        self.session.steer(batch, rate)
+
+    @property
+    def server(self) -> ServerClient:
+        if self.tier.server is None:
+            raise StrategyError(f"`{self.tier.sentence}` has no server; write ps as its architecture")
+        return self.tier.server
+
+    def note(self, **numbers: float) -> None:
+        self.session.noted.update(numbers)
+
+    def apply(self) -> None:
+        self.session.apply()
+
+    def host(self, name: str, member: int, build: Callable[[], Actor]) -> None:
+        home = Home(self.group.ranks[member], on="worker")
+        self.session.worker.host(self._address(name), home, build)
+
+    def call(self, name: str, message: ActorMessage, writes: bool) -> Handle:
+        return self.session.worker.call(self._address(name), message, writes)
+
+    def _address(self, name: str) -> str:
+        return f"{self.session.address(self.tier, self.members)}/{name}"
+
+    def catch_up(self) -> None:
+        self.session.worker.catch_up()
+
+    def start(self, name: str, talk: Communication) -> None:
+        assert name not in self.tier.in_flight, f"{name} is under way already"
+        self.tier.in_flight[name] = InFlight(talk)
+
+    def is_in_flight(self, name: str) -> bool:
+        return name in self.tier.in_flight
+
+    def has_arrived(self, name: str) -> bool:
+        return self.tier.in_flight[name].is_ready()
+
+    def arrive(self, name: str) -> Generator[list[Handle], Any, Any]:
+        return self.tier.in_flight.pop(name).rest()
+
+    @property
+    def seed(self) -> int:
+        return self.tier.seed
+
+    def mixing(self, extra: int = 0) -> Mixing:
+        return self.tier.mixing(extra)
+
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        if self.tier.compressor.meets == "edge":
+            return (yield from self._mix_by_edges(tensors, matrix))
+        kept = float(matrix[self.group.rank, self.group.rank])
+        said = self.said(tensors)
+        heard = yield from self.hear(tensors, matrix)
+        if said is tensors:
+            return [kept * x + others for x, others in zip(tensors, heard, strict=True)]
+        return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, said, heard, strict=True)]
+
+    def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        """Each neighbour's difference, as far as it is said, times the edge's weight: both ends move alike, so that the
+        sum of all stays."""
+        rank, specs = self.group.rank, [self.session.parameters.specs[i] for i in self.members]
+        neighbours = [j for j in np.flatnonzero(matrix[rank]).tolist() if j != rank]
+        found = yield from self.tier.differences(specs, tensors, neighbours, self.step)
+        mixed = [x.clone() for x in tensors]
+        for j, differences in zip(neighbours, found, strict=True):
+            for x, difference in zip(mixed, differences, strict=True):
+                x.add_(difference.view(x.shape), alpha=float(matrix[rank, j]))
+        return mixed
+
+    def hear(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+        rank = self.group.rank
+        told = {j: tensors for j in np.flatnonzero(matrix[:, rank]).tolist() if j != rank}
+        weights = {j: float(matrix[rank, j]) for j in np.flatnonzero(matrix[rank]).tolist() if j != rank}
+        heard = yield from self.swap(told, dict.fromkeys(weights, tensors))
+        totals = [torch.zeros_like(x) for x in tensors]
+        for j, weight in weights.items():
+            for total, x in zip(totals, heard[j], strict=True):
+                total.add_(x, alpha=weight)
+        return totals
+
+    def said(self, tensors: list[Tensor]) -> list[Tensor]:
+        if all(self.tier.wire(x) == x.dtype for x in tensors):
+            return tensors
+        return [x.to(self.tier.wire(x)).to(x.dtype) for x in tensors]
+
+    def written(self, tensors: list[Tensor]) -> list[Tensor]:
+        return self.tier.written(self._specs, tensors, self.step)
+
+    def read(self, payloads: Sequence[Tensor]) -> list[Tensor]:
+        return self.tier.read(self._specs, payloads, self.step)
+
+    @property
+    def _specs(self) -> list[TensorSpec]:
+        return [self.session.parameters.specs[i] for i in self.members]
+
+    def swap(
+        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+        return self.tier.swap(told, heard, control)
+
+    def average(
+        self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
+    ) -> Generator[list[Handle], Any, list[Tensor]]:
+        members = self.members if only is None else [self.members[k] for k in only]
+        specs = [self.session.parameters.specs[i] for i in members]
+        return self.tier.average(specs, tensors, self.step, exact)
+
+    def average_and_own(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, tuple[list[Tensor], list[Tensor]]]:
+        specs = [self.session.parameters.specs[i] for i in self.members]
+        outcomes = yield from self.tier.outcomes(specs, [x.clone() for x in tensors], self.step)
+        return [o.result for o in outcomes], [o.result if o.sent is None else o.sent for o in outcomes]
+
+    def mean(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
+        specs = [TensorSpec("", tuple(x.shape), x.dtype) for x in tensors]
+        return self.tier.average(specs, tensors, self.step, exact=True)
