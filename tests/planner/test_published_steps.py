@@ -41,7 +41,7 @@ from laconic.schedule.merging import DenseCosts, exact_dense, greedy, timeline
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
 from tests import data
-from tests.schedule.test_iteration import alone, models, whole
+from tests.cost.test_iteration import alone, models, whole
 
 SEVERAL = GPUS[1:]
 BERT = ("BERT-Base", "BERT-Large")

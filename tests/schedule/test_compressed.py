@@ -11,8 +11,8 @@ from laconic.errors import LaconicError
 from laconic.schedule.compressed import Coding, compressed, seconds
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
+from tests.cost.test_iteration import alone, models
 from tests.schedule.cnns import CNNS, profile
-from tests.schedule.test_iteration import alone, models
 
 FREE = Price(0.0, 0.0)
 

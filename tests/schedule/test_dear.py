@@ -12,9 +12,9 @@ from laconic.schedule.dear import DeAR
 from laconic.schedule.wfbp import WFBP
 from laconic.values.price import Price
 from laconic.worker import Kind
+from tests.cost.test_iteration import in_halves
 from tests.schedule.chains import Chain
 from tests.schedule.plans import Case, case, cases
-from tests.schedule.test_iteration import in_halves
 
 
 @pytest.mark.technique("dear", check=1)

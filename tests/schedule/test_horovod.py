@@ -10,7 +10,7 @@ from laconic.cost.iteration import period
 from laconic.schedule.horovod import Horovod
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
-from tests.schedule.test_iteration import alone, models, whole
+from tests.cost.test_iteration import alone, models, whole
 
 NO_LIMIT = 2**60
 

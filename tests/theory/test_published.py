@@ -26,7 +26,7 @@ from tests.sync import rounds, serving
 
 HERE: dict[str, str] = {
     "bsp_a2a": "tests/virtual/test_published.py",
-    "auto_architecture": "tests/schedule/test_published.py",
+    "auto_architecture": "tests/planner/test_published_steps.py",
     "c2c_ratio": "tests/theory/test_c2c.py",
 }
 reproduces = partial(figure, HERE)
