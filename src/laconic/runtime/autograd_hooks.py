@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +45,9 @@ class BackwardHooks:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._pass: int | None = None
         self._by_output = False
+        gradient = WeakMethod(self._gradient)  # a tensor's hooks are out of the garbage collector's sight
         self._removable = [
-            p.register_post_accumulate_grad_hook(partial(self._gradient, i)) for i, p in enumerate(parameters)
+            p.register_post_accumulate_grad_hook(partial(_call_if_alive, gradient, i)) for i, p in enumerate(parameters)
         ]
         self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output, skips)))
 
@@ -78,6 +80,12 @@ class BackwardHooks:
     def _end(self) -> None:
         self._pass = None
         self._on_end()
+
+
+def _call_if_alive(method: WeakMethod[Callable[[int, Tensor], None]], i: int, parameter: Tensor) -> None:
+    """Call the method of an object that other references keep alive; the model holds its session, and so its hooks."""
+    if (alive := method()) is not None:
+        alive(i, parameter)
 
 
 class OwnHook:
