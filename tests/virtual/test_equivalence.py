@@ -94,6 +94,44 @@ def _choices(name: str) -> list[Word]:
     return [Word.of(name, **{knob.name: choice}) for knob in knobs for choice in knob.bounds.choices or ()]
 
 
+MECHANISMS = (
+    "bsp / none / allreduce",
+    "bsp / none / allreduce(order=rank)",
+    "bsp / none / parameter_server",
+    "bsp / scaled_sign+error_feedback / allreduce",
+    "bsp / topk+error_feedback / allreduce",
+    "bsp / power_sgd / allreduce",
+    "bsp / sign_sgd / allreduce",
+    "bsp / gtopk / allreduce",
+    "bsp / intellect1_int8_ring / allreduce",
+    "bsp / huffman / allreduce",
+    "bsp / none / allreduce / dear",
+    "bsp / none / allreduce / bytescheduler",
+    "local_sgd / none / allreduce",
+    "streaming_diloco / none / allreduce",
+    "dpsgd / none / gossip / ring",
+    "{matrix: bf16+ef, else: none}",
+    "bsp until step 3, then fp16",
+    "[bsp]@node > [bf16+ef]@site",
+)
+"""One sentence for each way in which messages are exchanged, ordered or governed: those `make test` runs on processes."""
+
+
+def marked(strategies: list[str]) -> list[object]:
+    """All sentences, of which those that repeat a mechanism are left to `make test-all`."""
+    return [s if s in MECHANISMS else pytest.param(s, marks=pytest.mark.long) for s in strategies]
+
+
+@pytest.mark.parametrize("strategy", sentences())
+def test_every_word_trains_on_virtual_workers(strategy: str) -> None:
+    """Four workers take a few steps: parameters stay finite and move, and bytes are counted."""
+    found = laconic.simulate(lambda: race_among(strategy, None, steps=4), workers=4)
+    torch.manual_seed(4)
+    start = torch.cat([p.detach().flatten() for p in Net().parameters()])
+    assert all(x.isfinite().all() and not torch.equal(x, start) for x in found.results)
+    assert all(worker.ledger.sent_bytes() > 0 for worker in found.workers)
+
+
 def races(strategy: str) -> bool:
     """Whether who comes first decides: then no two runs need end alike."""
     parsed = Strategy.parse(strategy)
@@ -115,6 +153,7 @@ def remembers(strategy: str) -> bool:
     return "+error_feedback" in strategy and "@" not in strategy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [s for s in sentences() if not (races(s) or remembers(s) or needs_adam(s))])
 def test_four_workers_agree(pool: Pool, strategy: str) -> None:
     """To rounding where the backend orders sums, to the bit where we do; the same bytes in either case."""
@@ -156,7 +195,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(
-    "strategy", [*FROZEN, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))]
+    "strategy", marked([*FROZEN, *(s for s in sentences() if "@" not in str(Strategy.parse(s)) and not races(s))])
 )
 def test_two_workers_have_the_same_bits(pool: Pool, strategy: str) -> None:
     real = pool.run(two_of, strategy, workers=2)
@@ -168,14 +207,16 @@ def two_racing(crew: PoolRank, strategy: str) -> torch.Tensor:
     return race_among(strategy, crew)
 
 
-def race_among(strategy: str, crew: PoolRank | None) -> torch.Tensor:
+def race_among(strategy: str, crew: PoolRank | None, steps: int = 8) -> torch.Tensor:
     """Ends with a goodbye, so that nobody waits for whoever has ended."""
     torch.manual_seed(4)
     model, rank = Net(), laconic.rank()
     options = {} if crew is None else {"process_group": crew.process_group}
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
-    model, optimizer = laconic.distribute(model, optimizer, strategy, **options)
-    for step in range(8):
+    adam = needs_adam(strategy)
+    rule = torch.optim.AdamW(model.parameters()) if adam else torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    optimizer: torch.optim.Optimizer
+    model, optimizer = laconic.distribute(model, rule, strategy, **options)
+    for step in range(steps):
         x, y = batch(rank, step)
         F.cross_entropy(model(x, (step + rank) % 2 == 0), y).backward()
         optimizer.step()
