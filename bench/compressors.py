@@ -205,7 +205,7 @@ def cost(sentence: str) -> dict[str, Any]:
         if step > made.settling:
             encode.append(watch.encode_seconds)
             decode.append(watch.decode_seconds)
-            handed.append(sum(watch.handed))
+            handed.append(sum(watch.payload_bytes))
         if sum(encode) + sum(decode) > 10:  # slow ones need not be repeated
             break
     kept = sum(x.nbytes for x in states[0].values()) / spec.nbytes
@@ -217,12 +217,12 @@ def cost(sentence: str) -> dict[str, Any]:
 
 def run_alone(made: Any, x: Any, state: Any, step: int) -> None:
     from laconic.runtime.meeting import Meeting
-    from laconic.testing.in_memory import answered
+    from laconic.testing.in_memory import answer_requests
 
     talk, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
     while True:
         try:
-            answer = answered([talk.send(answer)])[0]
+            answer = answer_requests([talk.send(answer)])[0]
         except StopIteration:
             return
 

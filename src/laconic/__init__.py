@@ -1,4 +1,4 @@
-"""laconic: train PyTorch models across machines while saying as little as possible over the wire.
+"""laconic: train PyTorch models across machines while sending as little as possible over the network.
 
     model, optimizer = laconic.distribute(model, optimizer, "bsp / none / allreduce")
 

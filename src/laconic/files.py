@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file replacement: a reader finds the complete file or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, beside `path`; it takes its place when the block ends well, and is removed when not."""
+    """Yield a temporary path beside `path`; it replaces `path` when the block succeeds and is removed when it fails."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         yield beside

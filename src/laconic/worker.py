@@ -1,17 +1,17 @@
-"""What an engine gives a technique: who it is, the time, ways to reach the others, and a ledger of bytes.
+"""What an engine gives a technique: its identity, the time, ways to reach other workers, and a ledger of bytes.
 
-Protocols and plain values only, no behaviour. Techniques see the world through these, never through a `ProcessGroup`:
-the real engine, the virtual engine and whatever transport comes next all look the same from here.
+This module holds protocols and plain values only, no behaviour. Techniques see the world through these, never through a
+`ProcessGroup`: the real engine, the virtual engine and any later transport look the same from here.
 
-Two layers of conversation, both data:
+Communication has two layers, both of them data:
 
 - A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`, `Pass`): what should
   happen to a tensor, not how. Several dependent rounds are several yields.
-- An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
-  an autograd hook.
+- An architecture *carries a request out* by yielding `Handle`s of group operations; an engine waits for them, never
+  inside an autograd hook.
 
-Beside groups there are *letters*: anybody may write to a `Actor` (a parameter server's shard, a neighbour's mailbox)
-that somebody hosts, and wait for its answer, without anybody else taking part.
+Beside group operations there are *actor messages*: any worker may send one to an `Actor` that some process hosts (a
+parameter server's shard, a neighbour's mailbox) and wait for its answer, without any other worker taking part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """Why bytes travel: what a compressor promised, or what the library needs to agree."""
+    """The reason for which bytes are sent: a compressor's payload, or control data with which the library makes workers
+    agree."""
 
     PAYLOAD = "payload"
     CONTROL = "control"
@@ -41,8 +42,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Priority:
-    """Of what waits to be handed to the network: the smallest urgency first, and beside the one that is on its way no
-    more than so many bytes, so that what is more urgent overtakes the rest."""
+    """The place of a message among those that wait for the network. The message of smallest `urgency` is sent first;
+    beside the one in flight no more than `credit_bytes` are handed over, so that a more urgent message can overtake the
+    rest."""
 
     urgency: int
     credit_bytes: int
@@ -50,11 +52,12 @@ class Priority:
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """Combine equal-shaped tensors elementwise; everybody gets the result. The input may be overwritten.
+    """Combine equal-shaped tensors elementwise and give every worker the result. The input may be overwritten.
 
-    `control` is the share of its bytes that is not anybody's payload, for the ledger. In `halves` it is a
-    reduce-scatter and, when somebody next asks, an all-gather, where no server does it. `piece` numbers what a schedule
-    has cut: at a server, each goes whole to one shard.
+    `control` is the share of the tensor's bytes that is not a compressor's payload, for the ledger. With `halves`, and
+    where no server combines the tensors, the operation is a reduce-scatter now and an all-gather when its result is
+    next asked for. `piece` numbers the pieces into which a schedule has cut a bucket: a parameter server sends each
+    piece whole to one shard.
     """
 
     tensor: Tensor
@@ -67,16 +70,17 @@ class Reduce:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Everybody gets everybody's tensor, stacked along a new first dimension in rank order."""
+    """Give every worker every worker's tensor, stacked along a new first dimension in rank order."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class GatherRagged:
-    """As `Gather` for vectors whose lengths differ per worker (and may be zero): a list in rank order.
+    """Gather vectors whose lengths differ between workers (and may be zero), as a list in rank order.
 
-    Where several travel as one, `parts` says how long each is, and every member of the list is a list of parts.
+    Where several vectors are sent as one, `parts` holds the length of each, and every entry of the list is a list of
+    parts.
     """
 
     tensor: Tensor
@@ -85,14 +89,14 @@ class GatherRagged:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Row j goes to worker j: everybody gets a row from everybody, stacked in rank order."""
+    """Send row j to worker j: every worker gets one row from every worker, stacked in rank order."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Tell:
-    """Everybody gets the tensor of one worker; the others' give shape and type."""
+    """Give every worker the tensor of the worker `source`; the other workers' tensors only provide shape and type."""
 
     tensor: Tensor
     source: int
@@ -100,7 +104,8 @@ class Tell:
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """Combine two at a time up a tree, neighbours first; everybody gets what is left at its root. All are alike."""
+    """Combine equal-shaped tensors pairwise up a binary tree, neighbours first, and give every worker the root's
+    result."""
 
     tensor: Tensor
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -108,25 +113,27 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Give this to the next one round the ring of ranks, and get what the one before gives, which is alike."""
+    """Send the tensor to the next worker on the ring of ranks and receive the previous worker's, which has the same
+    shape."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Swap:
-    """Give this to the one at the other end of an edge, and get what it gives, which is alike."""
+    """Send the tensor to the worker at the other end of an edge and receive its tensor, which has the same shape."""
 
     tensor: Tensor
 
 
 Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Pass | Swap
 Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "ring", "edge"]
-"""How payloads meet, for their price on the wire."""
+"""The operations by which payloads meet; each has its own price on the wire."""
 
 
 class Meet(Protocol):
-    """How one tensor's payloads meet: the requests a compressor may yield, and what it may know of the others."""
+    """How the payloads of one tensor meet: the requests a compressor may yield, and what it may know about the other
+    workers."""
 
     @property
     def rank(self) -> int: ...
@@ -147,47 +154,49 @@ class Meet(Protocol):
 
     @property
     def rate(self) -> float:
-        """The learning rate of this step, for what counts in changes of parameters."""
+        """The learning rate of this step, for compressors whose units are changes of parameters."""
         ...
 
     @property
     def settings(self) -> Mapping[str, float]:
-        """What this compressor has taken over from the user's optimizer (see `Compressor.takes`)."""
+        """The settings this compressor has taken over from the user's optimizer (see `Compressor.takes`)."""
         ...
 
     def logged(self, metric: str) -> float | None:
-        """What this worker last logged under a name; None where nobody has, or nobody listens."""
+        """Return the value this worker last logged under this name, or None where it was never logged or is not
+        recorded."""
         ...
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
-        """Inputs u and output gradients v of the linear layer whose gradient this is, a row for each sample, so that it
-        is vᵀu; for those who take factors, and None on all workers where they are not known. They are given once."""
+        """Return the inputs u and output gradients v of the linear layer whose gradient this is, one row per sample, so
+        that the gradient is vᵀu. The answer is for compressors that declare to take factors; it is None on all workers
+        where the factors are not known. They are given out once."""
         ...
 
     def key(self, what: str = "", *, shared: bool = False) -> int:
-        """For draws of `laconic.kernels`: depends on (seed, step, tensor, what) alone, and on the rank too unless it
-        is shared."""
+        """Return the key of a random draw of `laconic.kernels`: it depends on (seed, step, tensor, what) alone, and on
+        the rank too unless it is shared."""
         ...
 
 
 class Edge(Meet, Protocol):
-    """The meeting of two neighbours: `rank` is this worker's, `other` the neighbour's; shared keys are the edge's."""
+    """The meeting of two neighbours: `rank` is this worker, `other` the neighbour; shared keys belong to the edge."""
 
     @property
     def other(self) -> int: ...
     def swap(self, tensor: Tensor) -> Swap: ...
 
 
-# ---------------------------------------------------------------------------------------------- letters
+# ---------------------------------------------------------------------------------------------- actor messages
 
 Field = int | float | str | bool | None | list[int] | list[float] | list[str]
 
 
 @dataclass(frozen=True, eq=False)
 class ActorMessage:
-    """What a worker says to a server, or a server answers: a kind, small typed fields, tensors as they travel.
+    """What a worker sends to an actor, or an actor answers: a kind, small typed fields, and tensors as they are sent.
 
-    Tensors are what a compressor promised; what is beside them is control.
+    The bytes of the tensors are a compressor's payload; everything beside them is control.
     """
 
     kind: str
@@ -199,12 +208,12 @@ class ActorMessage:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A field that is a whole number."""
+        """Return a field that is an integer; refuse a message that lacks it."""
         return whole(self.fields, name, default)
 
 
 def whole(fields: Mapping[str, Field], name: str, default: int | None = None) -> int:
-    """A field that is a whole number; a letter that does not say it is refused."""
+    """Return a field that is an integer; refuse a message that lacks it."""
     value = fields.get(name, default)
     if not isinstance(value, int):
         raise ContractError(f"the field {name!r} is a whole number, not {value!r}")
@@ -212,26 +221,29 @@ def whole(fields: Mapping[str, Field], name: str, default: int | None = None) ->
 
 
 class Actor(Protocol):
-    """What answers letters, wherever it runs: it reacts, and neither waits nor looks at a clock.
+    """A state machine that answers messages, wherever it runs: it reacts, and neither waits nor reads a clock.
 
     A *write* is received exactly once, in its sender's order, and answered at once. A *read* changes nothing and is
-    asked again after every write until it has an answer: that is how workers wait.
+    retried after every write until it has an answer: that is how workers wait.
     """
 
     outgoing: list[tuple[str, ActorMessage]]
-    """What it wants to say to machines at other addresses; whoever runs it sends it after each letter received."""
+    """Messages to actors at other addresses; the host of this actor sends them after each message received."""
 
     def write(self, sender: int, message: ActorMessage) -> ActorMessage | None:
-        """Take it in; or None, having changed nothing, where another write must come first."""
+        """Apply the message and answer it; return None, having changed nothing, where another write must come first."""
         ...
 
-    def read(self, sender: int, message: ActorMessage) -> ActorMessage | None: ...
+    def read(self, sender: int, message: ActorMessage) -> ActorMessage | None:
+        """Answer the message without changing anything; return None where it cannot be answered yet."""
+        ...
+
     def lose(self, sender: int) -> None:
-        """This worker is gone, as far as anybody knows; it may come back under the same number."""
+        """Note that this worker is presumed lost; it may come back under the same number."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Everything, as nested dicts and lists of numbers, text and tensors; `restore` takes it back."""
+        """Return the complete state as nested dicts and lists of numbers, text and tensors; `restore` reads it back."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None: ...
@@ -239,8 +251,8 @@ class Actor(Protocol):
 
 @dataclass(frozen=True)
 class Home:
-    """Where a machine lives: on the n-th server, which is the n-th worker where there are no servers; or on a worker
-    whatever there is."""
+    """The process that hosts an actor: the server process `number`, or the worker of that number where there are no
+    server processes; with `on="worker"` always the worker."""
 
     number: int
     on: Literal["server", "worker"] = "server"
@@ -250,21 +262,21 @@ class Home:
 
 
 class Handle(Protocol):
-    """Something under way."""
+    """An operation in flight."""
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         ...
 
     def wait(self) -> Any:
-        """The result; raises `WorkerLost` when a peer is gone. Never called inside an autograd hook."""
+        """Return the result; raise `WorkerLost` when a peer is gone. This is never called inside an autograd hook."""
         ...
 
 
 class Group(Protocol):
-    """An ordered set of workers that talk. Every member calls the same collectives in the same order.
+    """An ordered set of workers that communicate. Every member calls the same collectives in the same order.
 
-    `control` is the share of the bytes that the library needs to agree, rather than what a compressor promised.
+    `control` is the share of the bytes that the library needs for agreement, rather than a compressor's payload.
     """
 
     @property
@@ -275,7 +287,7 @@ class Group(Protocol):
     def ranks(self) -> tuple[int, ...]: ...
 
     def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
-        """In place, in the transport's own order of sums."""
+        """Reduce in place, in the transport's own order of sums."""
         ...
 
     def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
@@ -286,7 +298,7 @@ class Group(Protocol):
         receive_lengths: Sequence[int] | None = None,
         control: float = 0.0,
     ) -> Handle:
-        """Block j of a flat tensor goes to member j; equal blocks unless lengths (in elements) are given."""
+        """Send block j of a flat tensor to member j; blocks are equal unless lengths (in elements) are given."""
         ...
 
     def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
@@ -297,7 +309,7 @@ class Group(Protocol):
 
 
 class Ledger(Protocol):
-    """Every byte this worker put on or took off the wire, by kind and operation."""
+    """The count of all bytes this worker sent and received, by kind and operation."""
 
     def record(self, operation: str, sent_bytes: float, received_bytes: float, control: float = 0.0) -> None: ...
     def sent_bytes(self, kind: Kind | None = None) -> float: ...
@@ -305,7 +317,7 @@ class Ledger(Protocol):
 
 
 class Worker(Protocol):
-    """One participant, as an engine presents it."""
+    """One participant of a run, as an engine presents it."""
 
     @property
     def rank(self) -> int: ...
@@ -318,50 +330,58 @@ class Worker(Protocol):
 
     @property
     def host_size(self) -> int:
-        """How many workers share this worker's machine."""
+        """How many workers share this worker's host."""
         ...
 
     @property
     def waited_seconds(self) -> float:
-        """For how long this worker has been blocked in its handles' `wait` so far: communication that nothing hid."""
+        """For how long this worker has been blocked in its handles' `wait` so far: communication that was not
+        overlapped."""
         ...
 
     def clock_seconds(self) -> float: ...
     def group(self, ranks: Sequence[int]) -> Group: ...
 
     def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
-        """See to it that a machine answers at this address; every worker says so, whoever it lives with builds it."""
+        """Ensure that an actor answers at this address. Every worker calls this; the process at `home` builds the
+        actor."""
         ...
 
     def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
-        """Say something to a machine; the handle's result is the letter that answers. What has a priority waits for its
-        turn among its like before it is said."""
+        """Send a message to an actor; the handle's result is the answer. Messages with a priority are sent in the order
+        of their urgency."""
         ...
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
-        """Zeros that all members of a group read and write: workers of one machine, who all ask, in the same order."""
+        """Return zeros that all members of a group read and write. The members are workers of one host and all call
+        this, in the same order."""
         ...
 
     def catch_up(self) -> None:
-        """Let everything happen that comes before this worker's time. Real time does that by itself."""
+        """Let every event happen that precedes this worker's time. On the real engine this does nothing, since real
+        time passes by itself."""
         ...
 
     def computed(
         self, part: Literal["forward", "backward", "step"], share: float = 1.0, name: str | None = None
     ) -> None:
-        """The worker's own computation has come this far: a share of a part, for backward up to a named gradient."""
+        """Report how far this worker's computation has come: a share of a part of the step, for backward up to a named
+        gradient."""
         ...
 
     def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
-        """These words work on tensors of so many elements now: time that a virtual clock must be told."""
+        """Report that these words of the sentence now encode or decode tensors of so many elements: a virtual clock
+        must account for that time."""
         ...
 
     def stepper(
         self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]
     ) -> Callable[[], None] | None:
-        """Another way to step, where workers of one process can share it while `equal()` holds; None: its own way."""
+        """Return another way to step, where workers of one process can share the optimizer's work while `equal()`
+        holds; None means that each worker steps by itself."""
         ...
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
-        """Called from inside a backward pass: run `finish` when that pass is over, where waiting is allowed."""
+        """Run `finish` when the current backward pass is over, where waiting is allowed. This is called from inside
+        that pass."""
         ...

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor
 from laconic.strategy import Sentence, Strategy
-from laconic.testing.in_memory import answered, meet, spec_of
+from laconic.testing.in_memory import answer_requests, meet, spec_of
 
-__all__ = ["KINDS", "answered", "compressor", "meet", "spec_of", "tensor"]
+__all__ = ["KINDS", "answer_requests", "compressor", "meet", "spec_of", "tensor"]
 
 KINDS = ["normal", "heavy", "sparse", "constant", "zero", "single", "long"]
 

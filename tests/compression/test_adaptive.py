@@ -29,7 +29,7 @@ def descend(made: Compressor, seed: int, steps: int = STEPS) -> tuple[float, lis
     for step in range(steps):
         inputs = [slopes * x + 0.1 * torch.randn(DIMENSION, generator=draw) for _ in range(WORKERS)]
         heard: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, seed=seed, heard=heard)
+        outcomes = meet(made, inputs, states, step, seed=seed, payloads=heard)
         bits.append([8 * sum(part.nbytes for _, part in said) for said in heard])
         states = [outcome.state for outcome in outcomes]
         x = x - 0.04 * outcomes[0].result

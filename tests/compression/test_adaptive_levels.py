@@ -162,7 +162,7 @@ def test_all_hold_the_same_table_after_every_update(word: str, workers: int) -> 
     for step in range(10):
         inputs = [(1 + rank) * tensor("heavy", seed=10 * step + rank) for rank in range(workers)]
         heard: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=heard)
+        outcomes = meet(made, inputs, states, step, payloads=heard)
         states = [outcome.state for outcome in outcomes]
         assert [how for how, _ in heard[0]] == ["Gather"] * (2 if made.due(step) else 1)
         if made.due(step):
@@ -251,7 +251,7 @@ def test_nor_is_what_the_word_finds_on_gradients() -> None:
         made = AMQ(bucket=bucket, updates=(0,), bits=4)
         x = tensor(kind, (8192,))
         handed: list[list[tuple[str, Tensor]]] = []
-        (outcome,) = meet(made, [x], heard=handed)
+        (outcome,) = meet(made, [x], payloads=handed)
         model = mixture(handed[0][0][1].double().numpy(), weighted=True)
         assert model is not None
         found = float(outcome.state["multiplier"])
@@ -273,7 +273,7 @@ def test_the_slope_is_that_of_finite_differences(model: Normals, bits: int, p: f
 def test_a_level_takes_b_bits_and_a_bucket_a_norm(word: str, bits: int) -> None:
     x, made = tensor("normal", (1000,)), replace(compressor(word), bits=bits, bucket=256)  # type: ignore[type-var]
     handed: list[list[tuple[str, Tensor]]] = []
-    meet(made, [x], heard=handed)
+    meet(made, [x], payloads=handed)
     assert handed[0][0][1].nbytes == made.payload_bytes(spec_of(x), 1) == math.ceil(1000 * bits / 8) + 4 * 4
 
 

@@ -17,7 +17,7 @@ from laconic.errors import ContractError, StrategyError
 from laconic.real.connect import connect
 from laconic.runtime.meeting import Meeting
 from laconic.worker import Kind
-from tests.compression.table import answered, compressor, meet, spec_of, tensor
+from tests.compression.table import answer_requests, compressor, meet, spec_of, tensor
 from tests.sync.digits import data, network
 
 
@@ -45,7 +45,7 @@ def exchanged(
                 outcomes.append(end.value)
         if not requests:
             return outcomes, said
-        answers = answered(requests)
+        answers = answer_requests(requests)
 
 
 @pytest.mark.technique("iteration_ratio", check=1)
@@ -58,7 +58,7 @@ def test_shares_by_the_list_are_the_list(workers: int) -> None:
     for step in range(steps * len(DGC) + 4):
         inputs = [tensor("long", seed=10 * step + rank) for rank in range(workers)]
         heard: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=heard)
+        outcomes = meet(made, inputs, states, step, payloads=heard)
         states = [outcome.state for outcome in outcomes]
         share = [0.25, 0.0625, 0.015625, 0.004, 0.001][min(step // steps, 4)]
         expected = compressor(f"topk({share})").payload_bytes(spec_of(inputs[0]), workers)
@@ -106,9 +106,9 @@ def test_one_float_rides_on_the_message() -> None:
     for inner in ("topk(0.05)", "randk(0.05)", "sidco(0.05)"):
         made, plain = compressor(f"{inner}+iteration_ratio"), compressor(inner)
         heard: list[list[tuple[str, Tensor]]] = []
-        first = meet(made, [x, -x, 2 * x], heard=heard)
+        first = meet(made, [x, -x, 2 * x], payloads=heard)
         bare: list[list[tuple[str, Tensor]]] = []
-        same = meet(plain, [x, -x, 2 * x], heard=bare)
+        same = meet(plain, [x, -x, 2 * x], payloads=bare)
         assert torch.equal(first[0].result, same[0].result)
         for said, without in zip(heard, bare, strict=True):
             assert len(said) == len(without), "no message more"

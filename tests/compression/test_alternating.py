@@ -26,7 +26,7 @@ def test_payload_alternates_and_is_half_of_power_sgds(rows: int, columns: int, r
     for step in range(6):
         handed: list[list[tuple[str, torch.Tensor]]] = []
         outcomes = meet(
-            made, [tensor("normal", (rows, columns), step + r) for r in range(2)], states, step, heard=handed
+            made, [tensor("normal", (rows, columns), step + r) for r in range(2)], states, step, payloads=handed
         )
         states = [outcome.state for outcome in outcomes]
         ((way, factor),) = handed[0]

@@ -46,7 +46,7 @@ def test_half_precision_is_half_the_bytes_and_near_the_mean(workers: int) -> Non
     exponents = torch.rand(workers, 500, generator=torch.Generator().manual_seed(workers)) * 10 - 5
     inputs = list(torch.exp2(exponents))
     heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(CastFP16(), inputs, heard=heard)
+    outcomes = meet(CastFP16(), inputs, payloads=heard)
     assert all(sum(x.nbytes for _, x in said) == inputs[0].nbytes / 2 for said in heard)
     mean = torch.stack(inputs).double().mean(dim=0)
     assert float(((outcomes[0].result.double() - mean) / mean).abs().max()) <= workers * 2**-11
@@ -143,7 +143,7 @@ def test_codes_of_one_scale_add_up_to_what_all_said(workers: int, block: int, ro
     inputs = [tensor("normal", seed=rank).clamp(-3, 3) for rank in range(workers)]
     inputs[-1].view(-1)[:: block or 480] = -127 * 2.0**-5
     heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(CastInt8(block=block, rounding=rounding, shared=True), inputs, heard=heard)
+    outcomes = meet(CastInt8(block=block, rounding=rounding, shared=True), inputs, payloads=heard)
     said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
     codes = torch.stack([said[1][1] for said in heard])
     assert codes.dtype == torch.int32 and int(codes.abs().max()) <= 127

@@ -29,7 +29,7 @@ def test_the_authors_program_says_keeps_and_steps_the_same(case: str, tensor: in
     states = [made.init(spec_of(x)) for _ in range(2)]
     for step in range(grads.shape[1]):
         handed: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, list(grads[:, step]), states, step, rate, heard=handed)
+        outcomes = meet(made, list(grads[:, step]), states, step, rate, payloads=handed)
         before, states = states, [outcome.state for outcome in outcomes]
         for worker, outcome in enumerate(outcomes):
             near: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6}
@@ -101,7 +101,7 @@ def test_payload_is_values_and_places_in_a_tile(shape: tuple[int, ...], k: int) 
     length = math.prod(made.tile(shape))
     count = x.numel() // length * min(k, length)
     handed: list[list[tuple[str, torch.Tensor]]] = []
-    meet(made, [x], heard=handed)
+    meet(made, [x], payloads=handed)
     expected = math.ceil(count * (32 + math.ceil(math.log2(length))) / 8)
     assert handed[0][0][1].nbytes == made.payload_bytes(spec_of(x), 1) == expected
 

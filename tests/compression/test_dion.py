@@ -47,7 +47,7 @@ def test_factors_are_orthonormal_and_unit_and_their_bytes(shape: tuple[int, ...]
     for step in range(4):
         x, before = tensor("normal", shape, step), states[0]["momentum"].clone()
         handed: list[list[tuple[str, torch.Tensor]]] = []
-        (outcome,) = meet(made, [x], states, step, heard=handed)
+        (outcome,) = meet(made, [x], states, step, payloads=handed)
         states = [outcome.state]
         assert sum(t.nbytes for _, t in handed[0]) == 4 * r * (m + q) == made.payload_bytes(spec_of(x), 1)
         assert [way for way, _ in handed[0]] == ["Reduce", "Reduce"]

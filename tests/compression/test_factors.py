@@ -17,7 +17,7 @@ from laconic.compression.factors import SufficientFactors, factor_values, served
 from laconic.runtime.linear_factors import LinearFactors
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
-from tests.compression.table import answered, compressor
+from tests.compression.table import answer_requests, compressor
 
 Pair = tuple[Tensor, Tensor]
 
@@ -37,7 +37,7 @@ def met(made: Any, inputs: list[Tensor], pairs: list[Pair | None], states: Any =
     requests = [next(talk) for talk in talks]
     said = [request.tensor.nbytes for request in requests]
     outcomes = []
-    for talk, answer in zip(talks, answered(requests), strict=True):
+    for talk, answer in zip(talks, answer_requests(requests), strict=True):
         with pytest.raises(StopIteration) as end:
             talk.send(answer)
         outcomes.append(end.value.value)
@@ -61,7 +61,7 @@ def test_the_gradient_is_the_product_of_its_factors(
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(n, m, bias=bias), nn.Tanh(), nn.Linear(m, 3))
     factors = LinearFactors(model)
-    factors.listen(["0.weight", "2.weight"])
+    factors.record(["0.weight", "2.weight"])
     for _ in range(passes):
         model(torch.randn(*leading, n)).square().mean().backward()
     for name in ("0.weight", "2.weight"):
@@ -153,7 +153,7 @@ class Twice(nn.Module):
 def test_shared_weights_are_left_alone() -> None:
     model = Twice()
     factors = LinearFactors(model)
-    factors.listen([name for name, _ in model.named_parameters()])
+    factors.record([name for name, _ in model.named_parameters()])
     model(torch.arange(6)).sum().backward()
     assert factors.take("words.weight") is None and factors.take("free.weight") is not None
 
@@ -162,7 +162,7 @@ def test_shared_weights_are_left_alone() -> None:
 def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2))
     factors = LinearFactors(model)
-    factors.listen(["0.weight"])
+    factors.record(["0.weight"])
     checkpoint(model, torch.randn(5, 4, requires_grad=True), use_reentrant=reentrant).sum().backward()
     pair = factors.take("0.weight")
     assert pair is not None and len(pair[0]) == 5
@@ -172,7 +172,7 @@ def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> 
 def test_nobody_listens_to_copies_or_after_the_end() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6))
     factors = LinearFactors(model)
-    factors.listen(["0.weight"])
+    factors.record(["0.weight"])
     copy.deepcopy(model)(torch.ones(3, 4)).sum().backward()
     pair = factors.take("0.weight")
     assert pair is not None and len(pair[0]) == 0

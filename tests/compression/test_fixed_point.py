@@ -63,7 +63,7 @@ def test_the_sum_on_the_wire_is_the_sum_of_what_all_said(
     whether a sum has 32 bits or two share them."""
     made = FixedPoint(sum_bits=bits, rounding=rounding)
     heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], heard=heard)
+    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], payloads=heard)
     step = 2.0 ** (made.room(workers) - 14)
     said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double() / step
     words = [whole for ((how, whole),) in heard if how == "Reduce" and whole.dtype == torch.int32]
@@ -139,7 +139,7 @@ def test_a_word_takes_two_bytes(n: int, workers: int) -> None:
     for bits, expected in ((16, 4 * math.ceil(n / 2)), (32, 4 * n)):
         made = FixedPoint(sum_bits=bits)
         heard: list[list[tuple[str, Tensor]]] = []
-        meet(made, inputs, heard=heard)
+        meet(made, inputs, payloads=heard)
         assert (
             {said.nbytes for ((_, said),) in heard} == {made.payload_bytes(spec_of(inputs[0]), workers)} == {expected}
         )

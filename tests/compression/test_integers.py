@@ -25,7 +25,7 @@ def test_the_authors_program_says_and_scales_the_same(case: str) -> None:
     states = None
     for step in range(grads.shape[1]):
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, list(grads[:, step]), states, step, heard=handed)
+        outcomes = meet(made, list(grads[:, step]), states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         torch.testing.assert_close(outcomes[0].result, kept[f"{case}_out"][step], rtol=1e-5, atol=1e-6)
         norm = float(states[0]["norm"])
@@ -46,7 +46,7 @@ def test_integers_alone_cross_the_wire_and_nobody_is_told_the_scale(bits: int, s
     for step in range(12):
         inputs = [(1 + step) * tensor("heavy", seed=100 * step + rank) for rank in range(size)]
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=handed)
+        outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         for said in handed:
             assert [(how, part.dtype) for how, part in said] == [("Reduce", torch.float32 if step == 0 else kind)]
@@ -100,7 +100,7 @@ def test_the_sum_of_all_workers_fits_whatever_they_bring(bits: int, size: int, l
     made, half = IntSGD(bits=bits, rounding=rounding), 2 ** (bits - 1)
     x = torch.tensor([largest, -largest, 0.0])
     handed: list[list[tuple[str, Tensor]]] = []
-    meet(made, [x] * size, [{"norm": torch.ones(())}] * size, heard=handed)
+    meet(made, [x] * size, [{"norm": torch.ones(())}] * size, payloads=handed)
     sums = sum(whole.long() for ((_, whole),) in handed)
     assert -half <= int(sums.min()) <= 0 <= int(sums.max()) < half
 

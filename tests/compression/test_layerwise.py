@@ -47,7 +47,7 @@ def recorded(deep: bool = False) -> list[list[Tensor]]:
 def said(text: str, x: Tensor) -> tuple[Tensor, int]:
     """What arrives of a tensor, and in how many bytes."""
     heard: list[list[tuple[str, Tensor]]] = []
-    (outcome,) = meet(compressor(text), [x], heard=heard)
+    (outcome,) = meet(compressor(text), [x], payloads=heard)
     return outcome.result, sum(part.nbytes for _, part in heard[0])
 
 
@@ -174,7 +174,7 @@ def test_the_message_tells_layers_apart(workers: int) -> None:
     scale = torch.cat([torch.full((n,), s) for n, s in zip(spec.parts, (0.01, 1.0, 30.0), strict=True)])
     inputs = [torch.randn(1300, generator=draw) * scale for _ in range(workers)]
     heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], heard=heard)
+    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], payloads=heard)
     for (_, payload), *_ in heard:
         assert payload.numel() <= made.payload_bytes(spec, workers)
         assert payload[0] < payload[2], "the layer of large gradients has more bits"

@@ -23,7 +23,7 @@ from laconic.errors import ContractError, StrategyError
 from laconic.kernels import draws
 from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
-from tests.compression.table import answered, meet, spec_of, tensor
+from tests.compression.table import answer_requests, meet, spec_of, tensor
 from tests.data import fixture
 
 MEETING = Meeting(0, 1, 0, "x")
@@ -87,7 +87,7 @@ def alone(made: Compressor, x: Tensor, meeting: Meeting) -> Outcome:
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
-        answer = answered([request])[0]
+        answer = answer_requests([request])[0]
 
 
 def with_draws(made: Compressor, x: Tensor, given: Any) -> Tensor:
@@ -240,7 +240,7 @@ def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_said(workers: int, kin
 def ternary_bytes(n: int, workers: int) -> tuple[list[int], int]:
     """What each worker says, and what it hears: the scale, and the sums of all owners."""
     heard: list[list[tuple[str, Tensor]]] = []
-    meet(TernGrad(), [tensor("normal", (n,), rank) for rank in range(workers)], heard=heard)
+    meet(TernGrad(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
     assert all([hop for hop, _ in said] == ["Reduce", "Scatter", "Gather"] for said in heard)
     up = [said[0][1].nbytes + said[1][1].nbytes for said in heard]
     return up, heard[0][0][1].nbytes + sum(said[2][1].nbytes for said in heard)

@@ -120,7 +120,7 @@ def test_bytes_of_the_last_phase(eights: int) -> None:
     states, handed = [made.init(spec_of(x)) for _ in range(3)], []
     for step in range(4):
         handed = []
-        outcomes = meet(made, [x + rank for rank in range(3)], states, step, heard=handed)
+        outcomes = meet(made, [x + rank for rank in range(3)], states, step, payloads=handed)
         states = [o.state for o in outcomes]
     for said in handed:
         assert [(name, t.nbytes) for name, t in said] == [("Tell", 4 * mu), ("Reduce", 16 * -(-mu // 16))]

@@ -96,7 +96,7 @@ def test_the_payload_is_two_thin_factors(rank: int, rows: int, columns: int, siz
         assert rank * (rows + columns) >= rows * columns
         return
     handed: list[list[tuple[str, Tensor]]] = []
-    meet(made, [x] * size, heard=handed)
+    meet(made, [x] * size, payloads=handed)
     for said in handed:
         assert [(kind, part.nbytes) for kind, part in said] == [
             ("Reduce", 4 * rank * rows),

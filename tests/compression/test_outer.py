@@ -150,7 +150,7 @@ def test_payload_and_error_of_the_ring() -> None:
         n = 4096 * size
         inputs = normals(size, n)
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, heard=handed)
+        outcomes = meet(made, inputs, payloads=handed)
         for said in handed:
             passed = sum(x.nbytes for name, x in said if name == "Pass")
             told = sum(x.nbytes for name, x in said if name == "Gather")
@@ -177,7 +177,7 @@ def test_other_codecs_go_round_it(text: str) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             inputs = [tensor("normal", seed=r, dtype=dtype) for r in range(size)]
             handed: list[list[tuple[str, Tensor]]] = []
-            outcomes = meet(made, inputs, heard=handed)
+            outcomes = meet(made, inputs, payloads=handed)
             assert all(torch.equal(o.result, outcomes[0].result) and o.result.dtype == dtype for o in outcomes)
             counted = sum(x.nbytes for _, x in handed[0])
             assert counted == made.payload_bytes(spec_of(inputs[0]), size)

@@ -75,7 +75,7 @@ def test_payload_is_what_is_declared(word: str) -> None:
             states = [made.init(spec) for _ in inputs]
             for step in range(made.settling):
                 states = [outcome.state for outcome in meet(made, inputs, states, step)]
-            meet(made, inputs, states, made.settling, heard=handed)
+            meet(made, inputs, states, made.settling, payloads=handed)
             declared = made.payload_bytes(spec, size)
             assert declared == sum(nbytes for _, nbytes in made.prices(spec, size))
             for said in handed:

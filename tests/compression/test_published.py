@@ -376,7 +376,7 @@ def test_dgcs_warm_up_goes_through_the_published_sparsities() -> None:
     found = []
     for step in range(0, 5 * epoch, epoch):
         heard: list[list[tuple[str, Tensor]]] = []
-        (outcome,) = meet(made, [x], step=step, heard=heard)
+        (outcome,) = meet(made, [x], step=step, payloads=heard)
         said = int((outcome.result != 0).sum())
         assert heard[0][0][1].nbytes == 6 * said
         found.append(100 * (1 - said / x.numel()))

@@ -42,7 +42,7 @@ def test_what_is_said_in_a_step_is_its_share(text: str) -> None:
     sizes = []
     for step in range(12):
         heard: list[list[tuple[str, torch.Tensor]]] = []
-        (outcome,) = meet(made, [x], step=step, heard=heard)
+        (outcome,) = meet(made, [x], step=step, payloads=heard)
         sizes.append(sum(part.nbytes for _, part in heard[0]))
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 10 * sizes[-1]
     assert sizes[-1] == made.payload_bytes(spec_of(x), 1)

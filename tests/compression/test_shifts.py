@@ -243,7 +243,7 @@ def test_workers_draw_one_coin_and_heads_make_the_mean_exact() -> None:
     full = []
     for step in range(40):
         inputs, handed = [tensor("normal", seed=7 * step + r) for r in range(3)], list[list[tuple[str, Tensor]]]()
-        outcomes = meet(made, inputs, states, step, heard=handed)  # which checks that all ask alike
+        outcomes = meet(made, inputs, states, step, payloads=handed)  # which checks that all ask alike
         states = [outcome.state for outcome in outcomes]
         full.append(handed[0][0][0] == "Reduce")
         mean = torch.stack(inputs).mean(0)
@@ -262,7 +262,7 @@ def test_marinas_mean_payload(text: str) -> None:
     state, counted = [made.init(spec)], 0
     for step in range(10_000):
         handed: list[list[tuple[str, Tensor]]] = []
-        state = [outcome.state for outcome in meet(made, [x], state, step, heard=handed)]
+        state = [outcome.state for outcome in meet(made, [x], state, step, payloads=handed)]
         counted += handed[0][0][1].nbytes
     expected = 400 * p + (1 - p) * quantised
     assert counted / 10_000 == pytest.approx(expected, rel=0.02)
@@ -295,7 +295,7 @@ def test_locos_memory_is_a_byte_and_its_gradients_half_of_one(size: int) -> None
     state = made.init(spec_of(x))
     assert sum(v.nbytes for v in state.values() if v.ndim) == x.numel() + 4 * (x.numel() // 1024)
     handed: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, [tensor("normal", (64, 64), r) for r in range(size)], heard=handed)
+    outcomes = meet(made, [tensor("normal", (64, 64), r) for r in range(size)], payloads=handed)
     assert outcomes[0].state["codes"].nbytes == state["codes"].nbytes
     for (way, rows), (_, answer) in handed:
         assert way == "Scatter" and rows.nbytes == x.numel() // 2 + 2 * (x.numel() // 128)

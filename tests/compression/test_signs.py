@@ -69,7 +69,7 @@ def test_a_bit_a_value_and_eight_bytes_a_column(shape: Any, kind: str) -> None:
     expected = -(-x.numel() // 8) + 8 * columns
     assert OneBit().encode(x, MEETING).nbytes == OneBit().payload_bytes(spec_of(x), 1) == expected
     heard: list[list[tuple[str, Tensor]]] = []
-    meet(compressor("one_bit_sgd"), [x], heard=heard)
+    meet(compressor("one_bit_sgd"), [x], payloads=heard)
     assert [(hop, said.nbytes) for hop, said in heard[0]] == [("Scatter", expected), ("Gather", expected)]
 
 
@@ -81,7 +81,7 @@ def test_stripes_of_all_owners_are_as_long_as_one_message(workers: int, shape: t
     stripes are filled up.)"""
     inputs = [tensor("normal", shape, seed) for seed in range(workers)]
     heard: list[list[tuple[str, Tensor]]] = []
-    meet(compressor("one_bit_sgd"), inputs, heard=heard)
+    meet(compressor("one_bit_sgd"), inputs, payloads=heard)
     expected = -(-inputs[0].numel() // 8) + 8 * inputs[0][0].numel()
     assert [said[0][1].nbytes for said in heard] == [expected] * workers
     assert sum(said[1][1].nbytes for said in heard) == expected
@@ -155,7 +155,7 @@ def test_magnitudes_do_not_count(factor: float, chosen: int, workers: int, kind:
 def sign_bytes(n: int, workers: int) -> tuple[list[int], int]:
     """What each worker says, and what it hears back from all owners."""
     heard: list[list[tuple[str, Tensor]]] = []
-    meet(SignSGD(), [tensor("normal", (n,), rank) for rank in range(workers)], heard=heard)
+    meet(SignSGD(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
     assert all([hop for hop, _ in said] == ["Scatter", "Gather"] for said in heard)
     return [said[0][1].nbytes for said in heard], sum(said[1][1].nbytes for said in heard)
 
@@ -257,7 +257,7 @@ def test_ef_signsgd_does_what_its_authors_readers_recorded() -> None:
         state = made.init(spec_of(grads[0]))
         for step, x in enumerate(grads):
             heard: list[list[tuple[str, Tensor]]] = []
-            (outcome,) = meet(made, [x], [state], step, rate, heard=heard)
+            (outcome,) = meet(made, [x], [state], step, rate, payloads=heard)
             state = outcome.state
             near(heard[0][0][1][-4:].clone().view(torch.float32)[0], recorded[f"scale_{k}"][step])
             near(rate * outcome.result, recorded[f"delta_{k}"][step])

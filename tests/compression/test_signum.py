@@ -55,7 +55,7 @@ def test_a_bit_a_value_in_each_direction(eights: int, rest: int, workers: int) -
         (eights, workers * math.ceil(eights / (8 * workers))),
     ):
         heard: list[list[tuple[str, Tensor]]] = []
-        meet(Signum(), [tensor("normal", (n,), rank) for rank in range(workers)], heard=heard)
+        meet(Signum(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
         assert all([hop for hop, _ in said] == ["Scatter", "Gather"] for said in heard)
         assert {said[0][1].nbytes for said in heard} == {sum(said[1][1].nbytes for said in heard)} == {expected}
 

@@ -240,7 +240,7 @@ def test_reduced_values_are_the_mean_of_what_all_say(
     made = RandK(ratio, *form)
     inputs = [normal(seed + rank, numel) for rank in range(size)]
     handed: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, inputs, step=seed, heard=handed)
+    outcomes = meet(made, inputs, step=seed, payloads=handed)
     k = max(1, math.ceil(ratio * numel - 1e-9))
     said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
     scale = numel / k if made.scaled else 1.0
@@ -483,7 +483,7 @@ def test_scalecom_hands_over_the_same_and_loses_nothing(size: int, per: str) -> 
     for step in range(2 * size + 8):
         inputs = [normal(100 * step + rank, numel) for rank in range(size)]
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=handed)
+        outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         came += torch.stack(inputs)
         said += torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])

@@ -109,7 +109,7 @@ def test_four_bytes_a_direction_and_the_error_of_a_projection() -> None:
     states = [made.init(spec_of(x)) for x in gradients[0]]
     for step, inputs in enumerate(gradients):
         heard: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=heard)
+        outcomes = meet(made, inputs, states, step, payloads=heard)
         states = [outcome.state for outcome in outcomes]
         if step > made.samples:
             assert all(sum(x.nbytes for _, x in said) == 4 * 5 for said in heard)

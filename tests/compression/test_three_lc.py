@@ -97,7 +97,7 @@ def test_the_memory_is_within_half_a_step_and_something_is_said(s: float, kind: 
     for step in range(8):
         x, handed = tensor(kind, (12, 11), seed + step), list[list[tuple[str, Tensor]]]()
         wanted = x + error
-        (outcome,) = meet(made, [x], [{"error": error}], step, heard=handed)
+        (outcome,) = meet(made, [x], [{"error": error}], step, payloads=handed)
         ((_, payload),) = handed[0]
         most, error = float(payload[:4].clone().view(torch.float32)), outcome.state["error"]
         assert float(error.abs().max()) <= most / 2 * (1 + 1e-6)
@@ -119,7 +119,7 @@ def test_both_hops_keep_what_they_do_not_say(s: float, size: int, kind: str, see
     for step in range(10):
         inputs = [tensor(kind, (24, 20), seed + 10 * step + rank) for rank in range(size)]
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=handed)
+        outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         came += torch.stack(inputs)
         pushed += torch.stack([o.sent for o in outcomes if o.sent is not None])

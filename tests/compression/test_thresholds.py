@@ -310,7 +310,7 @@ def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio
         wanted = state["sum"] + x
         limit = float(wanted.abs().topk(share_of(ratio, numel)).values[-1])
         handed: list[list[tuple[str, Tensor]]] = []
-        (outcome,) = meet(made, [x], [state], step, heard=handed)
+        (outcome,) = meet(made, [x], [state], step, payloads=handed)
         places, values = made.read(handed[0][0][1])
         assert places.unique().numel() == places.numel() <= share_of(ratio, numel)
         assert torch.equal(values, wanted[places]) and bool((values.abs() >= limit).all())
@@ -420,7 +420,7 @@ def test_quantised_messages_have_one_sign_that_alternates(kind: str, large: int)
     for step in range(12):
         x, handed = tensor(kind, (numel,), step), list[list[tuple[str, Tensor]]]()
         wanted = state["sum"] + x
-        (outcome,) = meet(made, [x], [state], step, heard=handed)
+        (outcome,) = meet(made, [x], [state], step, payloads=handed)
         ((_, payload),) = handed[0]
         places, values = made.read(payload)
         assert len(payload) == 8 + 4 * len(places) and len(places) > 0
@@ -440,7 +440,7 @@ def test_what_redsync_said_and_its_sums_are_what_came_in(quantized: bool, large:
     for step in range(20):
         inputs = [normal(10 * step + rank, numel) for rank in range(workers)]
         handed: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, heard=handed)
+        outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         came, said = came + torch.stack(inputs).double().mean(dim=0), said + outcomes[0].result
         kept = torch.stack([state["sum"] for state in states]).double().mean(dim=0)
@@ -534,7 +534,7 @@ def test_a_worker_sends_less_than_six_words_for_each_of_k(size: int) -> None:
             len(OkTopK(0.01).choose(x + 0.5 * state["error"], float(state["inner.thresholds"][0]), exact=False)[0])
             for x, state in zip(inputs, states, strict=True)
         ]
-        outcomes = meet(made, inputs, states, step, heard=handed)
+        outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         ways = {"Reduce": "reduce", "Scatter": "scatter", "GatherRagged": "gather"}
         sent = [sum(AllReduce().sent_bytes(x.nbytes, size, ways[how]) for how, x in said) for said in handed]  # type: ignore

@@ -20,7 +20,7 @@ from laconic.values.run_config import RunConfig
 def test_targets_are_reached_from_the_side_the_metric_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = MetricLog(0, RunConfig(folder=str(tmp_path), targets={"loss": 1.6, "accuracy": 0.9}))
     for loss, accuracy in [(2.3, 0.1), (1.7, 0.5), (1.5, 0.8), (1.4, 0.95), (1.3, 0.97)]:
-        record.take({"loss": loss, "accuracy": accuracy})
+        record.add({"loss": loss, "accuracy": accuracy})
     said = capsys.readouterr().err
     assert said.count("target loss=1.6 reached") == said.count("target accuracy=0.9 reached") == 1
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "rank-0.jsonl").read_text().splitlines()]
@@ -33,15 +33,15 @@ def test_a_target_is_judged_by_the_name_and_a_first_value_that_is_no_number_deci
 ) -> None:
     targets = {"loss": 0.5, "val_accuracy": 0.8, "train_error": 0.1, "something": 2.0}
     record = MetricLog(0, RunConfig(targets=targets))
-    record.take({"loss": 0.4, "val_accuracy": 0.9, "train_error": 0.05, "something": math.nan})
+    record.add({"loss": 0.4, "val_accuracy": 0.9, "train_error": 0.05, "something": math.nan})
     assert record.reached == {"loss", "val_accuracy", "train_error"}
-    record.take({"something": 3.0})
+    record.add({"something": 3.0})
     assert "something" not in record.reached
-    record.take({"something": 1.0})
+    record.add({"something": 1.0})
     assert "something" in record.reached
     diverging = MetricLog(0, RunConfig(targets={"loss": 0.5}))
     for loss in (math.nan, 9.0, math.inf):
-        diverging.take({"loss": loss})
+        diverging.add({"loss": loss})
     assert not diverging.reached
 
 

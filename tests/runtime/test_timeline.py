@@ -118,7 +118,7 @@ def test_steps_are_counted_and_a_message_belongs_to_the_step_in_which_it_left() 
     recorder.computed("step", None, 0.0, 1.0)
     recorder.computed("forward", None, 1.0, 2.0)
     recorder.computed("backward", "0.weight", 2.0, 2.0)  # took no time
-    recorder.talked(message, 0.5, 1.5)
+    recorder.transferred(message, 0.5, 1.5)
     assert [(s.name, s.arguments["step"]) for s in timeline.spans] == [
         ("step", 0),
         ("forward", 1),

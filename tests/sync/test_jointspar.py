@@ -48,7 +48,7 @@ def gradients(strategy: str, steps: int, probabilities: list[float] | None = Non
         session, tier = optimizer.session, tier_of(optimizer)
         if probabilities is not None:
             tier.sync_state["p"] = torch.tensor(probabilities, dtype=torch.float64)
-            session._weigh()
+            session._draw_gradient_weights()
         found, weights = [], []
         for _ in range(steps):
             section = session.partitions[0]

@@ -32,11 +32,11 @@ def test_a_model_that_was_refused_gives_its_turn_away() -> None:
         made, _ = laconic.distribute(broken, torch.optim.SGD(broken.parameters(), lr=0.1))
         with pytest.raises(ContractError, match="arrived twice"):
             made(torch.ones(2, 4, requires_grad=True)).sum().backward()
-        turns, other = MultiModelOrder.of(connect()), nn.Linear(4, 1)
+        order, other = MultiModelOrder.of(connect()), nn.Linear(4, 1)
         model, _ = laconic.distribute(other, torch.optim.SGD(other.parameters(), lr=0.1))
         had: list[bool] = []
         for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda _: had.append(len(turns._waiting) == 1))
+            parameter.register_post_accumulate_grad_hook(lambda _: had.append(len(order._entries) == 1))
         model(torch.ones(2, 4)).sum().backward()
         return all(had) and bool(had)
 

@@ -1,4 +1,4 @@
-"""`laconic.distribute`: the one line a user adds."""
+"""`laconic.distribute`: the one line that a user adds to a training script."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def distribute(
 ) -> tuple[nn.Module, optim.Optimizer]:
     """Train this model on all workers, the way the strategy says.
 
-    Returns the same module (with `no_sync()` added) and an optimizer that shares the given one's groups and state; the
-    training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as
-    one worker. A `--strategy` of `laconic run` takes precedence over the argument.
+    Return the same module (with `no_sync()` added) and an optimizer that shares the given one's groups and state; the
+    training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as one
+    worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
     - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
-    - `sparse`: gradients of sparse embeddings travel as (index, value), or are made `"dense"`.
-    - `seed`: of the draws that compressors make.
+    - `sparse`: `"gather"` sends gradients of sparse embeddings as (index, value), `"dense"` makes them dense.
+    - `seed`: the seed of the random draws that compressors make.
     """
     if nonfinite not in ("pass", "raise"):
         raise ContractError(f'nonfinite is "pass" or "raise", not {nonfinite!r}')
@@ -85,11 +85,11 @@ def distribute(
 
         report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
         sys.exit(0)
-    told = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
+    settings = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
     if config.role == "server":
         if isinstance(chosen, Rival) or is_collective(chosen):
             raise ContractError(f"`{chosen}` has no server: leave --servers out, or write ps as its architecture")
-        serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), told), config)
+        serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), settings), config)
     worker = connect()
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
     if config.profile_to is not None:
@@ -102,12 +102,12 @@ def distribute(
     if worker.rank == 0 and config.strategy and strategy and read(begins_as(strategy)) != chosen:
         print(f"laconic: the launcher's strategy `{asked}` replaces the script's `{strategy}`", file=sys.stderr)
     if isinstance(chosen, Rival):
-        model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, told)
+        model, optimizer = hand_over(chosen, worker, model, optimizer, mesh, process_group, settings)
         return model, recorded(optimizer, worker, config)
     device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
-    description = describe(model, optimizer, str(chosen), told)
-    if is_collective(chosen):  # otherwise the server compares, and gives everybody the first values
+    description = describe(model, optimizer, str(chosen), settings)
+    if is_collective(chosen):  # otherwise the server compares, and sends every worker the first values
         agree(description, group, device)
         complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     elif nonfinite == "raise":
@@ -140,8 +140,8 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
             raise ContractError(f"{name!r} is a DTensor: {_WRAPPERS['FSDPModule']}")
     if next(model.parameters(), None) is None:
         raise ContractError("this model has no parameters: there is nothing to distribute")
-    quiet = getattr(model, "no_sync", None)
-    if isinstance(quiet, NoSync) and quiet.session is not None:
+    attached = getattr(model, "no_sync", None)
+    if isinstance(attached, NoSync) and attached.session is not None:
         raise ContractError("this model is distributed already: call laconic.undistribute(model, optimizer) first")
     if isinstance(optimizer, DistributedOptimizer) or rival_of(optimizer) is not None:
         raise ContractError("this optimizer is distributed already: pass the optimizer that was given to distribute()")
@@ -152,7 +152,7 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
 def _groups(
     worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None
 ) -> tuple[Group, dict[str, Group]]:
-    """The group of everyone who trains this model, and one group per tier."""
+    """Return the group of all workers that train this model, and one group per tier."""
     names = level_names(strategy)
     if mesh is None and process_group is None:
         return worker.world, _default_levels(worker, names)
@@ -169,7 +169,7 @@ def _groups(
     missing = [name for name in names if name not in known]
     if missing:
         raise StrategyError(
-            f"the strategy speaks of {', '.join(missing)}, the mesh has {', '.join(known) or 'no names'}: name its "
+            f"the strategy names {', '.join(missing)}, the mesh has {', '.join(known) or 'no names'}: name its "
             f"dimensions, init_device_mesh(..., mesh_dim_names={tuple(reversed(names))})"
         )
     unnamed = [d for d, n in zip(known, mesh.shape, strict=False) if names and d not in names and n > 1]
@@ -187,7 +187,7 @@ def _groups(
 
 
 def _default_levels(worker: Worker, names: list[str]) -> dict[str, Group]:
-    """Without a mesh, the inner tier is the machine and the outer one joins machines."""
+    """Without a mesh, let the inner tier span each host and the outer one join the hosts."""
     if len(names) > 2:
         raise ContractError(f"{len(names)} tiers need a mesh: distribute(..., mesh=init_device_mesh(…))")
     if len(names) < 2:
@@ -195,10 +195,10 @@ def _default_levels(worker: Worker, names: list[str]) -> dict[str, Group]:
     size, local = worker.size, worker.host_size
     if size % local:
         raise ContractError(f"{size} workers, {local} on this machine: unequal machines need an explicit mesh=")
-    machines = [range(first, first + local) for first in range(0, size, local)]
+    hosts = [range(first, first + local) for first in range(0, size, local)]
     across = [range(place, size, local) for place in range(local)]
     levels: dict[str, Group] = {}
-    for name, sets in zip(names, (machines, across), strict=True):
+    for name, sets in zip(names, (hosts, across), strict=True):
         groups = [worker.group(tuple(ranks)) for ranks in sets]  # everyone asks for all of them, in the same order
         levels[name] = next(g for g, ranks in zip(groups, sets, strict=True) if worker.rank in ranks)
     return levels

@@ -1,4 +1,4 @@
-"""`laconic run --dry-run`: what a sentence would say, before anything is started."""
+"""`laconic run --dry-run`: what a strategy would send and store, before anything is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laconic.worker import Kind
 
 
 def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
-    """Sentence, messages, bytes and memory of one worker, priced without running."""
+    """Print the sentences, messages, bytes and memory of one worker, priced without running."""
     parameters = Parameters.of(model, gather_sparse)
     governed = stacks_by_parameter(strategy, parameters.specs, lambda _: False)
     sizes = _level_sizes(strategy, workers)
@@ -22,14 +22,16 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     sent_total = memory_total = 0.0
     for stack, members in governed.items():
         for sentence, level in stack:
-            specs = [parameters.specs[i] for i in reversed(members)]  # as backward brings them
+            specs = [
+                parameters.specs[i] for i in reversed(members)
+            ]  # in the order in which backward yields their gradients
             size = sizes.get(level, workers)
             compressor = sentence.compressor
             plan = sentence.schedule.make().plan(specs, list(range(len(specs))))
             architecture = architecture_of(sentence)
-            taken = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
+            compressed = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
-            payload = taken + dense
+            payload = compressed + dense
             prices = [price for s in specs if compressor.accepts(s) for price in compressor.prices(s, size)]
             sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
             sent += architecture.sent_bytes(dense, size)

@@ -1,1 +1,1 @@
-"""Other frameworks: a file for each."""
+"""Adapters for other frameworks, one file each."""

@@ -65,7 +65,7 @@ class Autotuning:
             tried = f"{len(choices)} strategies within {share} compared"
             print(f"laconic: auto, step {session.steps}: `{best.strategy}`, {why}; {tried}", file=sys.stderr)
         if best.strategy != session.strategy:
-            session.become(best.strategy)
+            session.switch_strategy(best.strategy)
 
     def _priced(self) -> list[PricedStrategy]:
         """What needs no budget first."""

@@ -47,7 +47,7 @@ class Recording:
         return Flight(self, self._recorder.message(operation, nbytes, elements), time.perf_counter())
 
     def talked(self, message: Mapping[str, Any], begin_seconds: float, end_seconds: float) -> None:
-        self._recorder.talked(message, begin_seconds - self._origin, end_seconds - self._origin)
+        self._recorder.transferred(message, begin_seconds - self._origin, end_seconds - self._origin)
 
     def write_at_exit(self, path: Path) -> None:
         """Also when the script raises; not when the process is killed."""

@@ -26,7 +26,7 @@ from laconic.real.send_queue import QueuedSend, SendQueue
 from laconic.real.server_only_group import ServerOnlyGroup
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
-from laconic.runtime.shared_memory import mapped_together
+from laconic.runtime.shared_memory import map_shared_tensor
 from laconic.values.run_config import RunConfig
 from laconic.worker import Actor, ActorMessage, Group, Home, Priority
 
@@ -237,7 +237,7 @@ class RealWorker:
         return RealGroup(self, process_group)
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
-        return mapped_together(group, numel, dtype)
+        return map_shared_tensor(group, numel, dtype)
 
     def catch_up(self) -> None:
         """Real time needs no help."""

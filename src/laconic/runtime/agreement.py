@@ -1,8 +1,8 @@
-"""Before the first step: are all ranks about to do the same thing?
+"""A check before the first step that all ranks are about to do the same thing.
 
-A difference found here is a sentence; found later it is a hang. Each rank describes itself as JSON; digests are
-compared first, and only where they differ are the descriptions read and the first difference named, the same on every
-rank.
+A difference found here is an error message; found later it is a hang. Each rank describes itself as JSON; digests are
+compared first, and only where they differ are the descriptions exchanged and the first difference named, the same on
+every rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Description = dict[str, Any]
 
 
 def describe(model: nn.Module, optimizer: optim.Optimizer, strategy: str, options: Description) -> Description:
-    """Everything that must be alike, from the most to the least telling."""
+    """Return everything that must be equal on all ranks, from the most to the least informative."""
     return {
         "laconic version": __version__,
         "torch version": torch.__version__,
@@ -38,7 +38,7 @@ def describe(model: nn.Module, optimizer: optim.Optimizer, strategy: str, option
 
 
 def agree(mine: Description, group: Group, device: torch.device) -> None:
-    """Raises `Disagreement` on every rank, naming ranks and difference, unless all describe the same."""
+    """Raise `Disagreement` on every rank, naming ranks and difference, unless all descriptions are equal."""
     text = json.dumps(mine)
     digest = _bytes(hashlib.sha256(text.encode()).digest(), device)
     digests = group.all_gather(digest, control=1.0).wait().cpu()

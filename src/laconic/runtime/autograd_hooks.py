@@ -1,9 +1,9 @@
-"""The only place that touches autograd: per-parameter hooks, and the end of a backward pass.
+"""The only module that touches autograd: hooks on parameters and outputs, and the end of a backward pass.
 
 Hooks enqueue; nothing waits in them (on CUDA all hooks of a device share one thread, and two workers of one process
 that waited for each other there would deadlock). A backward pass is recognised by the hook on the model's outputs,
-which belongs to the outermost graph, so that a nested backward (reentrant checkpointing) does not look like the end.
-A loss that bypasses the model's `forward` is recognised by the first gradient that arrives.
+which belongs to the outermost graph, so that a nested backward (reentrant checkpointing) does not look like the end. A
+loss that bypasses the model's `forward` is recognised by the first gradient that becomes ready.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 
 class EndsBackward(Protocol):
-    """Who knows when a backward pass is over: a worker, or whoever listens in its place."""
+    """An object that can run a callback at the end of a backward pass: a worker, or a stand-in for one."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None: ...
 
 
 class BackwardHooks:
-    """Calls `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass.
+    """Hooks that call `on_gradient(i)` when parameter i has its gradient, and `on_end()` once after each backward pass.
 
-    `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised. Where
-    `skips()` and nothing that a forward pass used requires a gradient, its outputs do, so that backward has an end.
+    `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised. While
+    `skips()` is true and nothing that a forward pass used requires a gradient, its outputs are made to require one, so
+    that backward has an end.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ def _call_if_alive(method: WeakMethod[Callable[[int, Tensor], None]], i: int, pa
 
 
 class OwnHook:
-    """A hook of this model alone: a copy or pickle of the model (an average of weights, say) gets an idle one."""
+    """A hook that belongs to this model alone: a copy or pickle of the model (an average of weights, say) gets an idle
+    one."""
 
     def __init__(self, act: Callable[..., Any] | None = None) -> None:
         self._act = act
@@ -102,7 +104,8 @@ class OwnHook:
 
 
 class OnForward:
-    """Notices a forward pass and marks its outputs. A copy or pickle of the model (an EMA, say) gets an idle one."""
+    """A forward hook that reports the pass and marks its outputs. A copy or pickle of the model (an EMA, say) gets an
+    idle one."""
 
     def __init__(
         self,
@@ -131,6 +134,6 @@ class OnForward:
 
 
 def _requiring(output: Any) -> Any:
-    """The same output, with a gradient that ends there."""
+    """Return the same output as a leaf that requires a gradient, which ends there."""
     floating = isinstance(output, Tensor) and output.is_floating_point()
     return output.detach().requires_grad_() if floating else output

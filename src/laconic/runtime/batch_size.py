@@ -1,4 +1,4 @@
-"""`laconic.batch_size`: how a rule that chooses the batch tells the script."""
+"""`laconic.batch_size`: the batch size that a sync rule has chosen, for the script to ask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _decided: WeakKeyDictionary[Worker, int] = WeakKeyDictionary()
 
 
 def batch_size(default: int) -> int:
-    """How many samples this worker's next batch should have: what the strategy has decided, else the given number.
+    """Return how many samples this worker's next batch should have: the strategy's decision, or else the given number.
 
     Ask for it when a batch is drawn, since rules such as growing batches decide anew between steps.
     """
@@ -20,12 +20,12 @@ def batch_size(default: int) -> int:
 
 
 def batch_of(worker: Worker) -> int | None:
-    """What the strategy has decided for this worker, if anything."""
+    """Return the batch size that the strategy has decided for this worker, or None."""
     return _decided.get(worker)
 
 
 def set_batch(worker: Worker, batch: int | None) -> None:
-    """A rule's decision for this worker; None: the script's own number holds."""
+    """Set a rule's decision for this worker; None restores the script's own number."""
     if batch is None:
         _decided.pop(worker, None)
     else:

@@ -1,4 +1,4 @@
-"""Everyone starts from rank 0's numbers; buffers follow them afterwards."""
+"""Broadcast of tensors from rank 0: of parameters and buffers at the start, and of buffers afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from laconic.worker import Group
 def broadcast_tensors(
     tensors: Sequence[Tensor], groups: Sequence[Group], control: float = 0.0
 ) -> Generator[Any, Any, None]:
-    """Copy the first member's tensors to all, as one message of raw bytes however many tensors and dtypes there are.
+    """Copy the first member's tensors to all members, as one message of raw bytes whatever their number and types.
 
-    With several groups (tiers, inner to outer) the outermost goes first, so that rank 0's numbers reach everyone.
+    With several groups (tiers, inner to outer) the outermost goes first, so that rank 0's numbers reach every worker.
     """
     present = [t for t in tensors if t.numel()]
     if not present:

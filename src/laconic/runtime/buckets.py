@@ -27,7 +27,7 @@ from laconic.worker import Priority
 
 @dataclass(frozen=True)
 class PlannedPartition:
-    """A section's plan, the parameters that it numbers, and the tiers its messages cross."""
+    """A partition's plan, the parameters that the plan numbers, and the tiers its messages cross."""
 
     plan: CommPlan
     members: Sequence[int]
@@ -35,7 +35,7 @@ class PlannedPartition:
 
 
 class Bucket:
-    """One bucket's storage and the parameters' places in it."""
+    """The storage of one bucket and the place of each parameter in it."""
 
     def __init__(
         self, part: PlannedPartition, bucket: int, specs: Sequence[TensorSpec], parameters: Sequence[nn.Parameter]
@@ -43,25 +43,26 @@ class Bucket:
         self.tiers = tiers = part.tiers
         inside = [part.members[k] for k in part.plan.buckets[bucket]]
         plain = {part.members[k] for k in part.plan.plain}
-        taken = [[i for i in inside if t.compressor.accepts(specs[i]) and i not in plain] for t in tiers]
-        self.compressed, self.dense = taken[0], [i for i in inside if i not in set(taken[0])]
+        accepted = [[i for i in inside if t.compressor.accepts(specs[i]) and i not in plain] for t in tiers]
+        self.compressed, self.dense = accepted[0], [i for i in inside if i not in set(accepted[0])]
         self.members = [*self.compressed, *self.dense]
-        self.compressed_by = [[i for i in self.members if i in set(some)] for some in taken]
+        self.compressed_by = [[i for i in self.members if i in set(some)] for some in accepted]
         ends = list(accumulate((specs[i].numel for i in self.members), initial=0))
         self.ranges = [(i, a, b) for i, (a, b) in zip(self.members, pairwise(ends), strict=True)]
         self.dense_end, self.control_numel = ends[-1], len(parameters)
-        self.skipped: frozenset[int] = frozenset()  # of which nothing travels in this pass
+        self.skipped: frozenset[int] = frozenset()  # parameters of which nothing is sent in this pass
         self._parameters = {i: parameters[i] for i in self.members}
 
     @cached_property
     def storage(self) -> Tensor:
-        """Made when a gradient first travels: rules that only average parameters never need it."""
+        """The flat buffer. It is allocated when a gradient is first sent: rules that only average parameters never need
+        it."""
         first = self._parameters[self.members[0]]
         return torch.zeros(self.dense_end + self.control_numel, dtype=first.dtype, device=first.device)
 
     @cached_property
     def places(self) -> dict[int, Tensor]:
-        """Each parameter's own part of the storage, in its own shape."""
+        """The part of the storage that belongs to each parameter, in the parameter's shape."""
         lengths = [p.numel() for p in self._parameters.values()]
         parts = self.storage[: self.dense_end].split(lengths)
         return {i: _shaped_like(part, p) for part, (i, p) in zip(parts, self._parameters.items(), strict=True)}
@@ -72,19 +73,19 @@ class Bucket:
 
     @property
     def cuttable(self) -> bool:
-        """Compressors work on whole tensors, in every tier."""
+        """Whether the bucket may be sent in pieces: compressors, in any tier, work on whole tensors."""
         return not any(self.compressed_by)
 
 
 @dataclass(eq=False)
 class BucketMessage:
-    """A message at work: a range of a buffer, or all of it."""
+    """A planned message during execution: a range of a bucket's storage, or all of it."""
 
     bucket: Bucket
-    ranges: list[tuple[int, int, int]]  # parameter, and the range of the storage that it carries of it
+    ranges: list[tuple[int, int, int]]  # (parameter, begin, end): the part of the storage it carries
     awaited: frozenset[int]
     urgency: int
-    number: int | None  # where its buffer travels in pieces
+    number: int | None  # its number, where its bucket is sent in pieces
     plan: CommPlan
     waiting: set[int] = field(default_factory=set)
     in_flight: InFlight | None = None
@@ -95,7 +96,8 @@ class BucketMessage:
         return [i for i, _, _ in self.ranges]
 
     def dense_parts(self, compressed: list[int], with_control: bool) -> list[Tensor]:
-        """What it sums of its buffer, as few slices as possible, with the control part where it is the last message."""
+        """Return the slices of the storage that this message sums, as few as possible, with the control part where it
+        is the last message."""
         usual = not self.bucket.skipped and compressed is self.bucket.compressed_by[0]
         if usual and with_control in self._parts:
             return self._parts[with_control]
@@ -124,7 +126,8 @@ def messages_of(
     specs: Sequence[TensorSpec],
     parameters: Sequence[nn.Parameter],
 ) -> list[BucketMessage]:
-    """Messages in order. A bucket in which something is compressed travels as one, in the place of its last message."""
+    """Return the messages in order. A bucket in which something is compressed is sent as one, in the place of its last
+    message."""
     buckets: dict[tuple[int, int], Bucket] = {}
     found: dict[Bucket | int, BucketMessage] = {}
     for number, (which, message) in enumerate(order):
@@ -147,7 +150,8 @@ def messages_of(
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:
-    """A view with the parameter's own strides where they are a permutation of contiguous ones, as autograd expects."""
+    """Return a view with the parameter's own strides where they are a permutation of contiguous ones, as autograd
+    expects."""
     strides: tuple[int, ...] = parameter.stride()
     expected = 1
     for d in sorted(range(parameter.dim()), key=lambda d: (strides[d], -d)):

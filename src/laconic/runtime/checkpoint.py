@@ -1,8 +1,8 @@
-"""Checkpoints that hold everything a run needs to go on: every rank's memory, random states, positions.
+"""Checkpoints that hold everything a run needs to continue: every rank's memory, random states and data positions.
 
-A checkpoint is a folder `step-000000120-0/` of files `rank-N.pt`, new for each call, and beside it a file `latest`
-that names the newest complete one and moves only after every rank has written. So a killed run leaves the previous
-checkpoint whole.
+A checkpoint is a folder `step-000000120-0/` of files `rank-N.pt`, new for each call, and beside it a file `latest` that
+names the newest complete one and moves only after every rank has written. So a killed run leaves the previous
+checkpoint intact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(r"step-\d{9}-\d+")
 
 
 def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.Optimizer, **extra: Any) -> Path:
-    """Save this run so that `resume` continues it. Every rank calls it; returns the folder written.
+    """Save this run so that `resume` continues it, and return the folder written. Every rank calls this.
 
     Extra objects with a `state_dict` (scheduler, scaler, `ShardSampler`) are saved by it; other values as they are
     (numbers, text, tensors, lists and dicts of these).
@@ -64,10 +64,10 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
 def resume(
     path: str | os.PathLike[str], model: nn.Module, optimizer: optim.Optimizer, **objects: Any
 ) -> dict[str, Any]:
-    """Continue from the last checkpoint under `path`; returns the plain extras, or {} when there is none yet.
+    """Continue from the last checkpoint under `path`; return the plain extras, or {} when there is no checkpoint yet.
 
-    Objects with `load_state_dict` that were given to `checkpoint` under the same names are restored. When the number
-    of workers has changed, the sum of the error memories is conserved.
+    Objects with `load_state_dict` that were given to `checkpoint` under the same names are restored. When the number of
+    workers has changed, the sum of the error memories is conserved.
     """
     session = _session(optimizer, "resume")
     group, device = session.group, session.parameters.device
@@ -98,7 +98,7 @@ def resume(
         _set_random_states(mine["random"])
     else:
         everyone = [_read(folder / f"rank-{r}.pt", device)["session"] for r in range(first["workers"])]
-        session.share_out(everyone)
+        session.redistribute_state(everyone)
     extras = dict(mine["extra"])
     for name, thing in objects.items():
         if name not in extras:
@@ -120,14 +120,15 @@ def _session(optimizer: optim.Optimizer, verb: str) -> Session:
 
 
 def _unused(root: Path, session: Session) -> int:
-    """A number no earlier checkpoint of this step has, the same on every rank: rank 0's choice."""
-    taken = [int(p.name.split("-")[2]) for p in root.glob(f"step-{session.steps:09d}-*") if _NAME.fullmatch(p.name)]
-    choice = torch.tensor([max(taken, default=-1) + 1], device=session.parameters.device)
+    """Return a number that no earlier checkpoint of this step has, chosen by rank 0 and the same on every rank."""
+    used = [int(p.name.split("-")[2]) for p in root.glob(f"step-{session.steps:09d}-*") if _NAME.fullmatch(p.name)]
+    choice = torch.tensor([max(used, default=-1) + 1], device=session.parameters.device)
     return int(session.group.broadcast(choice, control=1.0).wait())
 
 
 def _plain(name: str, value: Any) -> Any:
-    """What can be read back without running anybody's code; refused now rather than at resume."""
+    """Return a value that can be read back without running foreign code; others are refused now rather than at
+    resume."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):

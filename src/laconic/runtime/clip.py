@@ -1,4 +1,4 @@
-"""Clipping that knows when the gradient is the average."""
+"""Gradient clipping that knows when the gradients are averages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from laconic.runtime.rival import rival_of
 
 
 def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Clip the norm of the gradients this optimizer will apply; returns the norm before clipping.
+    """Clip the norm of the gradients this optimizer will apply, and return the norm before clipping.
 
     After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
-    with local steps the worker's own gradient is clipped, which is what its local step applies. A schedule whose
-    messages arrive in the next forward pass has them arrive here.
+    with local steps the worker's own gradient is clipped, which is what its local step applies. With a schedule whose
+    messages arrive in the next forward pass, this waits for them.
     """
     if not isinstance(optimizer, DistributedOptimizer) and rival_of(optimizer) is None:
         raise ContractError("laconic.clip_grad_norm_ takes the optimizer that distribute() returned")
     if isinstance(optimizer, DistributedOptimizer):
-        optimizer.session.deferred_step.settle()  # a norm is of all gradients: nothing is late in this step
+        optimizer.session.deferred_step.settle()  # a norm needs all gradients: nothing is deferred in this step
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

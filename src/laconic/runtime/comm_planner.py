@@ -1,5 +1,5 @@
-"""From what is seen of the first iterations to plans: the order in which gradients come and, where a schedule asks for
-it, what everything takes."""
+"""Planning from observations of the first iterations: the order in which gradients become ready and, where a schedule
+asks for it, the times of layers and messages."""
 
 from __future__ import annotations
 
@@ -26,31 +26,39 @@ from laconic.values.comm_plan import Message
 from laconic.values.price import Price
 from laconic.values.timing import Timing
 
-_WATCHED = 6  # iterations before a schedule that measures makes its plan; the first of them only warms up
-_LOOK_EVERY = 50  # iterations
-_DRIFT = 0.2
+_TIMED_ITERATIONS = 6  # iterations before a schedule that measures makes its plan; the first of them only warms up
+_DRIFT_CHECK_EVERY = 50  # iterations between checks whether steps take another time than before
+_DRIFT = 0.2  # relative change of the step time after which layers and messages are measured again
 
 
 class Autotuner(Protocol):
-    """What chooses a strategy while training runs, where the user asked for `auto`."""
+    """An object that chooses a strategy while training runs, where the user asked for `auto`."""
 
-    def step_ended(self) -> None: ...
-    def choose(self) -> None: ...
+    def step_ended(self) -> None:
+        """Observe the end of an optimizer step."""
+        ...
+
+    def choose(self) -> None:
+        """Choose a strategy, after the layers and messages have been measured. All workers call this together."""
+        ...
 
 
 class PlannedTraining(Training, Protocol):
-    """A session whose messages are planned here."""
+    """A `Training` whose messages a `CommPlanner` plans: its partitions, its reducer and what it defers."""
 
     partitions: list[Partition]
     reducer: Reducer
     deferred_step: DeferredStep
     autotuner: Autotuner | None
 
-    def arrange(self) -> None: ...
+    def arrange(self) -> None:
+        """Make partitions and messages anew from the present plans."""
+        ...
 
 
 class CommPlanner:
-    """What rank 0 has seen, which is everybody's: replicas must agree on every message."""
+    """The observations from which plans are made. They are rank 0's on all workers, since replicas must agree on every
+    message."""
 
     def __init__(self, session: PlannedTraining) -> None:
         self._session = session
@@ -61,24 +69,24 @@ class CommPlanner:
         self.prices: dict[str, list[Price | None]] = {}  # by sentence: dense, in halves, compressed
         self.gates: ForwardGates | None = None
         self._measuring: LayerTimer | None = None
-        self._passed: set[int] = set()  # parameters whose part of this forward pass has begun
-        self._entered: list[int] = []  # of them, those whose part the clock was not told of yet
-        self._looked: tuple[float, int] | None = None  # the clock and the step when a look was last taken
+        self._passed: set[int] = set()  # parameters whose layers have been entered in this forward pass
+        self._entered: list[int] = []  # those of them whose computation the clock does not include yet
+        self._last_check: tuple[float, int] | None = None  # the clock and the step of the last check for drift
         self._usual_seconds: float | None = None
 
     def arranged(self) -> None:
-        """New sections: listen to what their schedules ask for."""
+        """Install the gates and timers that the schedules of new partitions need."""
         partitions = self._session.partitions
         schedules = [partition.tiers[0].schedule for partition in partitions]
         if self.gates is None and any(s.finishes_late or s.measures for s in schedules):
             model, trainable = self._session.model, self._session.parameters.trainable
-            self.gates = ForwardGates(model, trainable, self._before, self._session.deferred_step.settle)
+            self.gates = ForwardGates(model, trainable, self._before_module, self._session.deferred_step.settle)
         unknown = any(s.tiers[0].schedule.measures and _sentence(s) not in self.prices for s in partitions)
         if unknown and self._measuring is None:
             self._measuring = LayerTimer(self._session.worker, len(self._session.parameters.trainable))
 
     def timing(self, partition: Partition) -> Timing | None:
-        """What a section's schedule may count with."""
+        """Return the measurements for a partition's schedule, or None before they are made."""
         prices = self.prices.get(_sentence(partition)) if self.backward else None
         if prices is None:
             return None
@@ -90,20 +98,20 @@ class CommPlanner:
 
     # ------------------------------------------------------------------------------------------ as it runs
 
-    def _before(self, which: Sequence[int]) -> None:
-        """A gate: the layer before it has computed, and these are about to be used."""
+    def _before_module(self, which: Sequence[int]) -> None:
+        """Handle a gate: the preceding layer has computed, and these parameters are about to be used."""
         session = self._session
         if torch.is_grad_enabled():
-            whole = len(which) == len(session.parameters.trainable)
+            entire_model = len(which) == len(session.parameters.trainable)
             if not self._passed and self._measuring is not None:
                 self._measuring.begin()
-            self._compute(() if whole else which)
+            self._compute(() if entire_model else which)
             if self._measuring is not None:
                 self._measuring.gate(which)
         session.deferred_step.apply(which)
 
     def _compute(self, entered: Sequence[int]) -> None:
-        """Tell the clock of the layers that were entered before; those entered now compute next."""
+        """Report the layers entered before to the worker's clock as computed; those entered now compute next."""
         worker, parameters = self._session.worker, self._session.parameters
         for i in self._entered:
             worker.computed("forward", *parameters.share(i))
@@ -111,11 +119,11 @@ class CommPlanner:
         self._passed.update(self._entered)
 
     def forward_ended(self) -> None:
-        """All layers have computed, also those whose gates nobody passed."""
+        """Report that all layers have computed, including those without a gate of their own."""
         if self.gates is None:
             self._session.worker.computed("forward")
             return
-        self._session.deferred_step.settle()  # parameters that no gate has asked for
+        self._session.deferred_step.settle()  # parameters that no gate waits for
         rest = [i for i in range(len(self._session.parameters.trainable)) if i not in self._passed]
         self._compute(rest)
         self._compute(())
@@ -124,11 +132,12 @@ class CommPlanner:
             self._measuring.forward_ended()
 
     def gradient(self, i: int) -> None:
+        """Note that gradient i is ready."""
         if self._measuring is not None:
             self._measuring.gradient(i)
 
     def backward_ended(self, arrival: Sequence[int]) -> None:
-        """After the first backward, plan again from the order in which rank 0's gradients really came."""
+        """After the first backward, plan again from the order in which rank 0's gradients really became ready."""
         if self._measuring is not None:
             self._measuring.backward_ended()
         if not self.observed:
@@ -141,23 +150,25 @@ class CommPlanner:
                 self._session.arrange()
 
     def step_ended(self) -> None:
-        """Plan with what was measured, as soon as it was; measure again when steps take another time than they did."""
-        if self._measuring is not None and self._measuring.iterations >= _WATCHED:
+        """Plan with the measurements as soon as they are complete; measure again when the duration of steps has
+        changed."""
+        if self._measuring is not None and self._measuring.iterations >= _TIMED_ITERATIONS:
             forward, backward = self._measuring.medians()
             agreed = self.agreed([*forward, *backward])
             self.forward, self.backward = agreed[: len(forward)], agreed[len(forward) :]
             self._measuring = None
             self._price_and_plan()
         elif self.backward:
-            self._look()
+            self._check_drift()
 
-    def _look(self) -> None:
+    def _check_drift(self) -> None:
+        """Start measuring again when steps have become faster or slower than before by more than a fifth."""
         now, steps = self._session.worker.clock_seconds(), self._session.steps
-        if self._looked is None:
-            self._looked = (now, steps)
-        elif steps - self._looked[1] >= _LOOK_EVERY:
-            (seconds,) = self.agreed([(now - self._looked[0]) / (steps - self._looked[1])])
-            self._looked = (now, steps)
+        if self._last_check is None:
+            self._last_check = (now, steps)
+        elif steps - self._last_check[1] >= _DRIFT_CHECK_EVERY:
+            (seconds,) = self.agreed([(now - self._last_check[0]) / (steps - self._last_check[1])])
+            self._last_check = (now, steps)
             usual, self._usual_seconds = self._usual_seconds, seconds
             if usual is not None and abs(seconds - usual) > _DRIFT * usual:
                 self._usual_seconds = None
@@ -172,35 +183,35 @@ class CommPlanner:
                 total = sum(session.parameters.specs[i].nbytes for i in partition.members)
                 found = prices_of(tier, session.worker, total, session.parameters.device)
                 self.prices[_sentence(partition)] = [
-                    None if p is None else Price(*self.agreed(_pair(p))) for p in found
+                    None if p is None else Price(*self.agreed(_price_fields(p))) for p in found
                 ]
         session.arrange()
-        self._looked = None
+        self._last_check = None
         if session.group.rank == 0 and session.worker.rank == 0:
             self._explain()
         if session.autotuner is not None:
             session.autotuner.choose()
 
     def _explain(self) -> None:
-        """Where a schedule decides for itself, one line says what it decided."""
+        """Print one line that says what was decided, where a schedule decides for itself."""
         for partition in self._session.partitions:
             timing, schedule = self.timing(partition), partition.tiers[0].schedule
             if timing is not None and schedule.decides:
                 plan = next(p.plan for p in self._session.reducer.messages if p.bucket.tiers is partition.tiers)
-                said = explain(plan, partition.own(self.arrival), timing).summary()
-                print(f"laconic: {schedule.name}, step {self._session.steps}: {said}", file=sys.stderr)
+                summary = explain(plan, partition.own(self.arrival), timing).summary()
+                print(f"laconic: {schedule.name}, step {self._session.steps}: {summary}", file=sys.stderr)
 
     def agreed(self, values: Sequence[float]) -> list[float]:
-        """Rank 0's, on every worker."""
+        """Return rank 0's values on every worker."""
         session = self._session
-        said = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
-        complete([InFlight(_told(said, session))])
-        return said.tolist()
+        tensor = torch.tensor(values, dtype=torch.float64, device=session.parameters.device)
+        complete([InFlight(_broadcast(tensor, session))])
+        return tensor.tolist()
 
     # ------------------------------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        prices = {k: [None if p is None else _pair(p) for p in found] for k, found in self.prices.items()}
+        prices = {k: [None if p is None else _price_fields(p) for p in found] for k, found in self.prices.items()}
         return {
             "arrival": self.arrival,
             "observed": self.observed,
@@ -217,16 +228,16 @@ def _sentence(partition: Partition) -> str:
     return str(partition.tiers[0].sentence)
 
 
-def _pair(price: Price) -> list[float]:
+def _price_fields(price: Price) -> list[float]:
     return [price.startup_seconds, price.seconds_per_byte]
 
 
-def _told(said: torch.Tensor, session: PlannedTraining) -> Generator[Any, Any, None]:
-    return broadcast_tensors([said], [session.group], control=1.0)
+def _broadcast(tensor: torch.Tensor, session: PlannedTraining) -> Generator[Any, Any, None]:
+    return broadcast_tensors([tensor], [session.group], control=1.0)
 
 
 def in_order(parts: Sequence[PlannedPartition], arrival: Sequence[int]) -> list[tuple[int, Message]]:
-    """Merge several sections' messages by their expected readiness, keeping each plan's own order."""
+    """Merge the messages of several partitions by their expected readiness, keeping each plan's own order."""
     place = {i: k for k, i in enumerate(arrival)}
     rows = []
     for which, part in enumerate(parts):

@@ -1,7 +1,7 @@
-"""A group whose every operation is counted, whatever carries it.
+"""A group that counts the bytes of every operation, whichever transport carries it.
 
-Both engines count here, so that they cannot disagree: bytes are what was handed over times the factor of the algorithm
-the transport uses. `bench/ledger.py` holds the factors against a network interface's own counter.
+Both engines count here, so that they cannot disagree: bytes are those handed over times the factor of the algorithm
+that the transport uses. `bench/ledger.py` checks the factors against a network interface's own counter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laconic.worker import Handle
 
 
 class CountedGroup(ABC):
-    """Counts, then lets the engine start the operation."""
+    """A group that records each operation's bytes in the ledger and then lets the engine start it."""
 
     def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger) -> None:
         self.rank, self.ranks, self.size = rank, ranks, len(ranks)
@@ -87,7 +87,7 @@ class CountedGroup(ABC):
 
 
 def sum_in_order(blocks: Sequence[Tensor]) -> Tensor:
-    """The sum in the order given, as the engines do it where the order is ours."""
+    """Return the sum in the order given, as both engines compute it where this library fixes the order."""
     first, *rest = blocks
     total = first.clone()
     for block in rest:

@@ -1,4 +1,4 @@
-"""Which worker is this: remembered once per process, or per thread of control where many workers share a process.
+"""The worker of the running code: one per process, or one per thread of control where many workers share a process.
 
 A script asks `laconic.rank()`, `laconic.size()` and `laconic.shard(...)`, so that it need not know which engine runs
 it. The real engine sets the worker of a process when it connects; the virtual engine sets that of each thread, in a
@@ -24,19 +24,19 @@ def current() -> Worker | None:
 
 
 def set_process_worker(worker: Worker) -> None:
-    """From now on this process is that worker, in every thread that acts as no other."""
+    """Make this worker the process's own, for every thread that does not act as another."""
     global _process
     _process = worker
 
 
 def is_process_worker(worker: Worker) -> bool:
-    """Whether this worker is the whole process, rather than one of several in it."""
+    """Return whether this worker is the whole process, rather than one of several in it."""
     return worker is _process
 
 
 @contextmanager
 def acting_as(worker: Worker) -> Iterator[None]:
-    """Within the block, this thread of control is that worker."""
+    """Make this thread of control act as the given worker within the block."""
     token = _current.set(worker)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Averages that arrive after backward, and the optimizer's step on each of them when it has.
+"""Averages that arrive after backward, and the optimizer's step on each of them once it has arrived.
 
-`step()` then only remembers the settings it was called with. Before a layer computes again, its gate brings home the
-messages that carry its gradients, and the user's optimizer steps on its parameters alone. Messages come home in one
-order, the most urgent first, so that all workers start whatever follows from them alike.
+`step()` then only remembers the settings it was called with. Before a layer computes again, its gate waits for the
+messages that carry its gradients, and the user's optimizer steps on its parameters alone. Messages are completed in one
+order, the most urgent first, so that all workers start in the same order whatever depends on them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from laconic.runtime.reducer import Reducer
 
 
 class DeferredStep:
-    """What one session has under way between a backward pass and the next forward pass."""
+    """The messages that one session has in flight between a backward pass and the next forward pass."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._reducer: Reducer | None = None
         self._order: list[BucketMessage] = []
-        self._bucket_of = 0  # so many of them are
-        self._left: dict[int, None] = {}  # parameters that have not been dealt with
+        self._arrived_count = 0  # how many messages of the order have been completed
+        self._unapplied: dict[int, None] = {}  # parameters whose gradients have not been applied
         self._step: Callable[[], Any] | None = None
         self._optimizer: Optimizer | None = None
         self._settings: list[dict[str, Any]] = []
@@ -35,87 +35,90 @@ class DeferredStep:
 
     @property
     def pending(self) -> bool:
-        """Whether something has not arrived, or was not applied."""
+        """Whether a message has not arrived or has not been applied."""
         return self._reducer is not None
 
-    def hold(self, reducer: Reducer) -> None:
-        """Backward is over: all that this reducer has sent is awaited later."""
+    def defer(self, reducer: Reducer) -> None:
+        """Take over all messages that this reducer has sent in the backward pass that has just ended."""
         self._reducer = reducer
         self._order = sorted(reducer.active, key=lambda message: message.urgency)
-        self._bucket_of = 0
-        self._left = dict.fromkeys(i for message in self._order for i in message.carried)
+        self._arrived_count = 0
+        self._unapplied = dict.fromkeys(i for message in self._order for i in message.carried)
         self._step = None
 
     def step(self, optimizer: Optimizer) -> None:
-        """The user's step: with the settings of now, on each parameter when its gradient is there."""
+        """Remember the user's step: it is made with the present settings, on each parameter once its gradient has
+        arrived."""
         self._optimizer, self._step = optimizer, optimizer.step
         self._settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        for i in self._left:
+        for i in self._unapplied:
             self._parameters[i].grad = None
         for message in self._order:
             if message.plan.halves and message.in_flight is not None and not message.in_flight.arrived:
-                message.in_flight.advance()  # everybody has a share of the sums; now they are handed round
+                message.in_flight.advance()  # wait for the reduce-scatter, start the all-gather
 
     def apply(self, which: Sequence[int]) -> None:
-        """Before these are used: what they need arrives, and the optimizer steps on them. Not before `step`."""
+        """Wait for the gradients of these parameters and step on them, before they are used. Without a `step` so far,
+        do nothing."""
         if self._step is None or self._reducer is None:
             return
-        chosen = [i for i in which if i in self._left]
+        chosen = [i for i in which if i in self._unapplied]
         if not chosen:
             return
-        self._arrive(chosen)
-        self._reducer.settle_some(chosen)
-        with self._only(tuple(chosen)):
+        self._wait_for(chosen)
+        self._reducer.settle_parameters(chosen)
+        with self._restricted_to(tuple(chosen)):
             self._step()
         for i in chosen:
-            del self._left[i]
+            del self._unapplied[i]
             self._parameters[i].grad = None
-        if not self._left:
+        if not self._unapplied:
             self._forget()
 
     def settle(self) -> None:
-        """Everything arrives now: into `p.grad` before the user has stepped, into the parameters after it."""
+        """Wait for everything now: it is written into `p.grad` before the user has stepped, and applied to the
+        parameters after it."""
         if self._reducer is None:
             return
         if self._step is not None:
-            self.apply(list(self._left))
+            self.apply(list(self._unapplied))
             return
-        own = [i for i in self._left if self._reducer.has_own(i)]
+        own = [i for i in self._unapplied if self._reducer.has_gradient(i)]
         if own and all(self._parameters[i].grad is None for i in own):  # zeroed since, by the model's own zero_grad
             self.drop()
             return
-        self._arrive(list(self._left))
-        self._reducer.settle_some(self._left)
+        self._wait_for(list(self._unapplied))
+        self._reducer.settle_parameters(self._unapplied)
         self._forget()
 
     def drop(self) -> None:
-        """The user has zeroed the gradients without a step: what is on its way arrives for nobody."""
+        """Discard the averages in flight, where the user has zeroed the gradients without a step."""
         if self._reducer is not None and self._step is None:
             self._forget()
 
-    def _arrive(self, which: Sequence[int]) -> None:
+    def _wait_for(self, which: Sequence[int]) -> None:
         assert self._reducer is not None
         needed = {id(message) for i in which for message in self._reducer.needed_for(i)}
         last = max((k for k, message in enumerate(self._order) if id(message) in needed), default=-1)
-        if last >= self._bucket_of:
+        if last >= self._arrived_count:
             complete(
                 [
                     message.in_flight
-                    for message in self._order[self._bucket_of : last + 1]
+                    for message in self._order[self._arrived_count : last + 1]
                     if message.in_flight is not None
                 ]
             )
-            self._bucket_of = last + 1
+            self._arrived_count = last + 1
 
     def _forget(self) -> None:
         assert self._reducer is not None
-        complete([message.in_flight for message in self._order[self._bucket_of :] if message.in_flight is not None])
+        complete([message.in_flight for message in self._order[self._arrived_count :] if message.in_flight is not None])
         self._reducer.forget()
-        self._reducer, self._step, self._order, self._left = None, None, [], {}
+        self._reducer, self._step, self._order, self._unapplied = None, None, [], {}
 
     @contextmanager
-    def _only(self, which: tuple[int, ...]) -> Iterator[None]:
-        """The optimizer's groups with these parameters alone, and the settings they had at `step()`."""
+    def _restricted_to(self, which: tuple[int, ...]) -> Iterator[None]:
+        """Restrict the optimizer's groups to these parameters, with the settings they had at `step()`."""
         assert self._optimizer is not None
         groups = self._optimizer.param_groups
         if which not in self._members or len(self._members[which]) != len(groups):
@@ -128,5 +131,5 @@ class DeferredStep:
                 group["params"] = members
             yield
         finally:
-            for group, was in zip(groups, before, strict=True):
-                group.update(was)
+            for group, saved in zip(groups, before, strict=True):
+                group.update(saved)

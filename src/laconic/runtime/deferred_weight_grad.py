@@ -1,8 +1,8 @@
-"""Weight gradients that are computed when backward is otherwise over, in an order of their own.
+"""Weight gradients that are computed after the rest of backward, in an order of their own.
 
 A layer's backward is two products: the gradient of its input, which the layer before needs, and that of its weights,
-which only travels. A postponed module runs in a graph of its own, whose input gradient is asked for when backward comes
-by and whose weight gradients are asked for at the end: the same kernels, in another order.
+which is only sent. A deferred module runs in a graph of its own, whose input gradient is computed when backward reaches
+it and whose weight gradients are computed at the end: the same kernels, in another order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SIMPLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # one input, one output,
 
 
 class DeferredWeightGradients:
-    """Modules whose weights wait, in the order in which their gradients are then computed; weights that several modules
-    share do not."""
+    """The modules whose weight gradients are deferred, in the order in which they are then computed; weights that
+    several modules share are never deferred."""
 
     def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], ready: Callable[[int], None]) -> None:
         self._model, self._ready = model, ready
@@ -36,7 +36,8 @@ class DeferredWeightGradients:
         self._inside: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def choose(self, which: Sequence[int]) -> None:
-        """From now on the weights of these parameters' modules wait; of those that can be told apart."""
+        """Defer the weight gradients of these parameters' modules from now on, where a module's parameters are all
+        chosen and belong to it alone."""
         self.remove()
         place = {i: k for k, i in enumerate(which) if i not in self._shared}
         for module in self._model.modules():
@@ -53,7 +54,7 @@ class DeferredWeightGradients:
         self._hooks, self._order = [], []
 
     def run(self) -> None:
-        """Backward has come to its end: now the weights."""
+        """Compute the deferred weight gradients, at the end of backward."""
         for module in self._order:
             jobs = self._jobs.pop(module, [])
             parameters = list(module.parameters(recurse=False))
@@ -82,7 +83,8 @@ class DeferredWeightGradients:
 
 
 class _Bridge(torch.autograd.Function):
-    """From the graph outside to a module's own, and for the input's gradient back."""
+    """An autograd function that joins the outer graph to a module's own graph and returns the input's gradient to
+    it."""
 
     @staticmethod
     def forward(ctx: Any, outside: Tensor, dummy: Tensor, value: Tensor, inside: tuple[Any, ...]) -> Tensor:

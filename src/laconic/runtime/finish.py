@@ -1,4 +1,4 @@
-"""`laconic.finish`: let every rule settle, so that all workers hold one model."""
+"""`laconic.finish`: let every sync rule settle, so that all workers hold one model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from laconic.values.run_config import RunConfig
 
 
 def finish(model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """What is under way arrives, and workers that have drifted apart meet in the mean. Every worker calls it.
+    """Complete what is in flight and average workers whose models have diverged. Every worker calls this.
 
     Call it before the model is evaluated or saved: local rules then hold the average, late ones have applied what they
-    were waiting for, and `one_shot_averaging` talks here alone. For `bsp` it does nothing. Training may go on
-    afterwards, from the meeting. Another library's method is left as that library leaves it.
+    were waiting for, and `one_shot_averaging` communicates here alone. For `bsp` it does nothing. Training may continue
+    afterwards, from the average. Another library's method is left as that library leaves it.
     """
     ours = isinstance(optimizer, DistributedOptimizer)
     if rival_of(optimizer) is not None or (RunConfig.current().alone and not ours):

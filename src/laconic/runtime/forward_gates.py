@@ -1,8 +1,8 @@
-"""Gates of the forward pass: who is told before a module uses its parameters.
+"""Gates of the forward pass: callbacks that run before a module uses its parameters.
 
 A module uses the parameters registered in it. Where its own `forward` is never called (an attention reads the weights
-of its output projection by itself), the nearest module around it that is called stands for it. So one forward pass is
-watched before anybody may rely on gates; until then all parameters belong to the model as a whole.
+of its output projection by itself), the nearest enclosing module that is called stands for it. So one forward pass is
+watched before the gates of single modules are used; until then all parameters belong to the model as a whole.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from laconic.runtime.autograd_hooks import OwnHook
 
 
 class ForwardGates:
-    """Calls `before(which)` when a module that uses these parameters (by number) is about to run, and
-    `before_saving()` when somebody asks for the model's state."""
+    """Hooks that call `before(which)` when a module that uses these parameters (by number) is about to run, and
+    `before_saving()` when the model's state is read."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class ForwardGates:
         before_saving: Callable[[], None],
     ) -> None:
         self._model, self._before = model, before
-        self._saving = model.register_state_dict_pre_hook(_told(before_saving))
+        self._saving = model.register_state_dict_pre_hook(_as_hook(before_saving))
         self._parents: dict[int, nn.Module | None] = {}
         self._owned: list[tuple[nn.Module, int]] = []
         numbers = {id(p): i for i, p in enumerate(parameters)}
@@ -42,10 +42,10 @@ class ForwardGates:
         self.known = False
         everything = tuple(range(len(parameters)))
         self._hooks: list[RemovableHandle] = [
-            module.register_forward_pre_hook(_told(partial(self._watch, module, everything)))
+            module.register_forward_pre_hook(_as_hook(partial(self._watch, module, everything)))
             for module in model.modules()
         ]
-        self._end = model.register_forward_hook(_told(self._seen))
+        self._end = model.register_forward_hook(_as_hook(self._assign_gates))
 
     def remove(self) -> None:
         for hook in (*self._hooks, self._end, self._saving):
@@ -57,25 +57,27 @@ class ForwardGates:
             self._before(everything)
         self._called.add(id(module))
 
-    def _seen(self) -> None:
-        """A forward pass has ended: from now on each module waits for its own."""
+    def _assign_gates(self) -> None:
+        """At the end of the first recorded forward pass, let each module wait for its own parameters from now on."""
         if self.known or not torch.is_grad_enabled():
             return
         self.known = True
         for hook in (*self._hooks, self._end):
             hook.remove()
-        found: dict[nn.Module, list[int]] = {self._model: []}  # it is told in any case: a pass begins
+        found: dict[nn.Module, list[int]] = {
+            self._model: []
+        }  # its hook runs in any case, since it marks the beginning of a pass
         for owner, i in self._owned:
             module: nn.Module | None = owner
             while module is not None and id(module) not in self._called:
                 module = self._parents[id(module)]
             found.setdefault(module or self._model, []).append(i)
         self._hooks = [
-            module.register_forward_pre_hook(_told(partial(self._before, tuple(dict.fromkeys(which)))))
+            module.register_forward_pre_hook(_as_hook(partial(self._before, tuple(dict.fromkeys(which)))))
             for module, which in found.items()
         ]
 
 
-def _told(act: Callable[[], None]) -> OwnHook:
-    """A hook that needs nothing of what it is given; compiled models step out of their graph for it."""
+def _as_hook(act: Callable[[], None]) -> OwnHook:
+    """Return a hook that ignores its arguments; compiled models break their graph for it."""
     return OwnHook(torch.compiler.disable(lambda *ignored: act()))

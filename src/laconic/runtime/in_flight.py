@@ -1,8 +1,8 @@
-"""How exchanges advance: generators in lockstep, waited for in an order every worker shares.
+"""How exchanges advance: generators in lockstep, waited for in an order that all workers share.
 
-A *journey* is a generator that yields the handles it has just started and is resumed when they are done. Journeys are
-started in hooks without waiting and driven to their end later. All of one round are waited for and answered in the same
-order on every worker, so that collectives of later rounds meet their counterparts whatever the timing was.
+A *communication* is a generator that yields the handles it has just started and is resumed when they are done.
+Communications are started in hooks without waiting and completed later. All of one round are waited for and answered in
+the same order on every worker, so that collectives of later rounds meet their counterparts whatever the timing was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Communication = Generator[list[Handle], list[Any], Any]
 
 
 class InFlight:
-    """A journey whose first messages are on their way."""
+    """A communication whose first messages have been sent."""
 
     def __init__(self, communication: Communication) -> None:
         self._communication = communication
@@ -35,16 +35,16 @@ class InFlight:
         return self._handles is None
 
     def advance(self) -> None:
-        """Wait for what is under way and start what depends on it."""
+        """Wait for the messages in flight and start those that depend on them."""
         assert self._handles is not None
         self._resume([handle.wait() for handle in self._handles])
 
     def is_ready(self) -> bool:
-        """Whether nobody has to wait for what it waits for now."""
+        """Return whether the messages it waits for now have all arrived."""
         return self._handles is None or all(handle.done() for handle in self._handles)
 
     def rest(self) -> Communication:
-        """The rest of it as a journey of its own, to be driven by whoever waits for it now."""
+        """Return the rest of it as a communication of its own, driven by the generator that waits for it now."""
         while self._handles is not None:
             self._resume((yield self._handles))
         return self.result
@@ -57,7 +57,7 @@ class InFlight:
 
 
 def complete(communications: Iterable[InFlight]) -> None:
-    """Bring all journeys home: round by round, in the given order."""
+    """Wait until all communications are complete: round by round, in the given order."""
     unfinished = [each for each in communications if not each.arrived]
     while unfinished:
         for each in unfinished:
@@ -66,7 +66,7 @@ def complete(communications: Iterable[InFlight]) -> None:
 
 
 def concurrently(communications: Sequence[Communication]) -> Generator[list[Handle], list[Any], list[Any]]:
-    """Several journeys as one: all handles of a round are started before any is waited for."""
+    """Combine several communications into one: all handles of a round are started before any is waited for."""
     results: list[Any] = [None] * len(communications)
     answers: dict[int, Any] = dict.fromkeys(range(len(communications)))
     while answers:
@@ -84,12 +84,12 @@ def concurrently(communications: Sequence[Communication]) -> Generator[list[Hand
 
 
 def carry_concurrently(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
-    """Run an architecture's carryings side by side."""
+    """Combine several of an architecture's generators, each of which carries one request, into one communication."""
     return concurrently([as_communication(carrying) for carrying in carryings])
 
 
 def as_communication(carrying: Carrying) -> Communication:
-    """A carrying as a journey: it waits for one handle at a time."""
+    """Turn an architecture's generator, which waits for one handle at a time, into a communication."""
     answer: Any = None
     while True:
         try:
@@ -102,7 +102,7 @@ def as_communication(carrying: Carrying) -> Communication:
 def run_exchanges(
     exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request], Carrying]
 ) -> Generator[Any, Any, Any]:
-    """Run several tensors' exchanges as one conversation: requests of a round that are alike share a message."""
+    """Run the exchanges of several tensors as one communication: equal requests of a round share a message."""
     outcomes: list[Any] = [None] * len(exchanges)
     requests: dict[int, Request] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(exchanges)))
@@ -123,7 +123,7 @@ def run_exchanges(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Requests of several exchanges that travel as one."""
+    """Requests of several exchanges that are sent as one message."""
 
     request: Request
     members: tuple[int, ...]
@@ -159,11 +159,11 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
 
 
 _TOGETHER = (Reduce, Gather, GatherRagged, Scatter, Pass, Swap)
-"""What several tensors may ask for in one message."""
+"""The requests that several tensors may share in one message."""
 
 
 def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
-    """One request for all of these."""
+    """Return one request for all of these tensors."""
     if isinstance(first, GatherRagged):
         return GatherRagged(_flat(tensors), tuple(x.numel() for x in tensors))
     if len(tensors) == 1:

@@ -1,4 +1,5 @@
-"""An iteration timed tensor by tensor: forward from gate to gate, backward from gradient to gradient."""
+"""Timing of an iteration by parameter, forward from gate to gate and backward from gradient to gradient; prices of
+messages."""
 
 from __future__ import annotations
 
@@ -18,63 +19,70 @@ from laconic.values.price import Price
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Reduce, Worker
 
-_SHARES = (0.0, 0.01, 0.1, 0.3)  # of the model's bytes, at which the network is tried
+_SHARES = (0.0, 0.01, 0.1, 0.3)  # of the model's bytes: the sizes of messages that are timed
 _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24
 _TRIALS = 3
-_AT_ONCE = 4  # as in an iteration, where the start-up of one hides behind the bytes of another
+_CONCURRENT = 4  # as in an iteration, where the start-up of one hides behind the bytes of another
 
 
 class LayerTimer:
-    """Seconds of computing by parameter, in the median over iterations. Waiting for others does not count."""
+    """The computation time of each parameter's layer, as the median over iterations. Time spent waiting for others does
+    not count."""
 
     def __init__(self, worker: Worker, count: int) -> None:
         self._clock: Callable[[], float] = lambda: worker.clock_seconds() - worker.waited_seconds
         self._forward: list[list[float]] = [[] for _ in range(count)]
         self._backward: list[list[float]] = [[] for _ in range(count)]
-        self._now: dict[int, float] = {}
+        self._forward_seconds: dict[int, float] = {}
         self._marked = 0.0
-        self._open: int | None = None  # whose forward pass runs
+        self._running: int | None = None  # the parameter whose module computes now
         self.iterations = 0
 
     def begin(self) -> None:
-        """A forward pass begins."""
-        self._now, self._open, self._marked = {}, None, self._clock()
+        """Start timing a forward pass."""
+        self._forward_seconds, self._running, self._marked = {}, None, self._clock()
 
     def gate(self, which: Sequence[int]) -> None:
-        """The module of these parameters begins to compute; their first stands for it."""
+        """Note that the module of these parameters begins to compute; its time is assigned to the first of them."""
         self._close()
-        self._open = which[0] if which else None
+        self._running = which[0] if which else None
 
     def forward_ended(self) -> None:
+        """Stop timing the forward pass."""
         self._close()
 
     def gradient(self, i: int) -> None:
+        """Assign the time since the previous gradient to parameter i."""
         now = self._clock()
         self._backward[i].append(max(0.0, now - self._marked))
         self._marked = now
 
     def backward_ended(self) -> None:
-        for i, seconds in self._now.items():
+        """Complete the timing of an iteration."""
+        for i, seconds in self._forward_seconds.items():
             self._forward[i].append(seconds)
-        self._now = {}
+        self._forward_seconds = {}
         self.iterations += 1
 
     def medians(self) -> tuple[list[float], list[float]]:
-        """Of forward and backward, by parameter; those never seen took no time."""
+        """Return the median forward and backward seconds by parameter; parameters never seen took no time."""
         return tuple([statistics.median(x) if x else 0.0 for x in part] for part in (self._forward, self._backward))  # type: ignore[return-value]
 
     def _close(self) -> None:
         now = self._clock()
-        if self._open is not None:
-            self._now[self._open] = self._now.get(self._open, 0.0) + max(0.0, now - self._marked)
+        if self._running is not None:
+            self._forward_seconds[self._running] = self._forward_seconds.get(self._running, 0.0) + max(
+                0.0, now - self._marked
+            )
         self._marked = now
 
 
 def prices_of(
     tier: Tier, worker: Worker, total_bytes: int, device: torch.device
 ) -> tuple[Price, Price | None, Price | None]:
-    """What a message takes among this tier's workers: dense, in halves, and compressed where the sentence compresses;
-    from a few of several sizes, some at a time. All workers ask together."""
+    """Measure what a message takes among this tier's workers: dense, as reduce-scatter plus all-gather, and compressed
+    where the sentence compresses. Messages of several sizes are timed, a few at a time. All workers call this
+    together."""
 
     def dense(x: Tensor, halves: bool = False) -> Any:
         return carry_concurrently([tier.carry(Reduce(x, "sum", 1.0, halves))])
@@ -88,20 +96,20 @@ def prices_of(
         return price, None, None
     halved = _price(partial(dense, halves=True), worker, total_bytes, device)
     matrix = TensorSpec("", (64, 64), torch.float32)
-    coded = _price(compressed, worker, total_bytes, device) if tier.compressor.accepts(matrix) else None
-    return price, halved, coded
+    compressed_price = _price(compressed, worker, total_bytes, device) if tier.compressor.accepts(matrix) else None
+    return price, halved, compressed_price
 
 
-def _price(talk: Callable[[Tensor], Any], worker: Worker, total_bytes: int, device: torch.device) -> Price:
+def _price(communicate: Callable[[Tensor], Any], worker: Worker, total_bytes: int, device: torch.device) -> Price:
     points: list[tuple[float, float]] = []
     for place, share in enumerate(_SHARES):
         least = _LEAST_BYTES * 4**place  # a line needs several sizes, also where the model is tiny
         side = max(1, int((min(max(share * total_bytes, least), _MOST_BYTES) / 4) ** 0.5))
-        seen = []
+        samples = []
         for _ in range(_TRIALS + 1):
-            tensors = [torch.ones(side, side, device=device) for _ in range(_AT_ONCE)]
+            tensors = [torch.ones(side, side, device=device) for _ in range(_CONCURRENT)]
             begin = worker.clock_seconds()
-            complete([InFlight(talk(x)) for x in tensors])
-            seen.append((worker.clock_seconds() - begin) / _AT_ONCE)
-        points.append((4 * side * side, statistics.median(seen[1:])))  # the first one finds connections cold
+            complete([InFlight(communicate(x)) for x in tensors])
+            samples.append((worker.clock_seconds() - begin) / _CONCURRENT)
+        points.append((4 * side * side, statistics.median(samples[1:])))  # the first sample finds connections cold
     return Price(*fit_line(points))

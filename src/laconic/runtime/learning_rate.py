@@ -1,4 +1,4 @@
-"""A learning rate multiplied for the time of a step: schedulers find their own numbers before and after."""
+"""A learning rate that is multiplied during a step only: schedulers see their own numbers before and after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 def scaled(apply: Callable[[], Any], optimizer: Optimizer | None, factor: float) -> Callable[[], Any]:
-    """`apply` with every group's learning rate multiplied by a factor while it runs."""
+    """Return `apply` with every group's learning rate multiplied by a factor while it runs."""
     if factor == 1.0 or optimizer is None:
         return apply
 

@@ -10,12 +10,14 @@ from laconic.worker import Kind
 
 @dataclass
 class Ledger:
-    """Counts bytes where they are handed to the transport, so that a claim is checked against what was really said."""
+    """A counter of bytes at the point where they are handed to the transport, so that claims are checked against what
+    was really sent."""
 
     _sent: dict[tuple[str, Kind], float] = field(default_factory=lambda: defaultdict(float))
     _received: dict[tuple[str, Kind], float] = field(default_factory=lambda: defaultdict(float))
 
     def record(self, operation: str, sent_bytes: float, received_bytes: float, control: float = 0.0) -> None:
+        """Add an operation's bytes; `control` is the share of them that is not payload."""
         for kind, share in ((Kind.PAYLOAD, 1 - control), (Kind.CONTROL, control)):
             if share:
                 self._sent[operation, kind] += share * sent_bytes
@@ -28,6 +30,7 @@ class Ledger:
         return _total(self._received, kind)
 
     def by_operation(self) -> dict[str, float]:
+        """Return the bytes sent, by operation."""
         totals: dict[str, float] = defaultdict(float)
         for (operation, _), n in self._sent.items():
             totals[operation] += n
@@ -35,5 +38,5 @@ class Ledger:
 
 
 def _total(counts: dict[tuple[str, Kind], float], kind: Kind | None) -> float:
-    """Rounded to a millionth of a byte, so that shares that should add up do."""
+    """Sum and round to a millionth of a byte, so that shares of one message add up exactly."""
     return round(sum(n for (_, k), n in counts.items() if kind is None or k == kind), 6)

@@ -1,7 +1,7 @@
-"""What a linear layer's gradient is made of: its inputs and the gradients of its outputs, for compressors that say so.
+"""The factors of a linear layer's gradient, its inputs and the gradients of its outputs, for compressors that use them.
 
-Public hooks only. A pair of matrices is noted while backward comes past the layer, before the gradient itself is there;
-it is kept until somebody takes it, so that passes that are added up belong together.
+Only public hooks are used. A pair of matrices is recorded while backward passes the layer, before the gradient itself
+is ready; it is kept until it is taken, so that passes whose gradients are accumulated belong together.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from laconic.runtime.autograd_hooks import OwnHook
 
 
 class LinearFactors:
-    """The linear layers of one model, by their weights' names; weights that are used elsewhere too are left alone."""
+    """The linear layers of one model, by their weights' names; weights that other modules use too are left out."""
 
     def __init__(self, model: nn.Module) -> None:
         uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
         named = {id(p): name for name, p in model.named_parameters()}
         linear = [module for module in model.modules() if type(module) is nn.Linear]
         self._layers = {named[id(layer.weight)]: layer for layer in linear if uses[id(layer.weight)] == 1}
-        self._listening: dict[str, RemovableHandle] = {}
-        self._noted: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._hooks: dict[str, RemovableHandle] = {}
+        self._recorded: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
-    def listen(self, names: Iterable[str]) -> None:
-        """To these from now on, where they are linear layers' weights, and to no others."""
+    def record(self, names: Iterable[str]) -> None:
+        """Record the factors of these weights from now on, where they belong to linear layers, and of no others."""
         wanted = self._layers.keys() & set(names)
-        for name in self._listening.keys() - wanted:
-            self._listening.pop(name).remove()
-            self._noted.pop(name, None)
-        for name in wanted - self._listening.keys():
-            hook = OwnHook(partial(self._passed, name))
-            self._listening[name] = self._layers[name].register_forward_hook(hook)
+        for name in self._hooks.keys() - wanted:
+            self._hooks.pop(name).remove()
+            self._recorded.pop(name, None)
+        for name in wanted - self._hooks.keys():
+            hook = OwnHook(partial(self._on_forward, name))
+            self._hooks[name] = self._layers[name].register_forward_hook(hook)
 
     def take(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """Inputs and output gradients, a row for each sample, since they were last taken; None: nobody listens."""
-        if name not in self._listening:
+        """Return inputs and output gradients, one row per sample, since they were last taken; None where they are not
+        recorded."""
+        if name not in self._hooks:
             return None
-        layer, pairs = self._layers[name], self._noted.pop(name, [])
+        layer, pairs = self._layers[name], self._recorded.pop(name, [])
         empty = [(layer.weight.new_zeros(0, layer.in_features), layer.weight.new_zeros(0, layer.out_features))]
         inputs, gradients = zip(*(pairs or empty), strict=True)
         return torch.cat(inputs), torch.cat(gradients)
 
     def release(self) -> None:
-        self.listen(())
+        self.record(())
 
-    def _passed(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """A forward pass: its inputs are known, its output's gradient will come."""
-        seen = bool(inputs) and isinstance(output, Tensor) and output.requires_grad
-        if seen and not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            output.register_hook(partial(self._note, name, inputs[0].detach()))
+    def _on_forward(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the inputs of a forward pass until the gradient of its output is known."""
+        usable = bool(inputs) and isinstance(output, Tensor) and output.requires_grad
+        if usable and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            output.register_hook(partial(self._on_output_gradient, name, inputs[0].detach()))
 
-    def _note(self, name: str, inputs: Tensor, gradient: Tensor) -> None:
+    def _on_output_gradient(self, name: str, inputs: Tensor, gradient: Tensor) -> None:
         rows = inputs.reshape(-1, inputs.shape[-1]), gradient.detach().reshape(-1, gradient.shape[-1])
-        self._noted.setdefault(name, []).append((rows[0].float(), rows[1].float()))
+        self._recorded.setdefault(name, []).append((rows[0].float(), rows[1].float()))

@@ -1,4 +1,4 @@
-"""The `Meet` that engines hand to a compressor: requests, and draws that depend on nothing but their place."""
+"""The `Meet` that engines hand to a compressor: requests, and keys of random draws that depend on their place alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, S
 
 @dataclass(frozen=True)
 class Meeting:
-    """One tensor's meeting in one step."""
+    """The exchange of one tensor in one step, as its compressor sees it."""
 
     rank: int
     size: int
@@ -63,7 +63,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class EdgeMeeting(Meeting):
-    """One tensor's meeting with one neighbour."""
+    """The exchange of one tensor with one neighbour, as its compressor sees it."""
 
     other: int = 0
 

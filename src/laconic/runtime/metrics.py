@@ -1,8 +1,8 @@
-"""Metrics the user reports: `laconic.log(loss=…, accuracy=…, batch=…)`.
+"""Metrics that the user reports: `laconic.log(loss=…, accuracy=…, batch=…)`.
 
-They are what targets, phases that end at a loss, and adaptive rules look at. Each worker keeps its own latest values;
-in a run with a folder every call is appended to `metrics/rank-N.jsonl`. A `--target` that is reached is said on the
-console and noted there too.
+Targets, phases that end at a loss, and adaptive rules read them. Each worker keeps its own latest values; in a run with
+a folder every call is appended to `metrics/rank-N.jsonl`. A `--target` that is reached is printed on the console and
+recorded in that file too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import SupportsFloat, TextIO
 from weakref import WeakKeyDictionary, finalize
 
 from laconic.errors import ContractError
-from laconic.runtime import step_recorder as probe
+from laconic.runtime import step_recorder
 from laconic.runtime.current_worker import current, is_process_worker, rank
 from laconic.values.metric_direction import as_good, falls_towards
 from laconic.values.run_config import RunConfig
@@ -26,7 +26,7 @@ from laconic.worker import Worker
 
 @dataclass
 class MetricLog:
-    """One worker's metrics so far."""
+    """The metrics that one worker has logged so far."""
 
     worker: int
     config: RunConfig = field(default_factory=RunConfig.current)
@@ -45,7 +45,8 @@ class MetricLog:
             self.file = path.open("a", buffering=1)
             finalize(self, self.file.close).atexit = False  # scripts may log while they exit
 
-    def take(self, values: dict[str, float]) -> None:
+    def add(self, values: dict[str, float]) -> None:
+        """Record the values of one call of `laconic.log`, and whether they reach a target."""
         seconds = round(time.monotonic() - self.began, 6)
         self.latest.update(values)
         self.serial += 1
@@ -53,11 +54,11 @@ class MetricLog:
         for name, value in values.items():
             if math.isfinite(value):
                 self.first.setdefault(name, value)
-        self._note({"seconds": seconds, **values})
+        self._append({"seconds": seconds, **values})
         for name, target in self.config.targets.items():
             if name in values and name not in self.reached and self._has_reached(name, target):
                 self.reached.add(name)
-                self._note({"seconds": seconds, "reached": {name: target}})
+                self._append({"seconds": seconds, "reached": {name: target}})
                 if self.worker == 0:
                     print(f"laconic: target {name}={target:g} reached after {seconds:.1f} s", file=sys.stderr)
 
@@ -65,27 +66,27 @@ class MetricLog:
         began = [self.first[name]] if name in self.first else []
         return as_good(self.latest[name], target, falls_towards(name, began, target))
 
-    def _note(self, line: dict[str, object]) -> None:
+    def _append(self, line: dict[str, object]) -> None:
         if self.file is not None:
             self.file.write(json.dumps(line) + "\n")
 
 
-_records: WeakKeyDictionary[Worker, MetricLog] = WeakKeyDictionary()
+_logs: WeakKeyDictionary[Worker, MetricLog] = WeakKeyDictionary()
 _unconnected: dict[int, MetricLog] = {}
 
 
-def _record() -> MetricLog:
-    """This worker's. A worker that comes after another of its rank, as in a second simulation, begins afresh; what a
-    process logged before it connected belongs to the worker that it then becomes."""
+def _own_log() -> MetricLog:
+    """Return this worker's log. A worker that follows another of its rank, as in a second simulation, begins with an
+    empty one; what a process logged before it connected belongs to the worker that it then becomes."""
     worker = current()
     if worker is None:
         if rank() not in _unconnected:
             _unconnected[rank()] = MetricLog(rank())
         return _unconnected[rank()]
-    if worker not in _records:
+    if worker not in _logs:
         earlier = _unconnected.pop(worker.rank, None) if is_process_worker(worker) else None
-        _records[worker] = earlier or MetricLog(worker.rank)
-    return _records[worker]
+        _logs[worker] = earlier or MetricLog(worker.rank)
+    return _logs[worker]
 
 
 def log(**values: SupportsFloat) -> None:
@@ -96,16 +97,16 @@ def log(**values: SupportsFloat) -> None:
             numbers[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
-    _record().take(numbers)
-    probe.note(current(), numbers)
+    _own_log().add(numbers)
+    step_recorder.record_metrics(current(), numbers)
 
 
 def serial() -> int:
-    """How often this worker has logged so far."""
-    return _record().serial
+    """Return how often this worker has logged so far."""
+    return _own_log().serial
 
 
 def latest(name: str, since: int = 0) -> float | None:
-    """The last value this worker logged under a name, unless that was before the given serial number."""
-    record = _record()
-    return record.latest.get(name) if record.serials.get(name, 0) > since else None
+    """Return the last value this worker logged under a name, or None if that was not after the given serial number."""
+    own_log = _own_log()
+    return own_log.latest.get(name) if own_log.serials.get(name, 0) > since else None

@@ -1,8 +1,8 @@
-"""Whose messages go first when one backward pass runs through several distributed models.
+"""The order in which models send their messages when one backward pass runs through several distributed models.
 
-A GAN's loss flows through the discriminator into the generator: both send while the same backward runs, and a message
-that is incomplete on one rank leaves later there than elsewhere. Ranks must nevertheless start collectives in the same
-order, so models take turns: a model sends only when those that backward reached before it have sent everything.
+A GAN's loss flows through the discriminator into the generator: both send during the same backward pass, and a message
+that is incomplete on one rank is launched later there than elsewhere. Ranks must nevertheless start collectives in the
+same order: a model sends only when those that backward reached before it have sent everything.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ _queues: WeakKeyDictionary[Worker, MultiModelOrder] = WeakKeyDictionary()
 class MultiModelOrder:
     """The models that send in the current backward pass of one worker, in the order in which it reached them.
 
-    Whoever is gone without having taken its leave (a pass that never ended, of a model that nobody holds any more)
-    holds up nobody.
+    A model that was garbage-collected without leaving (its pass never ended) does not hold up the others.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[ref[object], WeakMethod[Callable[[], None]]]] = []
+        self._entries: list[tuple[ref[object], WeakMethod[Callable[[], None]]]] = []
 
     @classmethod
     def of(cls, worker: Worker) -> MultiModelOrder:
+        """Return the order of this worker's models, which all its sessions share."""
         return _queues.setdefault(worker, cls())
 
-    def enter(self, who: object, send: Callable[[], None]) -> None:
-        """`send` is a method of whoever enters."""
-        self._waiting.append((ref(who), WeakMethod(send)))
+    def enter(self, sender: object, send: Callable[[], None]) -> None:
+        """Append a sender to the order; `send` is a method of it, called when it becomes the first."""
+        self._entries.append((ref(sender), WeakMethod(send)))
 
-    def has(self, who: object) -> bool:
-        self._waiting = [entry for entry in self._waiting if entry[0]() is not None]
-        return bool(self._waiting) and self._waiting[0][0]() is who
+    def is_first(self, sender: object) -> bool:
+        """Return whether this sender may send now."""
+        self._entries = [entry for entry in self._entries if entry[0]() is not None]
+        return bool(self._entries) and self._entries[0][0]() is sender
 
-    def leave(self, who: object) -> None:
-        """All has been sent (or the pass was given up): the next one sends what it has."""
-        self._waiting = [entry for entry in self._waiting if entry[0]() not in (who, None)]
-        if self._waiting and (send := self._waiting[0][1]()) is not None:
+    def leave(self, sender: object) -> None:
+        """Remove a sender that has sent everything or abandoned its pass, and let the next one send what it has
+        ready."""
+        self._entries = [entry for entry in self._entries if entry[0]() not in (sender, None)]
+        if self._entries and (send := self._entries[0][1]()) is not None:
             send()

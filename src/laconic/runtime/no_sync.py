@@ -1,4 +1,4 @@
-"""`model.no_sync()`: gradients of backward passes inside stay local and add up."""
+"""`model.no_sync()`: the gradients of backward passes inside the block stay local and accumulate."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Protocol
 
 
 class Syncing(Protocol):
-    """What can be told to keep gradients local for a while."""
+    """An object whose averaging of gradients can be switched off for a while."""
 
     syncing: bool
 
 
 class NoSync:
-    """Callable as a method of the model; a copy or pickle of the model gets one that does nothing."""
+    """The `no_sync` method that `distribute` adds to a model; a copy or pickle of the model gets one that does
+    nothing."""
 
     def __init__(self, session: Syncing | None = None) -> None:
         self.session = session
 
     def __call__(self) -> AbstractContextManager[None]:
-        return self._quiet()
+        return self._without_sync()
 
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _without_sync(self) -> Iterator[None]:
         if self.session is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""The optimizer a user gets back: the same groups and state, with the session told about every step."""
+"""The optimizer a user gets back: the same groups and state, with every step reported to the session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laconic.runtime.session import Session
 
 
 class DistributedOptimizer(OptimizerWrapper):
-    """Steps on the averaged gradients, and lets the sync rules speak afterwards."""
+    """An optimizer that steps on the averaged gradients and then lets the sync rules communicate."""
 
     def __init__(self, base: optim.Optimizer, session: Session) -> None:
         self.session = session
@@ -28,7 +28,7 @@ class DistributedOptimizer(OptimizerWrapper):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step of the user's optimizer on the averaged gradients; then the sync rules speak."""
+        """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate."""
         if closure is not None and not self.session.plainly_synchronous:
             raise ContractError(
                 f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
@@ -54,7 +54,8 @@ class DistributedOptimizer(OptimizerWrapper):
         return losses[-1] if losses else None
 
     def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure with the mean loss of all workers: a line search decides by it, and all must decide alike."""
+        """Return the closure with the mean loss of all workers: a line search decides by it, and all must decide
+        alike."""
 
         def evaluate() -> Any:
             loss = closure()
@@ -73,12 +74,14 @@ class DistributedOptimizer(OptimizerWrapper):
         return bool(getattr(self.base, "_step_supports_amp_scaling", False))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        if not self.session.summing:  # a rule that sums gradients over steps keeps them
+        """Zero the gradients, except while a sync rule accumulates them over several steps."""
+        if not self.session.accumulating:  # a rule that sums gradients over steps keeps them
             self.session.deferred_step.drop()
             self.base.zero_grad(set_to_none)
         self.session.gradients_dropped()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters of the distributed model; others are refused."""
         if not self._made:
             return
         given = param_group["params"]
@@ -87,6 +90,7 @@ class DistributedOptimizer(OptimizerWrapper):
         super().add_param_group({**param_group, "params": given})
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the user's optimizer's state, after all averages in flight have been applied."""
         self.session.deferred_step.settle()
         if self.session.has_memory and not self._warned:
             self._warned = True
@@ -102,7 +106,8 @@ class DistributedOptimizer(OptimizerWrapper):
 
 
 def refuse_strangers(parameters: list[torch.Tensor], model: nn.Module) -> None:
-    """An optimizer may only hold the model's parameters: nobody averages the others, and workers would drift apart."""
+    """Refuse an optimizer that holds parameters outside the model: they would not be averaged, and workers would
+    diverge."""
     known = {id(p) for p in model.parameters()}
     strangers = [tuple(p.shape) for p in parameters if id(p) not in known]
     if strangers:

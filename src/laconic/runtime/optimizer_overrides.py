@@ -1,7 +1,8 @@
 """Settings of the user's optimizer that a compressor takes over, as DGC does with momentum.
 
-The one hook from a compressor into the optimizer: while it governs, such a setting is zero there and known here, so
-that nothing is applied twice; a scheduler that sets it again is heard. When it no longer governs, they are given back.
+This is the one way for a compressor to act on the optimizer: while the compressor governs, such a setting is zero in
+the optimizer and known here, so that it is not applied twice; a value that a scheduler sets meanwhile is picked up.
+When the compressor no longer governs, the settings are restored.
 """
 
 from __future__ import annotations
@@ -12,37 +13,38 @@ from torch.optim import Optimizer
 
 
 class OptimizerOverrides:
-    """What is taken from one optimizer."""
+    """The settings of one optimizer that are overridden with zero, and their real values."""
 
     def __init__(self, optimizer: Optimizer | None) -> None:
         self._optimizer = optimizer
-        self._values: list[dict[str, float]] = []
+        self._overridden: list[dict[str, float]] = []
 
-    def take(self, names: Iterable[str]) -> None:
-        """Take these where the optimizer has them, and give all others back."""
-        self.give_back()
+    def override(self, names: Iterable[str]) -> None:
+        """Override these settings where the optimizer has them, and restore all others."""
+        self.restore()
         wanted = sorted(set(names))
         groups = [] if self._optimizer is None else self._optimizer.param_groups
-        self._values = [{name: 0.0 for name in wanted if name in group} for group in groups]
-        self._look()
+        self._overridden = [{name: 0.0 for name in wanted if name in group} for group in groups]
+        self._refresh()
 
-    def now(self) -> Mapping[str, float]:
-        """Their values, of the first group."""
-        self._look()
-        return self._values[0] if self._values else {}
+    def current_values(self) -> Mapping[str, float]:
+        """Return the real values of the overridden settings, of the first parameter group."""
+        self._refresh()
+        return self._overridden[0] if self._overridden else {}
 
-    def give_back(self) -> None:
-        self._look()
+    def restore(self) -> None:
+        """Write the real values back into the optimizer."""
+        self._refresh()
         if self._optimizer is not None:
-            for group, values in zip(self._optimizer.param_groups, self._values, strict=False):
+            for group, values in zip(self._optimizer.param_groups, self._overridden, strict=False):
                 group.update(values)
-        self._values = []
+        self._overridden = []
 
-    def _look(self) -> None:
-        """Whatever has been set there is taken here."""
+    def _refresh(self) -> None:
+        """Pick up values that were set in the optimizer meanwhile, and set them to zero there."""
         if self._optimizer is None:
             return
-        for group, values in zip(self._optimizer.param_groups, self._values, strict=False):
+        for group, values in zip(self._optimizer.param_groups, self._overridden, strict=False):
             for name in values:
                 if group[name]:
                     values[name], group[name] = float(group[name]), 0.0

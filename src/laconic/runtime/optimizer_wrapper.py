@@ -1,4 +1,4 @@
-"""An optimizer around the user's own: the same groups, state and methods, other steps."""
+"""An optimizer that wraps the user's own: it has the same groups, state and methods, but its own `step`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import optim
 
 SCALING = ("grad_scale", "found_inf")
-"""What a GradScaler leaves on an optimizer that unscales in its own kernel."""
+"""The attributes that a GradScaler sets on an optimizer that unscales in its own kernel."""
 
 
 class OptimizerWrapper(optim.Optimizer):
     """A real `torch.optim.Optimizer` (schedulers and scalers check), sharing the user's `param_groups` and `state`.
 
-    What it does not define itself it takes from the user's optimizer, so that a schedule-free optimizer keeps its
-    `train()` and `eval()`.
+    Attributes that it does not define itself come from the user's optimizer, so that a schedule-free optimizer keeps
+    its `train()` and `eval()`.
     """
 
     def __init__(self, base: optim.Optimizer) -> None:

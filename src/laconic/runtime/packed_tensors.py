@@ -1,4 +1,4 @@
-"""Tensors for one other worker, as few messages: those of one format travel as one."""
+"""Tensors for one other worker, packed into as few messages as possible: those of one format are sent as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PackedTensors:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> PackedTensors:
-        """A copy, so that the tensors may change while it is under way."""
+        """Pack a copy of these tensors, so that they may change while it is in flight."""
         formats = tuple(map(wire, tensors))
         messages = tuple(
             torch.cat([x.detach().reshape(-1).to(kind) for x, f in zip(tensors, formats, strict=True) if f == kind])
@@ -29,7 +29,7 @@ class PackedTensors:
 
     @classmethod
     def like(cls, tensors: Sequence[Tensor], wire: Callable[[Tensor], torch.dtype]) -> PackedTensors:
-        """Room for such tensors, to be filled."""
+        """Allocate messages into which such tensors can be received."""
         formats = tuple(map(wire, tensors))
         messages = tuple(
             torch.empty(
@@ -43,10 +43,11 @@ class PackedTensors:
 
     @property
     def cast_elements(self) -> list[int]:
+        """The sizes of the tensors whose format differs from their own type."""
         return [x.numel() for x, f in zip(self.contents, self.formats, strict=True) if f != x.dtype]
 
     def unpack(self) -> list[Tensor]:
-        """The tensors in their own shapes and types."""
+        """Return the tensors in their own shapes and types."""
         kinds = list(dict.fromkeys(self.formats))
         ends = dict.fromkeys(kinds, 0)
         found = []

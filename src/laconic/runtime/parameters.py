@@ -1,4 +1,4 @@
-"""The model's parameters as the engine sees them: names, roles, what is dense, what is sparse, what is left alone."""
+"""A model's parameters as the runtime sees them: their names and roles, and which are dense, sparse or frozen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 @dataclass(frozen=True)
 class Parameters:
-    """Trainable parameters by how they travel, in registration order; tied weights appear once."""
+    """Trainable parameters by how their gradients are sent, in registration order; tied weights appear once."""
 
     dense: tuple[nn.Parameter, ...]
     specs: tuple[TensorSpec, ...]
@@ -29,6 +29,7 @@ class Parameters:
 
     @classmethod
     def of(cls, model: nn.Module, gather_sparse: bool) -> Parameters:
+        """Classify a model's parameters; refuse models that cannot be distributed."""
         roles, sparse_ids = _roles(model)
         dense, sparse, frozen = [], [], []
         for name, parameter in model.named_parameters():
@@ -53,7 +54,7 @@ class Parameters:
 
     @cached_property
     def trainable(self) -> tuple[nn.Parameter, ...]:
-        """All of them, dense ones first: the numbering that hooks use."""
+        """All trainable parameters, dense ones first: the numbering that hooks use."""
         return *self.dense, *self.sparse
 
     @cached_property
@@ -63,7 +64,7 @@ class Parameters:
         return tuple((p.numel() / total, name) for p, name in zip(self.trainable, names, strict=True))
 
     def share(self, i: int) -> tuple[float, str]:
-        """How much of all elements the i-th trainable parameter holds, and its name."""
+        """Return the share of all elements that the i-th trainable parameter holds, and its name."""
         return self._shares[i]
 
     @property
@@ -76,7 +77,8 @@ def _shape_role(parameter: torch.Tensor) -> str:
 
 
 def _roles(model: nn.Module) -> tuple[dict[int, str], set[int]]:
-    """What a parameter is to its module, so that a strategy can speak of norms and embeddings."""
+    """Return each parameter's role in its module, so that a strategy can name norms and embeddings, and which are
+    sparse."""
     roles: dict[int, str] = {}
     sparse: set[int] = set()
     for module in model.modules():

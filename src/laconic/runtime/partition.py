@@ -1,4 +1,4 @@
-"""Partitions of a model: parameters that are governed by one stack of sentences."""
+"""Partitions of a model: sets of parameters, each governed by one stack of sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.values.timing import Timing
 
 @dataclass(eq=False)
 class Partition:
-    """Some of a session's parameters (by index, sorted) under one stack."""
+    """The parameters of a session (by index, sorted) that one stack of sentences governs."""
 
     session: Training
     stack: Stack
@@ -45,19 +45,20 @@ class Partition:
 
     @property
     def key(self) -> str:
-        """The stack as text: how a checkpoint knows whose memory is whose."""
+        """The stack as text, by which a checkpoint assigns saved memory to partitions."""
         return " > ".join(f"[{sentence}]@{level}" for sentence, level in self.stack)
 
     def context_for(self, tier: Tier) -> TierContext:
-        """What the sync rule of one of its tiers sees of it."""
+        """Return what the sync rule of one of the tiers sees of this partition."""
         return TierContext(self.session, self.members, tier)
 
     def plan(self, arrival: Sequence[int], timing: Timing | None) -> CommPlan:
-        """The innermost schedule's plan, in the numbering of this section's members."""
+        """Return the innermost schedule's plan, in the numbering of this partition's members."""
         specs = [self.session.parameters.specs[i] for i in self.members]
         return self.tiers[0].schedule.plan(specs, self.own(arrival), timing)
 
     def own(self, arrival: Sequence[int]) -> list[int]:
-        """Of all gradients in the order of their arrival, this section's, in the numbering of its members."""
+        """Select this partition's gradients from all gradients in the order of their arrival, in the numbering of its
+        members."""
         local = {i: k for k, i in enumerate(self.members)}
         return [local[i] for i in arrival if i in local]

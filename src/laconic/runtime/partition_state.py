@@ -1,4 +1,5 @@
-"""What sections remember, as a checkpoint keeps it: compressors' memories, rules' states, and what was under way."""
+"""The state of partitions as a checkpoint keeps it: compressors' memories, rules' states, and results of
+communications."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ Saved = Mapping[str, list[dict[str, Any]]]
 
 
 def saved_state(partitions: Sequence[Partition]) -> dict[str, list[dict[str, Any]]]:
-    """By section and tier; what is under way has arrived, and is kept as what it brought."""
+    """Return the state by partition and tier. Communications in flight must have completed; their results are kept."""
     return {
         partition.key: [
             {
                 "memory": tier.memory,
                 "sync": tier.sync_state,
-                "flights": {name: flight.result for name, flight in tier.in_flight.items()},
+                "flights": {name: communication.result for name, communication in tier.in_flight.items()},
             }
             for tier in partition.tiers
         ]
@@ -30,15 +31,16 @@ def saved_state(partitions: Sequence[Partition]) -> dict[str, list[dict[str, Any
 
 
 def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
-    """Take over what `saved_state` gave."""
+    """Restore what `saved_state` returned."""
     for partition in partitions:
         for tier, own in zip(partition.tiers, saved[partition.key], strict=True):
             tier.memory, tier.sync_state = own["memory"], own["sync"]
-            tier.in_flight = {name: InFlight(_brought(result)) for name, result in own["flights"].items()}
+            tier.in_flight = {name: InFlight(_completed(result)) for name, result in own["flights"].items()}
 
 
-def share_out(partitions: Sequence[Partition], everyone: Sequence[Saved], rank: int, size: int) -> None:
-    """Take over from another number of workers: error memories go round-robin, so that their sum is conserved."""
+def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved], rank: int, size: int) -> None:
+    """Take over the state of another number of workers: error memories are dealt out round-robin, so that their sum is
+    conserved."""
     for partition in partitions:
         if len(partition.tiers) > 1 and any(tier.has_memory for tier in partition.tiers):
             raise ContractError(
@@ -52,7 +54,7 @@ def share_out(partitions: Sequence[Partition], everyone: Sequence[Saved], rank: 
                 memory[key] = sum(old, start=torch.zeros_like(memory[key]))
 
 
-def _brought(result: Any) -> Communication:
-    """A journey that has arrived already."""
+def _completed(result: Any) -> Communication:
+    """Return a communication that is complete already, with this result."""
     return result
     yield

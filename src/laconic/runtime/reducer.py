@@ -1,12 +1,13 @@
-"""Gradients out, averages in: carries `CommPlan`s out while backward runs.
+"""The reducer sends gradients and receives averages: it carries out `CommPlan`s while backward runs.
 
-Each bucket has one flat buffer, laid out as [compressible tensors | dense tensors | control], and travels as one
-message or in pieces. A gradient is copied into its place when it is ready; a message whose gradients are all there
-departs at once if all before it have, and what is left departs at the end of backward. When a tensor's messages have
+Each bucket has one flat buffer, laid out as [compressible tensors | dense tensors | control], and is sent as one
+message or in pieces. A gradient is copied into its place when it is ready; a message whose gradients are all ready is
+sent at once if all before it have been, and the rest is sent at the end of backward. When a tensor's messages have
 arrived, `p.grad` *is* its place in the buffer, so nothing is copied back.
 
-The control part rides on the last message: for each parameter, whether any worker had a gradient for it. So a parameter
-unused on one rank gets the others' average, one unused everywhere keeps no gradient, and everyone decides alike.
+The control part is sent with the last message: for each parameter, whether any worker had a gradient for it. So a
+parameter unused on one rank gets the others' average, one unused everywhere keeps no gradient, and all workers decide
+alike.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from laconic.worker import Reduce
 
 
 class Reducer:
-    """All messages of one model for the current phase of its strategy; `order` has (part, message) as they leave."""
+    """All messages of one model for the current phase of its strategy; `order` lists (partition, message) in the order
+    of sending."""
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class Reducer:
         self._step = 0
 
     def begin(self, step: int, share_of_sum: float = 1.0, weights: Mapping[int, float] | None = None) -> None:
-        """A backward pass whose gradients will travel is about to bring its first; where they are the sum of several
-        passes, a share of it travels. `weights` multiply gradients; of those at zero nothing is awaited or sent."""
+        """Prepare for a backward pass whose gradients will be sent. Where gradients are the sum of several passes, they
+        are multiplied by `share_of_sum`. `weights` multiply single gradients; those of weight zero are neither awaited
+        nor sent."""
         self._step = step
         weights = weights or {}
         skipped = frozenset(i for i, weight in weights.items() if weight == 0)
@@ -83,14 +86,15 @@ class Reducer:
         self._model_order.enter(self, self._send_complete)
 
     def mark_local(self, i: int) -> None:
-        """A gradient was accumulated without being sent (`no_sync`)."""
+        """Note that gradient i was accumulated without being sent (`no_sync`)."""
         self._touched[i] = True
 
     def ready(self, i: int) -> None:
-        """Parameter i has its gradient: take it along; send what is complete. Never waits."""
+        """Copy the gradient of parameter i into its bucket and send the messages that are complete. This never
+        waits."""
         self._touched[i] = True
         self.arrival.append(i)
-        if i not in self._scales:  # its section does not average gradients in this step
+        if i not in self._scales:  # its partition does not average gradients in this step
             return
         if i not in self.carrying[i][0].waiting:
             raise ContractError(
@@ -102,7 +106,8 @@ class Reducer:
             self._send_complete()
 
     def finish(self) -> list[InFlight]:
-        """End of backward: send what is left, zeros for what never came. Returns what is on its way, in order."""
+        """Send the rest at the end of backward, with zeros for gradients that were not computed. Return the
+        communications in flight, in order."""
         rest = self.active[self._next :]
         for i in sorted({i for message in rest for i in message.waiting.intersection(message.carried)}):
             self._fill(i)
@@ -113,12 +118,13 @@ class Reducer:
         return [message.in_flight for message in self.active if message.in_flight is not None]
 
     def settle(self) -> None:
-        """Everything has arrived: gradients become the averages, counters start anew."""
-        self.settle_some(dict.fromkeys(i for message in self.active for i in message.carried))
+        """Make the averages the gradients, after everything has arrived, and prepare for the next pass."""
+        self.settle_parameters(dict.fromkeys(i for message in self.active for i in message.carried))
         self.forget()
 
-    def settle_some(self, which: Iterable[int]) -> None:
-        """The gradients of these have arrived, and so has the last message if this worker had none for one of them."""
+    def settle_parameters(self, which: Iterable[int]) -> None:
+        """Make the averages the gradients of these parameters. Their messages have arrived, and so has the last message
+        if this worker had no gradient for one of them."""
         flags: Tensor | None = None
         for i in which:
             bucket = self._bucket_of[i]
@@ -129,16 +135,16 @@ class Reducer:
             if self._touched[i] or (flags is not None and flags[i] != 0):
                 self._parameters[i].grad = bucket.places[i]
 
-    def has_own(self, i: int) -> bool:
-        """Whether this worker has computed a gradient for it."""
+    def has_gradient(self, i: int) -> bool:
+        """Return whether this worker has computed a gradient for parameter i."""
         return self._touched[i]
 
     def needed_for(self, i: int) -> list[BucketMessage]:
-        """What must have arrived before this parameter's gradient is known."""
+        """Return the messages that must have arrived before the gradient of parameter i is known."""
         return self.carrying[i] if self._touched[i] else [*self.carrying[i], self.active[-1]]
 
     def forget(self) -> None:
-        """Ready for the next backward pass."""
+        """Reset everything for the next backward pass."""
         self._model_order.leave(self)
         for message in self.active:
             message.waiting, message.in_flight = set(), None
@@ -149,10 +155,11 @@ class Reducer:
         self.arrival = []
 
     def abandon(self) -> list[InFlight]:
-        """A backward pass raised half-way: what has left and must still arrive. This reducer is not used again."""
-        left = [message.in_flight for message in self.active if message.in_flight is not None]
+        """Give up a backward pass that raised half-way; return the communications in flight, which must still be
+        completed. This reducer is not used again."""
+        in_flight = [message.in_flight for message in self.active if message.in_flight is not None]
         self._model_order.leave(self)
-        return left
+        return in_flight
 
     # ------------------------------------------------------------------------------------------ inside
 
@@ -170,7 +177,7 @@ class Reducer:
             message.waiting.discard(i)
 
     def _send_complete(self) -> None:
-        while self._model_order.has(self) and self._next < len(self.active):
+        while self._model_order.is_first(self) and self._next < len(self.active):
             message = self.active[self._next]
             if message.waiting:
                 return
@@ -189,7 +196,7 @@ class Reducer:
         message.in_flight = InFlight(self._communicate(message, carries_control))
 
     def _communicate(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
-        """Through every tier that averages in this step, inner to outer."""
+        """Return the communication of a message through every tier that averages in this step, inner to outer."""
         tiers, compressed_by = message.bucket.tiers, message.bucket.compressed_by
         if len(tiers) == 1:
             return self._through_tier(message, tiers[0], compressed_by[0], carries_control)
@@ -203,10 +210,11 @@ class Reducer:
     def _through_tier(
         self, message: BucketMessage, tier: Tier, compressed: list[int], carries_control: bool
     ) -> Generator[Any, Any, None]:
-        """One tier: the dense part is summed, each compressed tensor holds its own conversation beside it.
+        """Average a message in one tier: the dense part is summed, and each compressed tensor has an exchange of its
+        own beside it.
 
-        The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. A
-        tier that compresses other tensors has its dense part gathered and put back, and so has a pass that skips some.
+        The buffer is laid out for the innermost tier, whose dense part is one slice, divided while it was filled. For a
+        tier that compresses other tensors, and for a pass that skips some, the dense part is gathered and put back.
         """
         bucket = message.bucket
         if bucket.skipped:
@@ -215,14 +223,14 @@ class Reducer:
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         if tier is not bucket.tiers[0]:
             dense.mul_(1 / tier.group.size)
-        lanes: list[Generator[Any, Any, Any]] = []
+        communications: list[Generator[Any, Any, Any]] = []
         if dense.numel():
             control = bucket.control_numel / dense.numel() if carries_control else 0.0
             request = Reduce(dense, "sum", control, message.plan.halves, message.priority, message.number)
-            lanes.append(as_communication(tier.carry(request)))
+            communications.append(as_communication(tier.carry(request)))
         if compressed:
-            lanes.append(self._average_compressed(bucket, tier, compressed))
-        yield from lanes[0] if len(lanes) == 1 else concurrently(lanes)
+            communications.append(self._average_compressed(bucket, tier, compressed))
+        yield from communications[0] if len(communications) == 1 else concurrently(communications)
         if len(parts) > 1:
             for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
                 part.copy_(arrived.view(part.shape))

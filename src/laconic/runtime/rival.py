@@ -1,4 +1,4 @@
-"""Optimizers that were handed over to another library's method: how they are recognised, and refused."""
+"""Optimizers that were handed over to another library's method: how they are recognised and refused."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _MARK = "laconic_rival"
 
 
 class Rival(Protocol):
-    """Another library's method; its text is `library:method(knob=value, …)`."""
+    """A training method of another library; its text is `library:method(knob=value, …)`."""
 
     @property
     def library(self) -> str: ...
 
 
 def mark_as_rivals(optimizer: object, rival: Rival) -> None:
-    """Remember that this optimizer is the rival's from now on."""
+    """Remember that this optimizer belongs to the other library from now on."""
     setattr(optimizer, _MARK, rival)
 
 
 def rival_of(optimizer: object) -> Rival | None:
-    """Return the rival that an optimizer was handed over to, if it was."""
+    """Return the other library's method to which an optimizer was handed over, or None."""
     return getattr(optimizer, _MARK, None)
 
 
 def refuse_rivals(optimizer: object, verb: str) -> None:
-    """For what only our own sessions can do."""
+    """Raise a `ContractError` where `verb` needs a session of this library and the optimizer belongs to another one."""
     rival = rival_of(optimizer)
     if rival is not None:
         raise ContractError(

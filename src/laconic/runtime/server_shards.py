@@ -1,7 +1,7 @@
-"""A tier's parameter server: who builds its shards, and how a worker comes to it.
+"""A tier's parameter server: how its shards are built, and how a worker connects to them.
 
 Every shard is built from the user's own model and optimizer, wherever it lives: in a worker, in a server process that
-ran the script up to `distribute()`, or in the virtual engine. So nothing that is needed to step has to travel.
+ran the script up to `distribute()`, or in the virtual engine. So nothing that is needed to step has to be sent.
 """
 
 from __future__ import annotations
@@ -56,19 +56,22 @@ class Shards:
         self.digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
     def meeting(self, rank: int, step: int, name: str) -> Meeting:
+        """Return the compressor's view of an exchange of one tensor with one worker."""
         return Meeting(rank, 1, step, name, self.tier.seed)
 
     @property
     def places(self) -> list[tuple[int, int, int, int]]:
-        """Every machine as (home, group, shard, copy): each group has a server of the whole model, and copies live on
-        the servers that follow."""
+        """Every actor as (home, group, shard, copy): each group has a server of the whole model, and copies live on the
+        servers that follow."""
         shards = [(g, k) for g in range(len(self._groups)) for k in range(self._shards)]
         return [(number + c, g, k, c) for number, (g, k) in enumerate(shards) for c in range(self._copies)]
 
     def address(self, group: int, shard: int, copy: int = 0) -> str:
+        """Return the address of a copy of a shard."""
         return f"{self._name}/{group}.{shard}" + "'" * copy
 
     def build(self, group: int, shard: int) -> Shard:
+        """Build the actor of a shard."""
         mine = [r for r in self.ranges if r.shard == shard]
         members = self._groups[group]
         store = Store(mine, self.specs, self._parameters, self._optimizer, self.size, group, members)
@@ -79,7 +82,7 @@ class Shards:
         return Shard(store, rule, self.tier.compressor, self.meeting, self.digest, others, self._down)
 
     def enter(self, worker: Worker) -> ServerClient:
-        """See to it that all shards are served, join them, and take over their values."""
+        """Ensure that all shards are served, join them, and copy their values into the parameters."""
         for home, g, k, c in self.places:
             worker.host(self.address(g, k, c), Home(home), partial(self.build, g, k))
         mine = next((g for g, members in enumerate(self._groups) if worker.rank in members), 0)
@@ -106,10 +109,11 @@ class Shards:
 
 
 def address_of(session: int, ranks: Sequence[int], sentence: Sentence, members: Sequence[int]) -> str:
-    """Where the shards of this sentence for these parameters are found: the same on every worker and server."""
+    """Return the address of this sentence's shards for these parameters: the same on every worker and server."""
     return f"{session}/{zlib.crc32(f'{list(ranks)} {sentence} {list(members)}'.encode()):08x}"
 
 
 def refuse_levels(level: str | None) -> None:
+    """Refuse a parameter server in one tier of several."""
     if level is not None:
         raise ContractError(f"a parameter server serves all workers, not the tier @{level}: write it without tiers")

@@ -1,7 +1,7 @@
-"""A model, its optimizer and a strategy at work on one worker.
+"""A session: a model, its optimizer and a strategy in training on one worker.
 
-The session owns nothing of the user's: it listens to the model through hooks, lets the reducer carry gradients, and
-lets the sync rules speak after the optimizer has stepped. It knows no technique by name and no transport.
+The session owns nothing of the user's: it observes the model through hooks, lets the reducer send gradients, and lets
+the sync rules communicate after the optimizer has stepped. It knows no technique by name and no transport.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from laconic.runtime.multi_model_order import MultiModelOrder
 from laconic.runtime.optimizer_overrides import OptimizerOverrides
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.partition import Partition
-from laconic.runtime.partition_state import restore_state, saved_state, share_out
+from laconic.runtime.partition_state import redistribute_state, restore_state, saved_state
 from laconic.runtime.reducer import Reducer
 from laconic.runtime.server_shards import Shards, address_of, refuse_levels
 from laconic.runtime.shared_memory import share
@@ -45,7 +45,7 @@ from laconic.worker import Group, Worker
 
 @dataclass(frozen=True)
 class Options:
-    """What `distribute` was told beside the strategy."""
+    """The options of `distribute` beside the strategy."""
 
     refuse_nonfinite: bool = False
     gather_sparse: bool = True
@@ -71,26 +71,26 @@ class Session:
         self.syncing = True
         self.optimizer = optimizer  # the user's own
         self._description = dict(description or {})
-        self._number = _count(worker, group.ranks)
-        self.noted: dict[str, float] = {}  # what rules say of themselves: a staleness, a period
+        self._number = _next_session_number(worker, group.ranks)
+        self.noted: dict[str, float] = {}  # numbers that rules report about themselves: a staleness, a period
         self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
         self._in_backward = False
         self._averaged = False
-        self._summed = 0  # steps whose gradients wait in p.grad for a later one's
+        self._accumulated_steps = 0  # steps whose gradients are summed in p.grad for a later exchange
         self._rate_factor = 1.0
         self._batch: int | None = None
         self._nonfinite: Tensor | None = None
-        self._leftovers: list[InFlight] = []
-        self._ahead: list[InFlight] = []
+        self._abandoned: list[InFlight] = []
+        self._early_broadcasts: list[InFlight] = []
         self.autotuner: Autotuner | None = None  # where the strategy is `auto`
         self._logged_before = metrics.serial()
         self.parameters = Parameters.of(model, options.gather_sparse)
         self.comm_planner = CommPlanner(self)
         self.deferred_step = DeferredStep(self.parameters.dense)
         self._deferred_weight_gradients = DeferredWeightGradients(model, self.parameters.trainable, self.gradient_ready)
-        self._passed: set[Condition] = set()
-        self._buffer_homes = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
+        self._met_conditions: set[Condition] = set()
+        self._buffer_owners = [(m, name) for m in model.modules() for name, _ in m.named_buffers(recurse=False)]
         self.partitions: list[Partition] = []
         self._optimizer_overrides = OptimizerOverrides(optimizer)
         self._linear_factors = LinearFactors(model)
@@ -106,31 +106,31 @@ class Session:
             self._on_abandoned,
             lambda: bool(self._skipped_gradients.skipped),
         )
-        self._weigh()
+        self._draw_gradient_weights()
 
     # ------------------------------------------------------------------------------------------ arrangement
 
     def _governed(self) -> dict[Stack, list[int]]:
-        """Who governs which parameter now."""
-        governed = stacks_by_parameter(self.strategy, self.parameters.specs, self._passed.__contains__)
+        """Return which parameters each stack of sentences governs now."""
+        governed = stacks_by_parameter(self.strategy, self.parameters.specs, self._met_conditions.__contains__)
         if not governed:
             raise ContractError("this model has sparse parameters only: distribute(..., sparse='dense') averages them")
         return governed
 
     def arrange(self) -> None:
-        """Make sections and messages for the current phase; sections that go on keep their memory."""
+        """Make partitions and messages for the current phase; partitions that continue keep their memory."""
         old = {(partition.stack, tuple(partition.members)): partition for partition in self.partitions}
         self.partitions = [
             old.get((stack, tuple(members))) or self._partition(stack, members)
             for stack, members in self._governed().items()
         ]
-        self._optimizer_overrides.take(name for tier in self._tiers for name in tier.compressor.takes)
-        takers = [s for s in self.partitions if s.tiers[0].compressor.takes_factors]
-        self._linear_factors.listen(name for s in takers for name in s.context_for(s.tiers[0]).names)
+        self._optimizer_overrides.override(name for tier in self._tiers for name in tier.compressor.takes)
+        factor_users = [s for s in self.partitions if s.tiers[0].compressor.takes_factors]
+        self._linear_factors.record(name for s in factor_users for name in s.context_for(s.tiers[0]).names)
         if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(
                 f"`{self.strategy}` takes whole parameters, and {self.parameters.sparse_names[0]!r} has sparse "
-                "gradients that travel apart: pass sparse='dense' to distribute()"
+                "gradients, which are exchanged separately: pass sparse='dense' to distribute()"
             )
         if len(self._tiers) > 1 and any(tier.sync.replaces_step or tier.sync.steers for tier in self._tiers):
             does = "takes the place of optimizer.step()" if self.replaces_step else "sets batch or learning rate"
@@ -164,7 +164,7 @@ class Session:
                 self._options.seed,
                 self.worker,
                 rate=self._rate,
-                settings=self._optimizer_overrides.now,
+                settings=self._optimizer_overrides.current_values,
                 logged=self.logged,
                 factors=self._linear_factors.take,
             )
@@ -182,15 +182,17 @@ class Session:
         return 1.0 if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
 
     def shards(self, tier: Tier, members: Sequence[int]) -> Shards:
-        """A tier's parameter server for these parameters."""
+        """Return a tier's parameter server for these parameters."""
         if self.optimizer is None:
-            raise ContractError(f"`{tier.sentence}` has a server, which a crowd cannot price: use laconic.simulate")
+            raise ContractError(
+                f"`{tier.sentence}` has a server, which symmetric workers cannot price: use laconic.simulate"
+            )
         name = self.address(tier, members)
         specs, parameters = [self.parameters.specs[i] for i in members], [self.parameters.dense[i] for i in members]
         return Shards(tier, name, specs, parameters, self.optimizer, self.group.ranks, self._description)
 
     def address(self, tier: Tier, members: Sequence[int]) -> str:
-        """Under which a tier's machines for these parameters are found."""
+        """Return the address of the actors that serve these parameters for a tier."""
         return address_of(self._number, self.group.ranks, tier.sentence, members)
 
     @property
@@ -220,22 +222,22 @@ class Session:
 
     @property
     def plainly_synchronous(self) -> bool:
-        """Every gradient is averaged as it is in every step: what a closure assumes."""
+        """Whether every gradient is averaged uncompressed in every step, as a closure assumes."""
         compresses = any(t.compressor.accepts(spec) for t in self._tiers for spec in self.parameters.specs)
         return not self.late and not self.has_memory and not compresses and not self.replaces_step
 
     @property
-    def summing(self) -> bool:
-        """Whether gradients are now being added up, step by step, for a later one's exchange."""
-        return self._summed > 0
+    def accumulating(self) -> bool:
+        """Whether gradients of several steps are being summed for a later exchange."""
+        return self._accumulated_steps > 0
 
-    def _only_adds(self) -> bool:
-        """Whether the backward of this step adds to the sum without exchanging it."""
+    def _only_accumulates(self) -> bool:
+        """Return whether the backward of this step adds to the sum without exchanging it."""
         return (self.steps + 1) % self._micro_batches != 0
 
     # ------------------------------------------------------------------------------------------ backward
 
-    def _weigh(self) -> None:
+    def _draw_gradient_weights(self) -> None:
         """Ask the rules which gradients the coming step needs; those of the others are not computed."""
         weights: dict[int, float] = {}
         for partition in self.partitions:
@@ -247,20 +249,22 @@ class Session:
         self._skipped_gradients.decide(weights)
 
     def _begin(self) -> None:
-        self.deferred_step.settle()  # has happened, unless this loss came by without the model's forward
+        self.deferred_step.settle()  # has happened, unless this loss bypassed the model's forward
         self._in_backward = True
         self._nonfinite = None
-        self.reducer.begin(self.steps, 1 / (self._summed + 1), self._skipped_gradients.weights)
-        self._ahead = [self._buffers_spread()] if self._held() and self.collective else []
+        self.reducer.begin(self.steps, 1 / (self._accumulated_steps + 1), self._skipped_gradients.weights)
+        self._early_broadcasts = [self._broadcast_buffers()] if self._defers_step() and self.collective else []
 
     def gradient_ready(self, i: int) -> None:
-        if i in self._skipped_gradients.skipped:  # the script has switched it on again: it does not count
+        """Handle the hook of parameter i: report the computation and send the messages that are now complete. This
+        never waits."""
+        if i in self._skipped_gradients.skipped:  # the script has switched it on again: it is ignored
             self.parameters.trainable[i].grad = None
             return
         self.worker.computed("backward", *self.parameters.share(i))
         self.comm_planner.gradient(i)
         dense = i < len(self.parameters.dense)
-        if not self.syncing or self._only_adds():
+        if not self.syncing or self._only_accumulates():
             if dense:
                 self.reducer.mark_local(i)
             return
@@ -268,48 +272,49 @@ class Session:
             if self._averaged and self.has_memory:
                 raise ContractError(
                     f"a second backward() before step() would be remembered twice by `{self.strategy}`: accumulate "
-                    "inside `with model.no_sync():` and let only the last backward of a step talk"
+                    "inside `with model.no_sync():` and let only the last backward of a step communicate"
                 )
             self._begin()
         if self._options.refuse_nonfinite:
-            self._look_at(self.parameters.trainable[i])
+            self._check_finite(self.parameters.trainable[i])
         if dense:
             try:
                 self.reducer.ready(i)
             except BaseException:
-                self.reducer.abandon()  # other models of this process must not wait for its turn to end
+                self.reducer.abandon()  # other models of this process must not wait for this one to finish sending
                 raise
 
     def backward_ended(self) -> None:
+        """Send the rest, wait for the averages unless they are deferred, and make them the gradients."""
         self._deferred_weight_gradients.run()
         skipped = self._skipped_gradients.skipped
-        for i in skipped:  # of a layer's backward, half is the gradient of its input
+        for i in skipped:  # half of a layer's backward computes the gradient of its input
             self.worker.computed("backward", self.parameters.share(i)[0] / 2)
-        silent = skipped and not self._in_backward and self.syncing
-        if silent and self._skipped_gradients.some_are_needed(self.parameters.trainable):
-            self._begin()  # all that this worker has used is skipped; others may wait for its zeros
+        without_gradients = skipped and not self._in_backward and self.syncing
+        if without_gradients and self._skipped_gradients.some_are_needed(self.parameters.trainable):
+            self._begin()  # this worker used skipped parameters only; others may wait for its zeros
         if not self._in_backward:
             return
         arrival = self.reducer.arrival
-        leftovers, self._leftovers = self._leftovers, []
+        abandoned, self._abandoned = self._abandoned, []
         try:
             communications = self.reducer.finish()
-            travels = bool(communications or skipped)
-            extras = [InFlight(self._average_sparse(p)) for p in self.parameters.sparse] if travels else []
-            if travels and self.collective:
-                extras += self._ahead or [self._buffers_spread()]
+            exchanging = bool(communications or skipped)
+            others = [InFlight(self._average_sparse(p)) for p in self.parameters.sparse] if exchanging else []
+            if exchanging and self.collective:
+                others += self._early_broadcasts or [self._broadcast_buffers()]
             if self._options.refuse_nonfinite:
-                extras.append(verdict := InFlight(self._agree_on_nonfinite()))
-            held = self._held()
-            complete([*leftovers, *([] if held else communications), *extras])
+                others.append(verdict := InFlight(self._agree_on_nonfinite()))
+            deferred = self._defers_step()
+            complete([*abandoned, *([] if deferred else communications), *others])
         except BaseException:
             self.reducer.forget()
             raise
         finally:
             self._in_backward = False
         self._averaged = True
-        if held:
-            self.deferred_step.hold(self.reducer)
+        if deferred:
+            self.deferred_step.defer(self.reducer)
         else:
             self.reducer.settle()
         if self._options.refuse_nonfinite and verdict.result:
@@ -320,30 +325,32 @@ class Session:
         if communications and self.collective and not skipped:
             self.comm_planner.backward_ended(arrival)
 
-    def _buffers_spread(self) -> InFlight:
-        """Rank 0's buffers for everybody; ahead of gradients for which nobody will wait."""
+    def _broadcast_buffers(self) -> InFlight:
+        """Start broadcasting rank 0's buffers; this precedes gradients that are only waited for later."""
         return InFlight(broadcast_tensors(self.buffers(), [t.group for t in self._gradient_tiers()]))
 
-    def _held(self) -> bool:
-        """Whether what has left may arrive after backward, since gates of the next forward pass wait for it."""
+    def _defers_step(self) -> bool:
+        """Return whether messages may arrive after backward, since gates of the next forward pass wait for them."""
         gates = self.comm_planner.gates
         return gates is not None and gates.known and all(message.plan.gated for message in self.reducer.messages)
 
     def _on_abandoned(self) -> None:
-        """A backward pass raised half-way. What left still arrives, with the next pass; nothing waits here."""
+        """Handle a backward pass that raised half-way: its messages are completed with the next pass; nothing waits
+        here."""
         self._in_backward = False
-        self._leftovers += self.reducer.abandon()
-        self.arrange()  # new buffers: the old ones are still on their way
+        self._abandoned += self.reducer.abandon()
+        self.arrange()  # new buffers: messages from the old ones are still in flight
 
-    def _look_at(self, parameter: nn.Parameter) -> None:
+    def _check_finite(self, parameter: nn.Parameter) -> None:
         gradient = parameter.grad
         if gradient is not None:
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
-            bad = values.detach().isfinite().all().logical_not()
-            self._nonfinite = bad if self._nonfinite is None else self._nonfinite.logical_or(bad)
+            nonfinite = values.detach().isfinite().all().logical_not()
+            self._nonfinite = nonfinite if self._nonfinite is None else self._nonfinite.logical_or(nonfinite)
 
     def _agree_on_nonfinite(self) -> Generator[Any, Any, bool]:
-        """One number over everybody, whatever groups the gradients themselves travel in."""
+        """Agree over all workers, whatever groups the gradients themselves are sent in, whether a gradient is not
+        finite."""
         flag = torch.zeros(1, device=self.parameters.device)
         if self._nonfinite is not None:
             flag += self._nonfinite
@@ -351,25 +358,27 @@ class Session:
         return bool(total != 0)
 
     def _gradient_tiers(self) -> list[Tier]:
-        """The tiers over which this step's gradients travel; buffers and sparse gradients go the same way."""
+        """Return the tiers in which this step's gradients are averaged; buffers and sparse gradients use the same
+        ones."""
         stacks = [[t for t in s.tiers if t.sync.averages_gradients(self.steps)] for s in self.partitions]
         return next((stack for stack in stacks if stack), [])
 
     def buffers(self) -> list[Tensor]:
-        found = (home._buffers[name] for home, name in self._buffer_homes)
+        """Return the model's buffers."""
+        found = (owner._buffers[name] for owner, name in self._buffer_owners)
         return [buffer for buffer in found if buffer is not None]
 
     def _average_sparse(self, parameter: nn.Parameter) -> Generator[Any, Any, None]:
         for tier in self._gradient_tiers():
             parameter.grad = yield from average_sparse(parameter, tier.architecture, tier.group)
-        if self._summed and parameter.grad is not None:
-            parameter.grad = parameter.grad / (self._summed + 1)
+        if self._accumulated_steps and parameter.grad is not None:
+            parameter.grad = parameter.grad / (self._accumulated_steps + 1)
 
     # ------------------------------------------------------------------------------------------ step
 
     def step(self, apply: Callable[[], Any]) -> None:
-        """The optimizer steps (`apply`) unless a rule does so in its own way; then the rules speak, and the next phase
-        may begin."""
+        """Let the optimizer step (`apply`) unless a rule replaces the step; then let the rules communicate, and begin
+        the next phase where its condition is met."""
         self.apply = scaled(apply, self.optimizer, self._rate_factor)
         replacing = self.replaces_step
         if self.deferred_step.pending and self.optimizer is not None:
@@ -380,56 +389,57 @@ class Session:
         for partition in self.partitions:
             for tier in partition.tiers:
                 rule = tier.sync.stepping if replacing else tier.sync.after_step
-                speaking = InFlight(rule(partition.context_for(tier), tier.sync_state))
-                complete([speaking])
-                tier.sync_state = speaking.result
-        self._summed = self._summed + 1 if self._only_adds() else 0
+                exchange = InFlight(rule(partition.context_for(tier), tier.sync_state))
+                complete([exchange])
+                tier.sync_state = exchange.result
+        self._accumulated_steps = self._accumulated_steps + 1 if self._only_accumulates() else 0
         self.steps += 1
         self.gradients_dropped()
         if self.autotuner is not None:
             self.autotuner.step_ended()
         self.comm_planner.step_ended()
-        self._turn_phases()
-        self._weigh()
+        self._advance_phases()
+        self._draw_gradient_weights()
 
     def settle(self) -> None:
-        """What is under way arrives, and workers that have drifted apart meet."""
+        """Complete what is in flight, and let workers whose models have diverged meet in their average."""
         self.deferred_step.settle()
         for partition in self.partitions:
             for tier in partition.tiers:
-                settling = InFlight(tier.sync.settle(partition.context_for(tier), tier.sync_state))
-                complete([settling])
-                tier.sync_state = settling.result
+                exchange = InFlight(tier.sync.settle(partition.context_for(tier), tier.sync_state))
+                complete([exchange])
+                tier.sync_state = exchange.result
 
     def steer(self, batch: int | None, rate: float) -> None:
-        """A rule has decided on the samples per worker and on what multiplies the learning rate."""
+        """Set a rule's decision on the samples per worker and the factor of the learning rate."""
         self._batch, self._rate_factor = batch, rate
         set_batch(self.worker, batch)
 
     def logged(self, metric: str) -> float | None:
-        """What this worker last logged under a name, since this session began."""
+        """Return the value this worker last logged under a name since this session began, or None."""
         return metrics.latest(metric, since=self._logged_before)
 
     def gradients_dropped(self) -> None:
-        """The gradients were applied or zeroed: the next backward begins anew."""
+        """Note that the gradients were applied or zeroed, so that the next backward begins anew."""
         self._averaged = False
 
-    def _turn_phases(self) -> None:
-        passed = [c for c in active_conditions(self.strategy, self._passed) if self._holds(c)]
-        if not passed:
+    def _advance_phases(self) -> None:
+        """Begin the next phase where the condition that ends the current one is met."""
+        met = [c for c in active_conditions(self.strategy, self._met_conditions) if self._holds(c)]
+        if not met:
             return
-        self._passed.update(passed)
-        self._turn()
+        self._met_conditions.update(met)
+        self._enter_phase()
 
-    def become(self, strategy: Strategy) -> None:
-        """Go on with another strategy, as at the end of a phase."""
+    def switch_strategy(self, strategy: Strategy) -> None:
+        """Continue with another strategy, as at the end of a phase."""
         self.strategy = strategy
-        self._turn()
+        self._enter_phase()
 
-    def _turn(self) -> None:
-        """What governs nothing any more takes its leave, and what governs now is arranged."""
+    def _enter_phase(self) -> None:
+        """Let the rules that govern nothing any more finish, and arrange those that govern now."""
         self.deferred_step.settle()
-        self._summed = 0  # a sum that is not complete goes with its phase
+        self._accumulated_steps = 0  # an incomplete sum ends with its phase
         staying = self._governed().keys()
         for partition in self.partitions:
             if partition.stack not in staying:
@@ -438,7 +448,7 @@ class Session:
         self.arrange()
 
     def _holds(self, condition: Condition) -> bool:
-        """Whether a phase is over; a metric is averaged over all workers so that they turn together."""
+        """Return whether a phase is over; a metric is averaged over all workers so that they change phase together."""
         if isinstance(condition, StepCondition):
             return self.steps >= condition.step
         value = self.logged(condition.metric)
@@ -447,9 +457,9 @@ class Session:
         return voters > 0 and condition.holds(total / voters)
 
     def mean(self, value: float) -> float:
-        """A number's mean over all workers."""
-        there = torch.tensor([value / self.group.size], dtype=torch.float64, device=self.parameters.device)
-        return float(self.group.all_reduce(there, control=1.0).wait())
+        """Return the mean of a number over all workers."""
+        contribution = torch.tensor([value / self.group.size], dtype=torch.float64, device=self.parameters.device)
+        return float(self.group.all_reduce(contribution, control=1.0).wait())
 
     def check_step(self) -> None:
         """Refuse a step on gradients that are not averages.
@@ -465,12 +475,12 @@ class Session:
         for name, parameter in self.parameters.frozen:
             if parameter.requires_grad and parameter.grad is not None:
                 raise ContractError(
-                    f"{name!r} was frozen when distribute() was called and has a gradient now: its average is nobody's "
-                    "job. Call laconic.undistribute, unfreeze it, and distribute again"
+                    f"{name!r} was frozen when distribute() was called and has a gradient now: it is not averaged. "
+                    "Call laconic.undistribute, unfreeze it, and distribute again"
                 )
 
     def close(self) -> None:
-        """Let go of the model; servers are told, so that nobody waits there for this worker."""
+        """Detach from the model and leave the parameter servers, so that nobody waits there for this worker."""
         self.deferred_step.settle()
         self.reducer.abandon()
         self._hooks.remove()
@@ -478,49 +488,50 @@ class Session:
         if self.comm_planner.gates is not None:
             self.comm_planner.gates.remove()
         self._skipped_gradients.release()
-        self._optimizer_overrides.give_back()
+        self._optimizer_overrides.restore()
         self._linear_factors.release()
         complete([InFlight(tier.server.leave()) for tier in self._tiers if tier.server is not None])
 
     # ------------------------------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """This worker's own memory: what a checkpoint must hold beside model and optimizer.
+        """Return this worker's own memory: what a checkpoint must hold beside model and optimizer.
 
-        What is under way arrives first, on every worker alike, and is kept as what it brought.
+        Communications in flight are completed first, on every worker alike, and their results are kept.
         """
         self.deferred_step.settle()
-        complete([flight for tier in self._tiers for flight in tier.in_flight.values()])
+        complete([communication for tier in self._tiers for communication in tier.in_flight.values()])
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
-            "passed": [str(c) for c in self.strategy.conditions() if c in self._passed],
+            "passed": [str(c) for c in self.strategy.conditions() if c in self._met_conditions],
             "planning": self.comm_planner.state_dict(),
             "steered": (self._batch, self._rate_factor),
             "sections": saved_state(self.partitions),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
         self.steps = state["steps"]
         if self.autotuner is not None:
             self.strategy = Strategy.parse(state["strategy"])
-        self._passed = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
+        self._met_conditions = {c for c in self.strategy.conditions() if str(c) in state["passed"]}
         self.comm_planner.load_state_dict(state["planning"])
         self.arrange()
         restore_state(self.partitions, state["sections"])
         self.steer(*state["steered"])
-        self._weigh()
+        self._draw_gradient_weights()
 
-    def share_out(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Take over from another number of workers."""
-        share_out(self.partitions, [state["sections"] for state in states], self.group.rank, self.group.size)
+    def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take over the states of another number of workers."""
+        redistribute_state(self.partitions, [state["sections"] for state in states], self.group.rank, self.group.size)
 
 
 _sessions: WeakKeyDictionary[Worker, Counter[tuple[int, ...]]] = WeakKeyDictionary()
 
 
-def _count(worker: Worker, ranks: tuple[int, ...]) -> int:
-    """The how-manieth session of these workers it is: the same number on each of them."""
+def _next_session_number(worker: Worker, ranks: tuple[int, ...]) -> int:
+    """Return how many sessions these workers have had before: the same number on each of them."""
     counts = _sessions.setdefault(worker, Counter())
     counts[ranks] += 1
     return counts[ranks] - 1

@@ -1,4 +1,4 @@
-"""Each worker's part of the data: equal lengths, so that every worker makes the same number of steps."""
+"""Each worker's part of the data: parts have equal lengths, so that every worker makes the same number of steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def shard(dataset: Dataset[T] | Sequence[T], remainder: Literal["drop", "pad"] = "drop") -> Subset[T]:
-    """This worker's items: every size-th one from its rank on.
+    """Return this worker's items: every size-th one, beginning at its rank.
 
-    What does not divide evenly is dropped, or the first items are repeated (`"pad"`): the mean over workers is plain,
-    as DDP's, and unequal lengths would leave some workers waiting in the last step.
+    Items that do not divide evenly are dropped, or the first items are repeated (`"pad"`): the mean over workers is
+    plain, as DDP's, and unequal lengths would leave some workers waiting in the last step.
     """
     try:
         total = len(dataset)  # type: ignore[arg-type]
@@ -33,11 +33,12 @@ def shard(dataset: Dataset[T] | Sequence[T], remainder: Literal["drop", "pad"] =
 
 
 class ShardSampler(Sampler[int]):
-    """Order and position within a shard, so that a resumed run goes on with the next unseen item.
+    """A sampler that keeps order and position within a shard, so that a resumed run continues with the next unseen
+    item.
 
-    `DataLoader(part, batch_size, sampler=ShardSampler(part))` and `laconic.checkpoint(..., sampler=sampler)`. Each
-    epoch has its own order, from the seed. The position counts items handed out, which is what was trained on when the
-    loader runs in-process (`num_workers=0`).
+    Use it as `DataLoader(part, batch_size, sampler=ShardSampler(part))` and save it with `laconic.checkpoint(...,
+    sampler=sampler)`. Each epoch has its own order, drawn from the seed. The position counts items handed out, which
+    equals the items trained on when the loader runs in-process (`num_workers=0`).
     """
 
     def __init__(self, part: Dataset[Any], shuffle: bool = True, seed: int = 0) -> None:
@@ -64,5 +65,6 @@ class ShardSampler(Sampler[int]):
         return {"epoch": self.epoch, "position": self.position, "workers": size()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """With another number of workers, about as much of the epoch is left as before, though not the same items."""
+        """Restore epoch and position; with another number of workers, about as much of the epoch is left as before,
+        though not the same items."""
         self.epoch, self.position = state["epoch"], state["position"] * state["workers"] // size()

@@ -1,7 +1,7 @@
-"""Memory that several processes of one machine see: parameters lie there when nobody may copy them.
+"""Memory that several processes of one host share: the architecture `shared` keeps the parameters in it.
 
-A file of the machine's shared memory is mapped by everybody and then loses its name, so that nothing is left behind
-however a run ends.
+A file of the host's shared memory is mapped by all of them and then unlinked, so that nothing is left behind however a
+run ends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from laconic.worker import Group, Worker
 _TOKEN_BYTES = 16
 
 
-def mapped_together(group: Group, numel: int, dtype: torch.dtype) -> Tensor:
-    """Zeros that all members of a group read and write; each of them calls this, in the same order."""
+def map_shared_tensor(group: Group, numel: int, dtype: torch.dtype) -> Tensor:
+    """Return zeros that all members of a group read and write; each member calls this, in the same order."""
     token = torch.tensor(list(secrets.token_bytes(_TOKEN_BYTES)), dtype=torch.uint8)
     path = _folder() / f"laconic-{bytes(token.tolist()).hex()}"
     if group.rank == 0:
@@ -33,7 +33,7 @@ def mapped_together(group: Group, numel: int, dtype: torch.dtype) -> Tensor:
     found = path.exists()
     memory = torch.from_file(str(path), shared=True, size=numel, dtype=dtype) if found else torch.empty(0, dtype=dtype)
     missing = torch.tensor([0.0 if found else 1.0])
-    lost = float(group.all_reduce(missing, control=1.0).wait())  # and everybody has mapped it
+    lost = float(group.all_reduce(missing, control=1.0).wait())  # also a barrier: all members have mapped the file
     if group.rank == 0:
         path.unlink()
     if lost:
@@ -45,7 +45,7 @@ def mapped_together(group: Group, numel: int, dtype: torch.dtype) -> Tensor:
 
 
 def share(worker: Worker, group: Group, parameters: Sequence[Tensor]) -> None:
-    """Move parameters that are equal everywhere into one memory: from now on a write is seen by all."""
+    """Move parameters that are equal on all workers into one memory: from now on every worker sees each write."""
     for parameter in parameters:
         if parameter.device.type != "cpu":
             raise ContractError(f"`shared` is for parameters in the CPU's memory, not on {parameter.device}")
@@ -59,5 +59,5 @@ def share(worker: Worker, group: Group, parameters: Sequence[Tensor]) -> None:
 
 
 def _folder() -> Path:
-    quick = Path("/dev/shm")
-    return quick if quick.is_dir() else Path(tempfile.gettempdir())
+    in_ram = Path("/dev/shm")
+    return in_ram if in_ram.is_dir() else Path(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""Sparse gradients: gathered as (index, value), never made dense, compressors bypassed."""
+"""Averaging of sparse gradients: they are gathered as (index, value), never made dense, and bypass compressors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.worker import GatherRagged, Group
 def average_sparse(
     parameter: nn.Parameter, architecture: Architecture, group: Group
 ) -> Generator[Any, Any, Tensor | None]:
-    """The mean of one embedding's gradient over the group; None when nobody touched a row."""
+    """Return the mean of one embedding's gradient over the group; None when no worker used a row."""
     gradient = parameter.grad
     if gradient is None:
         gradient = torch.sparse_coo_tensor(

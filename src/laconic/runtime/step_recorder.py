@@ -1,8 +1,8 @@
-"""What a comparison learns from a worker: when each step ended, what had been said by then, what the script logged.
+"""What a comparison records of a worker: when each step ended, the bytes sent by then, and what the script logged.
 
 The same object serves both engines. On real processes it also stops at a *gate* before the first step and after every
-so many: a comparison lets several runs live side by side and opens one gate at a time, so that they meet the machine
-in the same mood without disturbing each other. Time is the worker's own clock, less what it spent at the gate.
+so many: a comparison keeps several runs alive side by side and opens one gate at a time, so that they all meet the same
+noise of the host without disturbing each other. Time is the worker's own clock, less what it spent at the gate.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from laconic.errors import LaconicError
 from laconic.values.run_config import STEPS, RunConfig
 from laconic.worker import Worker
 
-_probes: dict[Worker, StepRecorder] = {}  # each lives until the process ends, when it hands over its last records
+_recorders: dict[Worker, StepRecorder] = {}  # each lives until the process ends, when it hands over its last records
 
 
 class RecordSink(Protocol):
-    """Where records go."""
+    """A destination of records."""
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
-        """Take what was recorded so far; how many steps to do until the next time, 0 when there have been enough."""
+        """Take what was recorded so far; return how many steps to make until the next report, 0 when there have been
+        enough."""
         ...
 
 
 class ComparisonGate:
-    """A comparison's gate: report, then wait until it is opened."""
+    """A connection to a comparison that reports records and then waits until the gate is opened."""
 
     def __init__(self, path: str, rank: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -41,10 +42,10 @@ class ComparisonGate:
         except OSError as error:
             raise LaconicError(f"the comparison behind the gate {path} is gone ({error.strerror})") from error
         self._lines = self._socket.makefile("r", encoding="utf-8")
-        self._say({"rank": rank})
+        self._send({"rank": rank})
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
-        self._say({"records": records, "ended": ended})
+        self._send({"records": records, "ended": ended})
         records.clear()
         if ended:
             return 0
@@ -53,19 +54,19 @@ class ComparisonGate:
             raise LaconicError("the comparison that this run belongs to has ended: nobody opens its gate any more")
         return int(answer)
 
-    def _say(self, value: dict[str, Any]) -> None:
+    def _send(self, value: dict[str, Any]) -> None:
         self._socket.sendall(json.dumps(value).encode() + b"\n")
 
 
 class StepFile:
-    """Records of one worker in a file of the run folder, written when the worker ends."""
+    """A file in the run folder with the records of one worker, written when the worker ends."""
 
     def __init__(self, folder: str, rank: int, stop_after: int | None) -> None:
         self._path = Path(folder) / STEPS / f"rank-{rank}.jsonl"
         self._stop_after = stop_after
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
-        if ended and not self._path.exists():  # a later life of this rank ends first at exit, and it counts
+        if ended and not self._path.exists():  # exit handlers run last first: the latest worker of this rank counts
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text("".join(json.dumps(record) + "\n" for record in records))
         if self._stop_after is None:
@@ -74,10 +75,10 @@ class StepFile:
 
 
 class StepRecorder:
-    """One worker's records: after each step and at each `laconic.log`, the time and the bytes so far."""
+    """The records of one worker: after each step and at each `laconic.log`, the time and the bytes so far."""
 
-    def __init__(self, worker: Worker, outlet: RecordSink) -> None:
-        self._worker, self._outlet = worker, outlet
+    def __init__(self, worker: Worker, sink: RecordSink) -> None:
+        self._worker, self._sink = worker, sink
         self._records: list[dict[str, Any]] = []
         self._steps = 0
         self._stop_at = 0
@@ -87,19 +88,21 @@ class StepRecorder:
         self._waited_before = worker.waited_seconds
 
     def attach(self, optimizer: optim.Optimizer) -> None:
-        """Follow this optimizer's steps; wait for the gate before the first."""
+        """Record this optimizer's steps; wait for the gate before the first."""
         self._pass_gate()
         optimizer.register_step_pre_hook(lambda *_: self._before_step())
         optimizer.register_step_post_hook(lambda *_: self._on_step())
 
     def log(self, values: dict[str, float]) -> None:
+        """Record metrics that the script has logged."""
         self._records.append({**self._now(), "values": values})
 
     def end(self) -> None:
-        self._outlet.report(self._records, ended=True)
+        """Hand over the last records."""
+        self._sink.report(self._records, ended=True)
 
     def _before_step(self) -> None:
-        """End the script after enough steps: not earlier, so that it can validate and log after the last of them."""
+        """End the script before the step after the last one asked for, so that it can validate and log after that."""
         if self._steps == self._stop_at:
             raise SystemExit(0)
 
@@ -111,7 +114,7 @@ class StepRecorder:
             self._pass_gate()
 
     def _pass_gate(self) -> None:
-        steps = self._outlet.report(self._records, ended=False)
+        steps = self._sink.report(self._records, ended=False)
         self._stop_at = self._steps + steps
         self._before_seconds, self._opened_seconds = self._last_seconds, self._worker.clock_seconds()
 
@@ -130,22 +133,23 @@ class StepRecorder:
 
 
 def recorded(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:
-    """The same optimizer; its steps are recorded where a comparison asks for it. The first of a worker counts."""
-    outlet: RecordSink | None = None
-    if worker in _probes:
+    """Return the same optimizer; its steps are recorded where a comparison asks for it. Only a worker's first optimizer
+    counts."""
+    sink: RecordSink | None = None
+    if worker in _recorders:
         return optimizer
     if config.gate is not None:
-        outlet = ComparisonGate(config.gate, worker.rank)
+        sink = ComparisonGate(config.gate, worker.rank)
     elif config.record_steps and config.folder is not None:
-        outlet = StepFile(config.folder, worker.rank, config.stop_after)
-    if outlet is not None:
-        probe = _probes[worker] = StepRecorder(worker, outlet)
-        atexit.register(probe.end)
-        probe.attach(optimizer)
+        sink = StepFile(config.folder, worker.rank, config.stop_after)
+    if sink is not None:
+        recorder = _recorders[worker] = StepRecorder(worker, sink)
+        atexit.register(recorder.end)
+        recorder.attach(optimizer)
     return optimizer
 
 
-def note(worker: Worker | None, values: dict[str, float]) -> None:
-    """A worker has logged these metrics; None: a process that is not connected yet, and so not observed."""
-    if worker is not None and worker in _probes:
-        _probes[worker].log(values)
+def record_metrics(worker: Worker | None, values: dict[str, float]) -> None:
+    """Record metrics that a worker has logged; None stands for a process that is not connected yet and not recorded."""
+    if worker is not None and worker in _recorders:
+        _recorders[worker].log(values)

@@ -1,4 +1,5 @@
-"""What a sync rule of one tier sees of the training it governs, and what it may do: `sync.base.SyncContext`."""
+"""`TierContext`, the implementation of `sync.base.SyncContext`: what a sync rule sees of the training it governs and
+may do."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from laconic.worker import Actor, ActorMessage, Group, Handle, Home
 
 @dataclass(frozen=True)
 class TierContext:
-    """What a sync rule of one tier sees and may do."""
+    """What the sync rule of one tier sees of a partition's training, and the operations it may use."""
 
     session: Training
     members: list[int]
@@ -103,7 +104,7 @@ class TierContext:
         self.session.worker.catch_up()
 
     def start(self, name: str, talk: Communication) -> None:
-        assert name not in self.tier.in_flight, f"{name} is under way already"
+        assert name not in self.tier.in_flight, f"{name} is in flight already"
         self.tier.in_flight[name] = InFlight(talk)
 
     def is_in_flight(self, name: str) -> bool:
@@ -133,8 +134,8 @@ class TierContext:
         return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, said, heard, strict=True)]
 
     def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
-        """Each neighbour's difference, as far as it is said, times the edge's weight: both ends move alike, so that the
-        sum of all stays."""
+        """Add each neighbour's difference, as the compressor transmits it, times the edge's weight: both ends move
+        symmetrically, so that the sum over all workers is preserved."""
         rank, specs = self.group.rank, [self.session.parameters.specs[i] for i in self.members]
         neighbours = [j for j in np.flatnonzero(matrix[rank]).tolist() if j != rank]
         found = yield from self.tier.differences(specs, tensors, neighbours, self.step)

@@ -28,27 +28,29 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Group, Handle, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
-"""Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: everyone)."""
+"""Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: all workers)."""
 
 _PLAIN = Identity()
 
 
 @dataclass
 class Tier:
-    """One sentence at work among one group: its words, and their memory."""
+    """One sentence at work within one group: its words, and their memory."""
 
     sentence: Sentence
     group: Group
     seed: int = 0
-    worker: Worker | None = None  # whose clock is told what encoding and decoding cost
+    worker: Worker | None = None  # whose clock must account for encoding and decoding
     memory: dict[str, State] = field(default_factory=dict)
     sync_state: State = field(default_factory=dict)
-    in_flight: dict[str, InFlight] = field(default_factory=dict)  # what was said and is not answered yet, by name
-    server: ServerClient | None = None  # where the workers meet at one
+    in_flight: dict[str, InFlight] = field(default_factory=dict)  # communications that are not complete yet, by name
+    server: ServerClient | None = None  # the parameter server, where the architecture has one
     rate: Callable[[], float] = lambda: 1.0  # the learning rate now
-    settings: Callable[[], Mapping[str, float]] = dict  # of the optimizer, that the compressor has taken over
-    logged: Callable[[str], float | None] = lambda metric: None  # what the script last said of a metric
-    factors: Callable[[str], tuple[Tensor, Tensor] | None] = lambda name: None  # of a linear layer's gradient
+    settings: Callable[[], Mapping[str, float]] = dict  # settings of the optimizer that the compressor has taken over
+    logged: Callable[[str], float | None] = lambda metric: None  # the value the script last logged of a metric
+    factors: Callable[[str], tuple[Tensor, Tensor] | None] = lambda name: (
+        None
+    )  # the factors of a linear layer's gradient
 
     def __post_init__(self) -> None:
         self.sync: Sync = self.sentence.sync.make()
@@ -56,7 +58,7 @@ class Tier:
         self.architecture = architecture_of(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
         self.compression = self.sentence.chain
-        self._carriage = str(self.sentence.architecture)
+        self._architecture_words = str(self.sentence.architecture)
 
     @property
     def late(self) -> bool:
@@ -69,54 +71,54 @@ class Tier:
     def average(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
     ) -> Generator[list[Handle], Any, list[Tensor]]:
-        """The means of these tensors, in their own shapes: compressed where the compressor accepts them (and they need
-        not be exact), with what this worker remembers of each; tensors that are alike travel as one."""
+        """Return the means of these tensors, in their own shapes: compressed where the compressor accepts them (and
+        they need not be exact), with this worker's memory of each; tensors of one type share messages."""
         outcomes = yield from self.outcomes(specs, tensors, step, exact)
         return [outcome.result for outcome in outcomes]
 
     def outcomes(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        """The same, with what this worker itself said."""
-        taken = [not exact and self.compressor.accepts(spec) for spec in specs]
-        if self.compressor.joins and sum(taken) > 1:
-            return (yield from self._jointly(specs, tensors, step, taken))
-        elements = [spec.numel for spec, compressed in zip(specs, taken, strict=True) if compressed]
+        """Do as `average`, and return with each mean what this worker itself contributed to it."""
+        accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
+        if self.compressor.joins and sum(accepted) > 1:
+            return (yield from self._exchange_joined(specs, tensors, step, accepted))
+        elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
-        outcomes: list[Outcome] = yield from self._confer(specs, tensors, step, taken)
+        outcomes: list[Outcome] = yield from self._exchange_each(specs, tensors, step, accepted)
         self._coded("decode", self.compression, elements)
-        for spec, outcome, compressed in zip(specs, outcomes, taken, strict=True):
+        for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
             if compressed:
                 self.memory[spec.name] = outcome.state
         return [outcome.shaped(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
 
-    def _confer(
-        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
+    def _exchange_each(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, accepted: Sequence[bool]
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        """Each tensor's exchange beside the others', or, where the compressor has a way for many, those it takes at
-        once. (On CPUs it has none that is faster.)"""
-        chosen = [i for i, compressed in enumerate(taken) if compressed]
-        whole_bucket = None
+        """Run each tensor's exchange beside the others' or, where the compressor can handle many at once, one exchange
+        for those it accepts. (On CPUs no such way is faster.)"""
+        chosen = [i for i, compressed in enumerate(accepted) if compressed]
+        batched = None
         if len(chosen) > 1 and tensors[chosen[0]].is_cuda:
-            states = [self._remembered(specs[i], tensors[i]) for i in chosen]
+            states = [self._state_of(specs[i], tensors[i]) for i in chosen]
             meets = [self._meeting(specs[i], step) for i in chosen]
-            whole_bucket = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
-        if whole_bucket is None:
-            exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, taken, strict=True)]
-            alone: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
-            return alone
-        apart = [i for i, compressed in enumerate(taken) if not compressed]
-        plain = [self._exchange(specs[i], tensors[i], step, False) for i in apart]
-        found, *others = yield from run_exchanges([whole_bucket, *plain], self.carry)
-        outcomes = dict(zip([*chosen, *apart], [*found, *others], strict=True))
+            batched = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
+        if batched is None:
+            exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
+            separate: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
+            return separate
+        dense = [i for i, compressed in enumerate(accepted) if not compressed]
+        plain = [self._exchange(specs[i], tensors[i], step, False) for i in dense]
+        found, *others = yield from run_exchanges([batched, *plain], self.carry)
+        outcomes = dict(zip([*chosen, *dense], [*found, *others], strict=True))
         return [outcomes[i] for i in range(len(specs))]
 
-    def _jointly(
-        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, taken: Sequence[bool]
+    def _exchange_joined(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, accepted: Sequence[bool]
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        """Those that are compressed, as one vector for each type; the others as they are."""
+        """Exchange the compressed tensors as one vector for each type, and the others as they are."""
         kinds: dict[torch.dtype | int, list[int]] = {}
-        for i, (spec, compressed) in enumerate(zip(specs, taken, strict=True)):
+        for i, (spec, compressed) in enumerate(zip(specs, accepted, strict=True)):
             kinds.setdefault(spec.dtype if compressed else i, []).append(i)
         whole = [specs[of[0]] if len(of) == 1 else joined_spec([specs[i] for i in of]) for of in kinds.values()]
         flats = [torch.cat([tensors[i].reshape(-1) for i in of]) for of in kinds.values()]
@@ -127,42 +129,42 @@ class Tier:
         return [found[i] for i in range(len(specs))]
 
     def carry(self, request: Request) -> Carrying:
-        """One request through the architecture."""
+        """Carry one request out through the architecture."""
         elements = (request.tensor.numel(),)
-        self._coded("encode", self._carriage, elements)
+        self._coded("encode", self._architecture_words, elements)
         result = yield from self.architecture.carry(request, self.server or self.group)
-        self._coded("decode", self._carriage, elements)
+        self._coded("decode", self._architecture_words, elements)
         return result
 
     def mixing(self, extra: int = 0) -> Mixing:
-        """The topology's weights among this group's members and so many more."""
+        """Return the topology's weights among this group's members and `extra` more nodes."""
         if self.sentence.topology is None:
             raise StrategyError(f"`{self.sentence}` has no topology; write one, as in dpsgd / none / gossip / ring")
         weights: Mixing = self.sentence.topology.make().mixing(self.group.size + extra, self.seed)
         return weights
 
     def wire(self, x: Tensor) -> torch.dtype:
-        """The format in which a tensor travels to one other worker; single numbers are never shortened."""
+        """Return the format in which a tensor is sent to one other worker; single numbers are never shortened."""
         short = self.compressor.wire
         shorter = short is not None and x.ndim > 0 and x.is_floating_point() and short.itemsize < x.dtype.itemsize
         return short if short is not None and shorter else x.dtype
 
     def swap(
-        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
     ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
-        """Give these tensors to these members; what those members give, who give tensors like these."""
-        once = {id(tensors): tensors for tensors in told.values()}  # most rules tell everybody the same
+        """Send the outgoing tensors to these members, and receive from members tensors like the incoming ones."""
+        once = {id(tensors): tensors for tensors in outgoing.values()}  # most rules send the same to all
         packed = {key: PackedTensors.of(tensors, self.wire) for key, tensors in once.items()}
-        empty = {source: PackedTensors.like(tensors, self.wire) for source, tensors in heard.items()}
+        empty = {source: PackedTensors.like(tensors, self.wire) for source, tensors in incoming.items()}
         self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
-        outgoing = {to: packed[id(tensors)].messages for to, tensors in told.items()}
-        incoming = {source: parcel.messages for source, parcel in empty.items()}
-        yield from carry_concurrently([self.architecture.swap(outgoing, incoming, self.group, control)])
+        sends = {to: packed[id(tensors)].messages for to, tensors in outgoing.items()}
+        receives = {source: parcel.messages for source, parcel in empty.items()}
+        yield from carry_concurrently([self.architecture.swap(sends, receives, self.group, control)])
         self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
     def written(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
-        """What one worker alone says of these tensors, as bytes of a length that all know."""
+        """Encode these tensors as one worker alone can: as payloads whose lengths all workers know."""
         self._coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         codecs = map(self._codec, specs)
         return [
@@ -171,7 +173,7 @@ class Tier:
         ]
 
     def read(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
-        """What such bytes say."""
+        """Decode payloads that `written` encoded."""
         self._coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         found = []
         for spec, payload in zip(specs, payloads, strict=True):
@@ -183,51 +185,51 @@ class Tier:
         return found
 
     def _codec(self, spec: TensorSpec) -> Codec | None:
-        """In which one worker alone can say such a tensor; None: it goes as it is."""
+        """Return the codec in which one worker alone can encode such a tensor; None where it is sent as it is."""
         if not self.compressor.accepts(spec):
             return None
         if not isinstance(self.compressor, Codec) or self.compressor.ragged:
             raise StrategyError(
-                f"{self.compression} has no messages of a known length that anybody can read; write topk(0.01), for "
-                "example"
+                f"{self.compression} has no payload of a known length that any worker can decode; write topk(0.01), "
+                "for example"
             )
         return self.compressor
 
     def differences(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], neighbours: Sequence[int], step: int
     ) -> Generator[list[Handle], Any, list[list[Tensor]]]:
-        """How far each neighbour's tensors are from these, as far as a compressor for edges says it."""
+        """Return the difference of each neighbour's tensors from these, as a compressor for edges transmits it."""
         accepted = [self.compressor.accepts(spec) for spec in specs]
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements * len(neighbours))
-        talks = [self._along(specs, tensors, accepted, j, step) for j in neighbours]
-        found = yield from concurrently(talks)
+        exchanges = [self._edge_differences(specs, tensors, accepted, j, step) for j in neighbours]
+        found = yield from concurrently(exchanges)
         self._coded("decode", self.compression, elements * len(neighbours))
         return found
 
-    def _along(
+    def _edge_differences(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], accepted: Sequence[bool], other: int, step: int
     ) -> Generator[list[Handle], Any, list[Tensor]]:
-        """One edge: all its tensors in one conversation, with what both ends remember of it."""
+        """Exchange all tensors along one edge at once, with the memory that both ends have of it."""
         rank = self.group.rank
         edge = f"@{min(rank, other)}-{max(rank, other)}"
-        talks: list[Exchange] = []
+        exchanges: list[Exchange] = []
         for spec, x, compressed in zip(specs, tensors, accepted, strict=True):
             meet = EdgeMeeting(rank, self.group.size, step, spec.name, self.seed, other=other)
             if not compressed:
-                talks.append(_swapped(x, meet))
+                exchanges.append(_exchange_difference(x, meet))
                 continue
             name = spec.name + edge
             if name not in self.memory:
                 self.memory[name] = self.compressor.init(replace(spec, name=name))
-            talks.append(self.compressor.edge(x, self.memory[name], meet))
+            exchanges.append(self.compressor.edge(x, self.memory[name], meet))
 
         def carry(request: Request) -> Carrying:
-            heard = torch.empty_like(request.tensor)
-            yield from self.architecture.swap({other: [request.tensor]}, {other: [heard]}, self.group)
-            return heard
+            received = torch.empty_like(request.tensor)
+            yield from self.architecture.swap({other: [request.tensor]}, {other: [received]}, self.group)
+            return received
 
-        outcomes = yield from run_exchanges(talks, carry)
+        outcomes = yield from run_exchanges(exchanges, carry)
         for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
             if compressed:
                 self.memory[spec.name + edge] = outcome.state
@@ -245,35 +247,36 @@ class Tier:
         meet = self._meeting(spec, step)
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
-        return self.compressor.exchange(x, self._remembered(spec, x), meet)
+        return self.compressor.exchange(x, self._state_of(spec, x), meet)
 
-    def _remembered(self, spec: TensorSpec, x: Tensor) -> State:
-        """What is known of such a tensor from earlier steps."""
+    def _state_of(self, spec: TensorSpec, x: Tensor) -> State:
+        """Return the compressor's memory of this tensor, initialised at its first use."""
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.memory[spec.name]
 
 
-def _swapped(x: Tensor, meet: EdgeMeeting) -> Exchange:
-    """The difference itself."""
+def _exchange_difference(x: Tensor, meet: EdgeMeeting) -> Exchange:
+    """Return the uncompressed difference from the neighbour's tensor."""
     other = yield meet.swap(x.contiguous())
     return Outcome(other - x)
 
 
 def joined_spec(specs: Sequence[TensorSpec]) -> TensorSpec:
-    """Several tensors as one vector."""
+    """Return the specification of several tensors joined to one vector."""
     name, parts = "+".join(spec.name for spec in specs), tuple(spec.numel for spec in specs)
     return TensorSpec(name, (sum(parts),), specs[0].dtype, parts=parts)
 
 
 def architecture_of(sentence: Sentence) -> Architecture:
-    """A sentence's architecture, over its topology if it has one."""
+    """Return a sentence's architecture, over its topology if it has one."""
     architecture: Architecture = sentence.architecture.make()
     return architecture.over(None if sentence.topology is None else sentence.topology.make())
 
 
 def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bool], level: str | None = None) -> Stack:
-    """Which sentences govern one parameter now. `holds` says whether a phase's end condition has come true."""
+    """Return the sentences that govern one parameter now. `holds` tells whether a phase's end condition has been
+    met."""
     if isinstance(strategy, Sentence):
         return ((strategy, level),)
     if isinstance(strategy, Map):
@@ -290,7 +293,7 @@ def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bo
 def stacks_by_parameter(
     strategy: Strategy, specs: Sequence[TensorSpec], holds: Callable[[object], bool]
 ) -> dict[Stack, list[int]]:
-    """Which parameters (by index, ascending) each stack of sentences governs now."""
+    """Return which parameters (by index, ascending) each stack of sentences governs now."""
     governed: dict[Stack, list[int]] = {}
     for i, spec in enumerate(specs):
         governed.setdefault(stack_for(strategy, spec, holds), []).append(i)
@@ -298,7 +301,7 @@ def stacks_by_parameter(
 
 
 def active_conditions(strategy: Strategy, passed: Collection[Condition]) -> list[Condition]:
-    """The conditions that could end a phase now: of each row of phases, only that of the part at work."""
+    """Return the conditions that could end a phase now: of each sequence of phases, only that of the active one."""
     inner: Sequence[Strategy] = strategy.parts_within
     found: list[Condition] = []
     if isinstance(strategy, Phases):
@@ -308,14 +311,14 @@ def active_conditions(strategy: Strategy, passed: Collection[Condition]) -> list
 
 
 def level_names(strategy: Strategy) -> list[str]:
-    """The mesh dimensions a strategy speaks of, inner to outer."""
+    """Return the mesh dimensions that a strategy names, inner to outer."""
     if isinstance(strategy, Tiers):
         return [name for _, name in strategy.levels]
     return list(dict.fromkeys(name for part in strategy.parts_within for name in level_names(part)))
 
 
 def is_collective(strategy: Strategy) -> bool:
-    """Whether all workers are one process group in some part of it."""
+    """Return whether all workers form one process group in some part of the strategy."""
     if isinstance(strategy, Sentence):
         return bool(strategy.architecture.make().collective)
     return any(is_collective(part) for part in strategy.parts_within)

@@ -1,7 +1,8 @@
 """The timeline: what every worker did when, as a Chrome trace that ui.perfetto.dev draws.
 
-Both engines hold spans in one `Timeline`: a worker computes, waits, and talks. Computing and waiting take turns,
-talking goes on beside them. An engine that is not asked for a timeline has None in its place and pays one comparison.
+Both engines record spans in one `Timeline`: a worker computes, waits, and communicates. Computing and waiting
+alternate; communication runs beside them. An engine that is not asked for a timeline has None in its place and pays one
+comparison.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Track = Literal["compute", "waiting", "communication"]
 
 
 class TimelineError(LaconicError, ValueError):
-    """Spans or a file that no clock can have produced."""
+    """Spans, or a file of them, that no clock can have produced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something one worker did from one moment to another."""
+    """An activity of one worker from one moment to another."""
 
     worker: int
     track: Track
@@ -40,13 +41,14 @@ class Span:
 
 
 class Timeline:
-    """Spans of one run. Time zero is `began_seconds`, by the clock on the wall: 0 for virtual time, which has none."""
+    """The spans of one run. Time zero is `began_seconds` by the wall clock; it is 0 for virtual time, which has
+    none."""
 
     def __init__(self, spans: Iterable[Span] = (), began_seconds: float = 0.0) -> None:
         self.spans, self.began_seconds = list(spans), began_seconds
 
     def add(self, worker: int, track: Track, name: str, begin_seconds: float, end_seconds: float, **more: Any) -> None:
-        """Take a span; also called from a transport's own threads."""
+        """Add a span; this is also called from a transport's own threads."""
         if not end_seconds >= begin_seconds:
             raise TimelineError(
                 f"worker {worker}'s {name} ends at {end_seconds:.9g} s, before it begins at {begin_seconds:.9g} s: "
@@ -55,7 +57,7 @@ class Timeline:
         self.spans.append(Span(worker, track, name, begin_seconds, end_seconds, more))
 
     def of(self, worker: int, track: Track) -> list[Span]:
-        """One track, in order of time."""
+        """Return one track of a worker, in order of time."""
         chosen = [span for span in self.spans if span.worker == worker and span.track == track]
         return sorted(chosen, key=lambda span: (span.begin_seconds, span.end_seconds))
 
@@ -65,7 +67,7 @@ class Timeline:
 
     @classmethod
     def merge(cls, timelines: Sequence[Timeline]) -> Timeline:
-        """Several processes' timelines as one, which begins when the first of them did."""
+        """Merge the timelines of several processes into one, which begins when the first of them did."""
         began = min((timeline.began_seconds for timeline in timelines), default=0.0)
         merged = cls(began_seconds=began)
         for timeline in timelines:
@@ -79,7 +81,7 @@ class Timeline:
     # ------------------------------------------------------------------------------------------ as a file
 
     def write(self, path: Path) -> None:
-        """A Chrome trace: a process per worker, a thread per lane of a track."""
+        """Write a Chrome trace: a process per worker, a thread per lane of a track."""
         tracks: dict[tuple[int, Track], list[_Slice]] = defaultdict(list)
         for span in self.spans:
             begin, end = round(span.begin_seconds * 1e9), round(span.end_seconds * 1e9)
@@ -101,7 +103,7 @@ class Timeline:
 
     @classmethod
     def read(cls, path: Path) -> Timeline:
-        """What `write` wrote; refuses a file in which a span is negative or two of one lane overlap."""
+        """Read a file that `write` wrote; refuse one in which a span is negative or two of one lane overlap."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             timeline = cls(began_seconds=float(document["otherData"]["began_seconds"]))
@@ -132,30 +134,33 @@ class Timeline:
 
 
 class Recorder:
-    """One worker's pen: knows who writes, and in which step."""
+    """Records one worker's spans in a timeline, with the number of the current step."""
 
     def __init__(self, timeline: Timeline, worker: int) -> None:
         self._timeline, self._worker, self._step = timeline, worker, 0
 
     def message(self, operation: str, nbytes: int, elements: int) -> dict[str, Any]:
-        """What to know of a message that leaves now. `nbytes` are handed over; what an algorithm sends is another."""
+        """Return the description of a message that is sent now. `nbytes` are handed over; the algorithm may send
+        another number."""
         return {"operation": operation, "bytes": nbytes, "elements": elements, "step": self._step}
 
     def computed(self, part: str, tensor: str | None, begin_seconds: float, end_seconds: float) -> None:
-        """A part of a step, or of its backward up to one tensor's gradient."""
+        """Record a part of a step, or of its backward up to one tensor's gradient."""
         name = part if tensor is None else f"{part} {tensor}"
         self._take("compute", name, begin_seconds, end_seconds, part=part)
         self._step += part == "step"
 
     def waited(self, operation: str, begin_seconds: float, end_seconds: float) -> None:
+        """Record that the worker waited for an operation."""
         self._take("waiting", operation, begin_seconds, end_seconds)
 
-    def talked(self, message: Mapping[str, Any], begin_seconds: float, end_seconds: float) -> None:
+    def transferred(self, message: Mapping[str, Any], begin_seconds: float, end_seconds: float) -> None:
+        """Record the transfer of a message that `message` described."""
         name = f"{message['operation']} {message['bytes']} B" if message["bytes"] else message["operation"]
         self._timeline.add(self._worker, "communication", name, begin_seconds, end_seconds, **message)
 
     def queued(self, operation: str, begin_seconds: float, end_seconds: float) -> None:
-        """A message that everybody has brought and that other messages keep from flowing."""
+        """Record the time for which a message that all workers have started was held up by other messages."""
         self._take("communication", f"queued {operation}", begin_seconds, end_seconds, operation="queued")
 
     def _take(self, track: Track, name: str, begin_seconds: float, end_seconds: float, **more: Any) -> None:
@@ -185,7 +190,8 @@ class _Slice:
 
 
 def _lanes(slices: Iterable[_Slice]) -> list[list[_Slice]]:
-    """As few rows as the overlaps need, since a viewer draws overlapping slices of one thread wrongly."""
+    """Distribute spans over as few rows as the overlaps need, since a viewer draws overlapping slices of one thread
+    wrongly."""
     lanes: list[list[_Slice]] = []
     for slice_ in sorted(slices, key=lambda s: (s.begin, s.end)):
         lane = next((lane for lane in lanes if lane[-1].end <= slice_.begin), None)

@@ -1,4 +1,4 @@
-"""What the parts of a session see of it: the model in training on one worker."""
+"""`Training`: what the parts of a session see of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laconic.worker import Group, Worker
 
 
 class Training(Protocol):
-    """One distributed model on one worker, as its partitions and its planner use it."""
+    """The training of one distributed model on one worker, as its partitions and its communication planner use it."""
 
     worker: Worker
     model: nn.Module
@@ -33,13 +33,14 @@ class Training(Protocol):
         ...
 
     def logged(self, metric: str) -> float | None:
-        """Return what this worker's script last logged under this name since the session began."""
+        """Return the value this worker's script last logged under this name since the session began, or None."""
         ...
 
     def steer(self, batch: int | None, rate: float) -> None:
-        """Set the samples per worker and the factor of the learning rate, from the next step on."""
+        """Set the samples per worker (None: the script's own number) and the factor of the learning rate, from the next
+        step on."""
         ...
 
     def address(self, tier: Tier, members: Sequence[int]) -> str:
-        """Return the address at which the actors of a tier for these parameters are found."""
+        """Return the address of the actors that serve these parameters for a tier."""
         ...

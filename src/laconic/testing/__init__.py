@@ -1,1 +1,1 @@
-"""Aids for tests of techniques."""
+"""Aids for testing techniques without processes or a network."""

@@ -1,7 +1,7 @@
-"""A table at which any number of workers meet: requests are answered by their definition, in rank order.
+"""An in-memory exchange among any number of workers: requests are answered by their definition, in rank order.
 
-No processes and no clock, so that a compressor can be tried, measured and tested on its own. `Stopwatch` says what a
-worker's own part of the conversation takes.
+There are no processes and no clock, so that a compressor can be tried, measured and tested on its own. `Stopwatch`
+records how long a worker's own encoding and decoding take.
 """
 
 from __future__ import annotations
@@ -21,67 +21,70 @@ from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, T
 
 
 def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
+    """Return the specification of a tensor under the given name."""
     return TensorSpec(name, tuple(x.shape), x.dtype)
 
 
 @dataclass
 class Stopwatch:
-    """Seconds of rank 0: until it first speaks, and after; what it handed over."""
+    """Seconds that rank 0 spends until its first request (`encode_seconds`) and after it (`decode_seconds`), and the
+    bytes of its payloads."""
 
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
-    handed: list[int] = field(default_factory=list)
+    payload_bytes: list[int] = field(default_factory=list)
 
 
 def meet(
-    made: Compressor,
+    compressor: Compressor,
     inputs: Sequence[Tensor],
     states: Sequence[State] | None = None,
     step: int = 0,
     rate: float = 1.0,
     seed: int = 0,
-    heard: list[list[tuple[str, Tensor]]] | None = None,
+    payloads: list[list[tuple[str, Tensor]]] | None = None,
     watch: Stopwatch | None = None,
 ) -> list[Outcome]:
-    """One exchange of all; `heard` is filled with what each worker handed over, request by request."""
+    """Run one exchange of all workers and return their outcomes; `payloads` is filled with what each worker sent,
+    request by request."""
     size = len(inputs)
-    states = [made.init(spec_of(x)) for x in inputs] if states is None else states
-    talks = [
-        made.exchange(x.clone(), state, Meeting(rank, size, step, "x", seed, rate))
+    states = [compressor.init(spec_of(x)) for x in inputs] if states is None else states
+    exchanges = [
+        compressor.exchange(x.clone(), state, Meeting(rank, size, step, "x", seed, rate))
         for rank, (x, state) in enumerate(zip(inputs, states, strict=True))
     ]
     outcomes: list[Any] = [None] * size
     answers: list[Any] = [None] * size
     while True:
         requests: list[Any] = []
-        for rank, talk in enumerate(talks):
+        for rank, exchange in enumerate(exchanges):
             begin = time.perf_counter()
             try:
-                requests.append(talk.send(answers[rank]))
+                requests.append(exchange.send(answers[rank]))
             except StopIteration as end:
                 outcomes[rank] = end.value
             if watch is not None and rank == 0:
-                _note(watch, time.perf_counter() - begin, requests)
+                _add_time(watch, time.perf_counter() - begin, requests)
         if not requests:
             return outcomes
-        assert len(requests) == size, "all ask the same number of times"
-        if heard is not None:
-            heard.extend([[] for _ in range(size - len(heard))])
-            for said, request in zip(heard, requests, strict=True):
-                said.append((type(request).__name__, request.tensor.clone()))
-        answers = answered(requests)
+        assert len(requests) == size, "all workers make the same number of requests"
+        if payloads is not None:
+            payloads.extend([[] for _ in range(size - len(payloads))])
+            for own_payloads, request in zip(payloads, requests, strict=True):
+                own_payloads.append((type(request).__name__, request.tensor.clone()))
+        answers = answer_requests(requests)
 
 
-def _note(watch: Stopwatch, seconds: float, requests: Sequence[Any]) -> None:
-    if watch.handed:
+def _add_time(watch: Stopwatch, seconds: float, requests: Sequence[Any]) -> None:
+    if watch.payload_bytes:
         watch.decode_seconds += seconds
     else:
         watch.encode_seconds += seconds
-    watch.handed += [request.tensor.nbytes for request in requests]
+    watch.payload_bytes += [request.tensor.nbytes for request in requests]
 
 
-def answered(requests: Sequence[Any]) -> list[Any]:
-    """What each of them receives."""
+def answer_requests(requests: Sequence[Any]) -> list[Any]:
+    """Return what each worker receives in answer to the workers' equal requests."""
     first, size = requests[0], len(requests)
     assert all(type(r) is type(first) for r in requests)
     tensors = [r.tensor for r in requests]
@@ -89,7 +92,7 @@ def answered(requests: Sequence[Any]) -> list[Any]:
         return [[x.clone() for x in tensors] for _ in range(size)]
     if isinstance(first, Pass):
         return [tensors[rank - 1].clone() for rank in range(size)]
-    assert len({(x.shape, x.dtype) for x in tensors}) == 1, "all bring the same shape and type"
+    assert len({(x.shape, x.dtype) for x in tensors}) == 1, "the tensors of all workers have the same shape and type"
     if isinstance(first, Reduce):
         stacked = torch.stack(tensors)
         total = stacked.amax(0) if first.op == "max" else stacked[0].clone()

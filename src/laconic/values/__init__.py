@@ -1,1 +1,1 @@
-"""What is decided or measured, as plain values that every room may read."""
+"""What is decided or measured, as plain values that every package may read."""

@@ -1,12 +1,12 @@
-"""`CommPlan`: an iteration's messages as a value, which cannot be wrong.
+"""`CommPlan`: the messages of one iteration as a value that cannot be wrong.
 
-Tensors that are merged lie side by side in a *bucket*; a *message* is a range of a bucket, so that a bucket travels
-whole or in pieces. A schedule decides on both, on the order in which messages leave and on what they wait for; an
-engine carries it out. The constructor proves that every element of every tensor travels exactly once.
+Tensors that are merged lie side by side in a *bucket*; a *message* is a range of a bucket, so that a bucket is sent
+whole or in pieces. A schedule decides on both, on the order in which messages are launched and on what they wait for;
+an engine carries the plan out. The constructor proves that every element of every tensor is sent exactly once.
 
-Nobody can wait for ever: a message needs gradients of its own iteration alone, which all exist when backward is over,
-and a layer of the next forward pass needs messages alone. Nobody reads too early: a gate is derived from the messages
-that carry some of its tensors.
+A deadlock is impossible: a message needs gradients of its own iteration alone, which all exist when backward is over,
+and a layer of the next forward pass needs messages alone. Reading too early is impossible as well: a gate is derived
+from the messages that carry some of its tensors.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Message:
-    """A range of a bucket's elements. It leaves when the gradients in it exist, and those it comes `after`."""
+    """A range of a bucket's elements. It is launched when the gradients in it, and those of the tensors in `after`,
+    exist."""
 
     bucket: int
     start: int
     stop: int
     after: tuple[int, ...] = ()
-    urgency: int = 0  # the smaller the sooner: how soon the next forward pass needs it
+    urgency: int = 0  # how soon the next forward pass needs it; smaller is sooner
 
 
 @dataclass(frozen=True)
 class CommPlan:
-    """Messages in the order in which every worker launches them.
+    """The messages of an iteration, in the order in which every worker launches them.
 
-    With a credit, a worker that need not agree with others on an order (at a server) hands over the most urgent first,
-    and no more than so many bytes at a time beside the one that is on its way.
+    With a credit, a worker that need not agree with others on an order (at a parameter server) sends the most urgent
+    message first, and hands over no more than `credit_bytes` at a time beside the message in flight.
     """
 
     tensors: tuple[TensorSpec, ...]
     buckets: Groups
     messages: tuple[Message, ...]
     credit_bytes: int | None = None
-    gated: bool = False  # each layer of the next forward pass waits for its own; otherwise backward's end for all
-    halves: bool = False  # an all-reduce is a reduce-scatter now, and an all-gather after backward or the step
+    gated: bool = False  # layers of the next forward pass wait for their messages, not the end of backward for all
+    halves: bool = False  # an all-reduce is a reduce-scatter, then an all-gather after backward or the step
     postponed: tuple[int, ...] = ()  # tensors whose gradients are computed last, in this order
     plain: frozenset[int] = field(default_factory=frozenset)  # tensors that are not worth compressing
 
@@ -62,11 +63,11 @@ class CommPlan:
                 raise LaconicError(f"the tensors of a message share one dtype, not {sorted(map(str, dtypes))}")
         self._check_ranges()
         known = range(len(self.tensors))
-        awaited = {id(m.after): m.after for m in self.messages}  # many messages may wait for the same
-        spoken = {*self.postponed, *self.plain}.union(*awaited.values())
-        strange = sorted(i for i in spoken if i not in known)
-        if strange:
-            raise LaconicError(f"a plan of {len(known)} tensors speaks of tensor {strange[0]}")
+        awaited = {id(m.after): m.after for m in self.messages}  # many messages may share one tuple
+        mentioned = {*self.postponed, *self.plain}.union(*awaited.values())
+        unknown = sorted(i for i in mentioned if i not in known)
+        if unknown:
+            raise LaconicError(f"a plan of {len(known)} tensors mentions tensor {unknown[0]}")
         if self.credit_bytes is not None and self.credit_bytes < 0:
             raise LaconicError(f"a credit is not negative: {self.credit_bytes} bytes")
 
@@ -84,11 +85,11 @@ class CommPlan:
 
     @cached_property
     def _offsets(self) -> list[list[int]]:
-        """Where each tensor begins in its bucket, and where the last one ends."""
+        """The offset at which each tensor begins in its bucket, and the end of the last one."""
         return [list(accumulate((self.tensors[i].numel for i in bucket), initial=0)) for bucket in self.buckets]
 
     def carried(self, message: Message) -> tuple[tuple[int, int, int], ...]:
-        """The tensors of which a message carries something, each with the range of the bucket that it carries."""
+        """Return the tensors of which a message carries a part, each with the range of the bucket that it carries."""
         places = zip(self.buckets[message.bucket], pairwise(self._offsets[message.bucket]), strict=True)
         return tuple(
             (i, max(begin, message.start), min(end, message.stop))
@@ -105,12 +106,13 @@ class CommPlan:
 
 
 def urgencies(arrival: Sequence[int]) -> dict[int, int]:
-    """How soon the next forward pass needs each tensor: what backward brings last is needed first."""
+    """Return how soon the next forward pass needs each tensor: the gradient that backward yields last is needed
+    first."""
     return {i: place for place, i in enumerate(reversed(arrival))}
 
 
 def of_one_dtype(tensors: Sequence[TensorSpec], groups: Iterable[Sequence[int]]) -> Groups:
-    """The same groups, those divided whose tensors cannot share a buffer."""
+    """Divide the groups whose tensors cannot share a buffer, because their types differ, by type."""
     found: list[tuple[int, ...]] = []
     for group in groups:
         by_dtype: dict[object, list[int]] = {}
@@ -121,14 +123,15 @@ def of_one_dtype(tensors: Sequence[TensorSpec], groups: Iterable[Sequence[int]])
 
 
 def whole(buckets: Groups, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> tuple[Message, ...]:
-    """One message for each bucket."""
+    """Return one message for each bucket."""
     return in_pieces(buckets, tensors, arrival, None)
 
 
 def in_pieces(
     buckets: Groups, tensors: Sequence[TensorSpec], arrival: Sequence[int], elements: int | None
 ) -> tuple[Message, ...]:
-    """Messages of at most so many elements, bucket after bucket, each as urgent as the first tensor it carries."""
+    """Return messages of at most `elements` elements (None: whole buckets), bucket after bucket, each as urgent as the
+    most urgent tensor it carries."""
     urgent = urgencies(arrival)
     messages: list[Message] = []
     for number, bucket in enumerate(buckets):

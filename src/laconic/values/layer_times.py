@@ -1,4 +1,4 @@
-"""`LayerTimes`: what each layer of a model takes in an iteration, and the size of its gradient."""
+"""`LayerTimes`: the time that each layer of a model takes in an iteration, and the size of its gradient."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from laconic.errors import LaconicError
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """What each tensor's layer takes, in seconds, and how many bytes its gradient has."""
+    """The forward and backward time of each tensor's layer, in seconds, and the bytes of its gradient."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     nbytes: tuple[float, ...]
     weights: tuple[float, ...] = ()
-    """Of backward, what the gradients of weights take; empty: half of it."""
+    """The part of each backward time that computes the gradients of weights; empty means half of it."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.forward), len(self.backward), len(self.nbytes), len(self.weights) or len(self.forward)}
@@ -32,12 +32,14 @@ class LayerTimes:
         return sum(self.forward) + sum(self.backward)
 
     def weight_seconds(self, i: int) -> float:
+        """Return the part of a layer's backward time that computes the gradients of its weights."""
         return self.weights[i] if self.weights else self.backward[i] / 2
 
     def ready(self, postponed: int = 0) -> list[float]:
-        """When each tensor's gradient is there, from the start of backward; so many first ones are computed last."""
-        late = [self.weight_seconds(i) for i in range(postponed)]
-        chain = [b - (late[i] if i < postponed else 0.0) for i, b in enumerate(self.backward)]
-        found = list(accumulate(reversed(chain)))[::-1]
-        found[:postponed] = list(accumulate(late, initial=found[0]))[1:]
-        return found
+        """Return when each tensor's gradient is ready, in seconds from the start of backward. The weight gradients of
+        the first `postponed` tensors are computed last."""
+        deferred = [self.weight_seconds(i) for i in range(postponed)]
+        chain = [b - (deferred[i] if i < postponed else 0.0) for i, b in enumerate(self.backward)]
+        ready = list(accumulate(reversed(chain)))[::-1]
+        ready[:postponed] = list(accumulate(deferred, initial=ready[0]))[1:]
+        return ready

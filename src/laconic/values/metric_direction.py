@@ -1,7 +1,7 @@
-"""Whether less of a metric is better, and when it is as good as asked: one rule for runs, comparisons and tuning.
+"""Whether a smaller value of a metric is better, and when a target is reached: one rule for runs, comparisons, tuning.
 
-A metric's name says it best, because that holds from the first value on: a loss that begins below its target has
-reached it at once, and one that climbs past it has not. Where the name says nothing, the way it went must do.
+The metric's name decides first, because that holds from the first value on: a loss that begins below its target has
+reached it at once, and one that rises past it has not. Where the name does not tell, the metric's course decides.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ _RISING = frozenset(
     ]
 )
 _ENDINGS = ("loss", "error", "perplexity", "crossentropy", "accuracy", "score")
-"""Words long enough to be seen without a separator before them: `valloss`."""
+"""Words long enough to be recognised without a separator before them, as in `valloss`."""
 
 
 def falls_by_name(metric: str) -> bool | None:
-    """Whether less is better, if the name says so; of several words that do, the last one counts (`accuracy_loss`)."""
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower()
-    words = re.findall(r"[a-z]+[0-9]*", apart)
+    """Return whether less is better, if the name tells; of several words that do, the last one counts
+    (`accuracy_loss`)."""
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower()
+    words = re.findall(r"[a-z]+[0-9]*", separated)
     for word in reversed(words):
         for form in (word, word.rstrip("0123456789")):
             if form in _FALLING or form in _RISING:
@@ -73,7 +74,8 @@ def falls_by_name(metric: str) -> bool | None:
 
 
 def falls_by_course(metric: str, values: Iterable[float]) -> bool | None:
-    """Whether less is better: by name, or by how a run that learned went. None when neither says it."""
+    """Return whether less is better, by name or by the first and last values of a run that learned; None when neither
+    tells."""
     named = falls_by_name(metric)
     if named is not None:
         return named
@@ -82,11 +84,11 @@ def falls_by_course(metric: str, values: Iterable[float]) -> bool | None:
 
 
 def falls_towards(metric: str, values: Iterable[float], target: float) -> bool:
-    """Whether less is better: by name, or because the first number lies above the target."""
+    """Return whether less is better, by name or because the first finite value lies above the target."""
     named = falls_by_name(metric)
     return next((value > target for value in values if math.isfinite(value)), True) if named is None else named
 
 
 def as_good(value: float, target: float, falls: bool) -> bool:
-    """Whether a value has reached the target; what is not finite has reached nothing."""
+    """Return whether a value has reached the target; a value that is not finite has not."""
     return math.isfinite(value) and (value <= target if falls else value >= target)

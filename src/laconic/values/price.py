@@ -1,4 +1,4 @@
-"""What moving bytes costs: a start-up and a rate, for each way to move them."""
+"""The cost of moving bytes: a start-up time and a time per byte, for each way to move them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laconic.errors import LaconicError
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds for a message of so many bytes; nothing at all for none."""
+    """The time of a message as a linear function of its bytes; a message of no bytes takes no time."""
 
     startup_seconds: float
     seconds_per_byte: float
@@ -24,22 +24,24 @@ class Price:
 
     @property
     def halves(self) -> Price:
-        """An all-reduce is a reduce-scatter and an all-gather, which cost the same."""
+        """The price of a reduce-scatter or of an all-gather, which cost half an all-reduce each."""
         return Price(self.startup_seconds / 2, self.seconds_per_byte / 2)
 
 
 def ring(workers: int, link: Price) -> Price:
-    """An all-reduce round a ring: everybody sends 2(N-1) times an N-th (Patarasuk and Yuan, JPDC 2009)."""
+    """Return the price of an all-reduce on a ring of N workers: each sends 2(N-1) times an N-th of the bytes (Patarasuk
+    and Yuan, JPDC 2009)."""
     return Price(2 * (workers - 1) * link.startup_seconds, 2 * (workers - 1) / workers * link.seconds_per_byte)
 
 
 def tree(workers: int, link: Price) -> Price:
-    """An all-reduce up and down a double binary tree: fewer start-ups, as many bytes (Sanders et al., 2009)."""
+    """Return the price of an all-reduce up and down a double binary tree: fewer start-ups, as many bytes (Sanders et
+    al., 2009)."""
     if workers == 1:
         return Price(0.0, 0.0)
     return Price(2 * math.log2(workers) * link.startup_seconds, 2 * link.seconds_per_byte)
 
 
 def one_way(workers: int, servers: int, link: Price) -> Price:
-    """A push to (or a pull from) servers that share the bytes: the busier end's link decides."""
+    """Return the price of a push to, or a pull from, servers that share the bytes: the busier end's link decides."""
     return Price(link.startup_seconds, max(1.0, workers / servers) * link.seconds_per_byte)

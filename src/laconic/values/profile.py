@@ -1,7 +1,7 @@
-"""`Profile`: what was measured of a model, a machine and its links, as one value and one JSON file.
+"""`Profile`: the measurements of a model, a host and its links, as one value and one JSON file.
 
-A published profile (layer times from a paper, say) is the same file written by hand: parts that nobody measured are
-left out. Only the virtual engine, emulated compute and planners read it; nothing here measures.
+A published profile (layer times from a paper, say) is the same file written by hand: parts that were not measured are
+left out. Only the virtual engine, emulated compute and planners read it; nothing in this module measures.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ VERSION = 1
 
 
 class ProfileError(LaconicError, ValueError):
-    """A profile that makes no sense, or a file that is none."""
+    """A profile is inconsistent, or a file is not a profile."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """A measured duration: the median and where most samples lay."""
+    """A measured duration: its median, and the range in which most samples lay."""
 
     median: float
     low: float | None = None  # a tenth of the samples was below
@@ -39,7 +39,7 @@ class Seconds:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Seconds:
-        """What these samples say."""
+        """Summarise these samples."""
         ordered = sorted(samples)
         if len(ordered) < 2:
             return cls(ordered[0], ordered[0], ordered[0])
@@ -49,7 +49,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class TensorTime:
-    """One gradient: how long after the one before it, it is ready."""
+    """One gradient, and the time from the previous gradient until it is ready."""
 
     name: str
     shape: tuple[int, ...]
@@ -67,13 +67,14 @@ class TensorTime:
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """One training step of one worker, without talking; `tensors` in the order in which gradients arrive."""
+    """The times of one worker's training step without communication; `tensors` are in the order in which their
+    gradients become ready."""
 
     tensors: tuple[TensorTime, ...]
     forward: Seconds  # from the end of a step to the end of the forward pass, so data loading is in it
     backward: Seconds
     step: Seconds  # from the last gradient to the end of the optimizer's step
-    even: float = 1.0  # the mean worker's step over the slowest one's, which those who meet in every step wait for
+    even: float = 1.0  # the mean worker's step time over the slowest one's, which a synchronous step waits for
 
     def __post_init__(self) -> None:
         if not 0 < self.even <= 1:
@@ -89,11 +90,12 @@ class ModelTimes:
 
 @dataclass(frozen=True)
 class Point:
-    """Collectives of one size: `wire_bytes` is what one worker sends.
+    """The time of a collective of one size; `wire_bytes` is what one worker sends.
 
-    `alone_seconds` is one after another; `shared_seconds` is how much of something that all need (processors, a link)
-    one takes: two at once last for the longer of their times alone and the sum of these. `pace` is how fast it goes on
-    while all workers compute: less than 1 where its threads and the kernel must wait for the same processors.
+    `alone_seconds` is its time when nothing runs beside it; `shared_seconds` is how much of a common resource
+    (processors, a link) it occupies: two at once last for the longer of their times alone and the sum of their shared
+    times. `pace` is the rate at which it proceeds while all workers compute: less than 1 where its threads and the
+    kernel must wait for the same processors.
     """
 
     wire_bytes: float
@@ -109,7 +111,8 @@ class Point:
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """One collective on one network, by size; `alpha_seconds` and `seconds_per_byte` are the line fitted to it."""
+    """The times of one collective on one network, by size; `alpha_seconds` and `seconds_per_byte` are the line fitted
+    to them."""
 
     operation: str
     dtype: str
@@ -123,7 +126,8 @@ class OperationTimes:
             raise ProfileError(f"the points of {self.operation} ({self.dtype}) ascend in bytes, not {sizes}")
 
     def at(self, wire_bytes: float) -> Point:
-        """Between points straight, below them as the smallest, beyond them at the fitted rate."""
+        """Return the time for this size: interpolated between points, the smallest point's below them, at the fitted
+        rate beyond them."""
         first, last = self.points[0], self.points[-1]
         if wire_bytes <= first.wire_bytes:
             return first
@@ -141,14 +145,15 @@ class OperationTimes:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """One network, with all workers running: what it was asked to be, and what collectives took on it."""
+    """One network with all workers running: the rate and delay it was configured to have, and the times of collectives
+    on it."""
 
-    bits_per_second: float | None  # None: as fast as the machine
+    bits_per_second: float | None  # None: not limited
     delay_seconds: float  # one way
     operations: tuple[OperationTimes, ...]
 
     def find(self, operation: str, dtype: str) -> OperationTimes | None:
-        """The same operation in this dtype, or in float32."""
+        """Return the times of an operation in this dtype or, failing that, in float32."""
         for wanted in (dtype, "float32"):
             for times in self.operations:
                 if (times.operation, times.dtype) == (operation, wanted):
@@ -158,9 +163,9 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class CodecTimes:
-    """What a compressor and an architecture do with a message beside the plain way (`none / allreduce`).
+    """The extra work of a compressor and an architecture on a message, compared with `none / allreduce`.
 
-    Before the first word leaves (`encode`) and after it (`decode`): seconds per tensor and per element.
+    It is given in seconds per tensor and per element, before the first message is sent (`encode`) and after (`decode`).
     """
 
     words: str
@@ -170,6 +175,7 @@ class CodecTimes:
     decode_seconds_per_element: float
 
     def seconds(self, part: str, tensors: int, elements: int) -> float:
+        """Return the time of one part, "encode" or "decode", for so many tensors and elements."""
         per_tensor: float = getattr(self, f"{part}_seconds_per_tensor")
         per_element: float = getattr(self, f"{part}_seconds_per_element")
         return max(0.0, tensors * per_tensor + elements * per_element)
@@ -177,7 +183,7 @@ class CodecTimes:
 
 @dataclass(frozen=True)
 class Profile:
-    """All of it; `workers` were on one machine, described by `machine`, and ran at the same time."""
+    """All measurements; the `workers` were on one host, described by `machine`, and ran at the same time."""
 
     model: ModelTimes
     workers: int = 1
@@ -190,6 +196,7 @@ class Profile:
             raise ProfileError(f"a profile is of at least one worker, not {self.workers}")
 
     def codec(self, words: str) -> CodecTimes | None:
+        """Return the times of these words, or None where they were not measured."""
         return next((codec for codec in self.codecs if codec.words == words), None)
 
     # ------------------------------------------------------------------------------------------ files
@@ -199,6 +206,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Profile:
+        """Read a profile from JSON text; `where` names its source in errors."""
         try:
             table = json.loads(text)
             version = table.pop("laconic_profile", None)
@@ -221,6 +229,7 @@ class Profile:
 
     @classmethod
     def read(cls, path: str | Path) -> Profile:
+        """Read a profile from a file."""
         path = Path(path)
         if not path.is_file():
             raise ProfileError(f"there is no profile {path}: `laconic profile --out {path} SCRIPT` writes one")
@@ -228,7 +237,7 @@ class Profile:
 
 
 def _seconds(value: float | Mapping[str, Any]) -> Seconds:
-    """Hand-written files may give a plain number."""
+    """Read a duration, which hand-written files may give as a plain number."""
     return Seconds(**value) if isinstance(value, Mapping) else Seconds(float(value))
 
 

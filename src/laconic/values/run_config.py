@@ -1,8 +1,7 @@
-"""What `laconic run` tells the workers it starts, as one value in one environment variable.
+"""The settings that `laconic run` passes to the workers it starts, as one value in one environment variable.
 
-`LACONIC_RUN` is the launcher's letter to its own workers, not a way for people to configure anything: whoever wants
-another heartbeat or folder says so on the command line. Under plain `torchrun` the letter is absent and the defaults
-hold.
+`LACONIC_RUN` is internal to the launcher and its workers, not a way for people to configure anything: another heartbeat
+or folder is chosen on the command line. Under plain `torchrun` the variable is absent and the defaults hold.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from laconic.errors import LaconicError
 
 VARIABLE = "LACONIC_RUN"
 STEPS = "steps"
-"""The folder, within the run folder, of recorded steps."""
+"""The name of the folder, within the run folder, that holds recorded steps."""
 
 
 @dataclass(frozen=True)
@@ -24,35 +23,36 @@ class RunConfig:
     """One run's settings as its workers see them."""
 
     strategy: str | None = None  # the sentence given on the command line; None: the script's own
-    folder: str | None = None  # the run folder on this machine; None: nothing is written
+    folder: str | None = None  # the run folder on this host; None: nothing is written
     heartbeat_seconds: float = 20.0  # a rank that is silent for this long is lost
     threads: int = 1  # intra-op threads per worker: one, so that sums do not depend on the machine
     dry_run: bool = False  # report what the sentence would cost, train nothing
     workers: int | None = None  # all workers of the run; a dry run has no process group to ask
-    nodes: int = 1  # machines; a dry run cannot count them either
+    nodes: int = 1  # hosts; a dry run cannot count them either
     targets: Mapping[str, float] = field(default_factory=dict)  # metric name to the value to reach
     trace: bool = False  # every rank writes a timeline to the run folder
-    gate: str | None = None  # a comparison's Unix socket: report there, and wait to be let on
+    gate: str | None = None  # a comparison's Unix socket: report there, and wait for its permission to go on
     record_steps: bool = False  # time and bytes of every step go to the run folder
     stop_after: int | None = None  # with recorded steps: end the script after so many
-    profile_to: str | None = None  # rehearse: measure a profile, write it here, end the script
-    profile_steps: int = 48  # steps that a rehearsal times
-    profile_as: int | None = None  # as one of so many workers; None: of those that there are
+    profile_to: str | None = None  # profiling run: measure a profile, write it here, end the script
+    profile_steps: int = 48  # steps that a profiling run times
+    profile_as: int | None = None  # profile as one of so many workers; None: as many as there are
     profile_words: Sequence[str] | None = None  # chains of compression to time; None: every registered word
-    net_bits_per_second: float | None = None  # what the network was asked to be, for the profile
+    net_bits_per_second: float | None = None  # the configured rate of the network, for the profile
     net_delay_seconds: float = 0.0
-    servers: int = 0  # processes that only serve
+    servers: int = 0  # processes that only host parameter servers
     role: str = "worker"  # or "server", in one of these
     index: int = 0  # which of the servers this one is
     keys_file: str | None = None  # where this run's keys are
     life: int = 0  # how often this process was started before
     slowness: Sequence[float] = field(default_factory=list)  # by worker, cycled: factors of computing time
     stragglers: Sequence[float] = field(default_factory=list)  # a probability, and then a factor
-    alone: bool = False  # train without talking: what a step costs without communication
+    alone: bool = False  # train without communication, to measure what a step costs without it
 
     @classmethod
     def current(cls) -> RunConfig:
-        """The launcher's letter, or the defaults when no launcher of ours started this process."""
+        """Return the settings that the launcher passed, or the defaults when `laconic run` did not start this
+        process."""
         text = os.environ.get(VARIABLE)
         if text is None:
             return cls()
@@ -65,14 +65,14 @@ class RunConfig:
             ) from error
 
     def to_env(self) -> dict[str, str]:
-        """The environment a worker needs to find this value again with `current()`."""
+        """Return the environment from which a worker reads this value with `current()`."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     def heartbeat_prefix(self) -> str:
-        """Where this attempt's heartbeats live in the run's store: a restarted run must not read its past."""
+        """Return the prefix of this attempt's heartbeats in the run's store: a restarted run must not read its past."""
         return attempt_prefix(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
 
 
 def attempt_prefix(attempt: int) -> str:
-    """The store prefix of an attempt, counted from 0; launcher and workers must agree on it."""
+    """Return the store prefix of an attempt, counted from 0; launcher and workers must agree on it."""
     return f"laconic/{attempt}"

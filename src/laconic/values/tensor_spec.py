@@ -1,4 +1,4 @@
-"""`TensorSpec`: what may be known about a tensor before any gradient exists."""
+"""`TensorSpec`: what is known about a tensor before any gradient exists."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What may be known about a tensor before any gradient exists."""
+    """The name, shape, type and role of a tensor: what is known about it before any gradient exists."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     role: str = "matrix"
     parts: tuple[int, ...] = ()
-    """Lengths of the tensors that it joins, where it does."""
+    """The lengths of the tensors that this one joins; empty where it is a single tensor."""
 
     @property
     def numel(self) -> int:

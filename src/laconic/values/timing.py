@@ -1,4 +1,4 @@
-"""What a plan is made from where an iteration was timed: its layers and what the network takes."""
+"""`Timing`: the measurements from which a schedule makes its plan: the times of layers, and the price of a message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from laconic.values.tensor_spec import TensorSpec
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of forward and backward by tensor (in the plan's numbering), and the price of a message.
+    """The forward and backward seconds of each tensor (in the plan's numbering), and the price of a message.
 
-    `compressed` is the price of a tensor's bytes that go through the sentence's compressor, with its own work.
+    `compressed` is the price of a tensor's bytes through the sentence's compressor, including its encoding and
+    decoding.
     """
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     price: Price
-    duplex: bool = False  # a push and another's pull pass each other, each for half the price
-    halved: Price | None = None  # of a reduce-scatter and an all-gather in place of an all-reduce
+    duplex: bool = False  # one message's push and another's pull run at the same time, each for half the price
+    halved: Price | None = None  # the price of a reduce-scatter and an all-gather in place of an all-reduce
     compressed: Price | None = None
 
     def __post_init__(self) -> None:
@@ -31,7 +32,7 @@ class Timing:
             raise LaconicError("timing has a forward and a backward time for each tensor, none of them negative")
 
     def seconds(self, plan: CommPlan, message: Message) -> float:
-        """What a message takes: what is dense as one, and each tensor that is compressed."""
+        """Return the time of a message: its dense part is priced as one, and each compressed tensor by itself."""
         price = self.price if self.halved is None or not plan.halves else self.halved
         if self.compressed is None:
             return price.seconds(plan.nbytes(message))
@@ -42,7 +43,7 @@ class Timing:
         return price.seconds(dense) + sum(coded)
 
     def layers(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> LayerTimes:
-        """In the order of the forward pass."""
+        """Return the times of the layers in the order of the forward pass."""
         order = tuple(reversed(arrival))
         return LayerTimes(
             tuple(self.forward[i] for i in order),

@@ -1,6 +1,6 @@
-"""Workers that are not equally fast: who takes how many times as long in which step.
+"""Workers of unequal speed: how many times as long each worker takes in each step.
 
-Both engines ask here, so that the same workers straggle in the same steps on either.
+Both engines use this module, so that the same workers straggle in the same steps on either.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class WorkerSpeeds:
-    """`slowness` by worker (cycled), what a `trace` says of a step and worker (cycled), and stragglers by chance.
+    """The `slowness` of each worker (cycled), a `trace` of factors by step and worker (cycled), and random stragglers.
 
-    With the `law` exponential, each step takes a random time of that mean, as queueing theory and asynchronous SGD's
-    like to assume.
+    With the `law` exponential, each step takes a random time of that mean, as analyses by queueing theory and of
+    asynchronous SGD often assume.
     """
 
     slowness: tuple[float, ...] = (1.0,)
@@ -59,16 +59,18 @@ class WorkerSpeeds:
 
     @classmethod
     def read(cls, slowness: Sequence[float], stragglers: Sequence[float]) -> WorkerSpeeds:
-        """From a command line's numbers: factors by worker, and a probability with its factor; none: all are equal."""
+        """Build the value from a command line's numbers: factors by worker, and a probability with its factor; without
+        any, all workers are equal."""
         return cls(tuple(slowness) or (1.0,), Stragglers(*stragglers) if stragglers else None)
 
     @property
     def are_equal(self) -> bool:
-        """Whether everybody runs at full speed all the time."""
+        """Whether all workers run at full speed all the time."""
         return set(self.slowness) == {1.0} and not self.trace and self.straggling is None and self.law == "constant"
 
     def factor(self, rank: int, step: int) -> float:
-        """How many times as long this worker takes in this step; the same in any order of asking."""
+        """Return how many times as long this worker takes in this step; the answer does not depend on the order of
+        calls."""
         slow = self.slowness[rank % len(self.slowness)]
         if self.trace:
             row = self.trace[step % len(self.trace)]
@@ -81,7 +83,7 @@ class WorkerSpeeds:
         return slow
 
     def factors(self, workers: int, step: int) -> NDArray[np.float64]:
-        """Those of all workers at once."""
+        """Return the factors of all workers at once."""
         import numpy as np
 
         slow = np.resize(np.array(self.slowness), workers)
@@ -99,7 +101,7 @@ class WorkerSpeeds:
 
 @lru_cache(maxsize=64)
 def _draws(seed: int, step: int, block: int) -> NDArray[np.float64]:
-    """A number for each worker of a block of ranks, in one step."""
+    """Return a uniform random number for each worker of a block of ranks, in one step."""
     import numpy as np
 
     return np.random.default_rng((seed, step, block)).random(_DRAWS)
@@ -107,7 +109,7 @@ def _draws(seed: int, step: int, block: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _durations(seed: int, step: int, block: int) -> NDArray[np.float64]:
-    """Exponential ones, of mean one."""
+    """Return exponential random numbers of mean one for each worker of a block of ranks, in one step."""
     import numpy as np
 
     return np.random.default_rng((seed, step, block, 1)).exponential(size=_DRAWS)

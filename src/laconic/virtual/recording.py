@@ -39,7 +39,7 @@ def _ending(
     def end(seconds: float) -> None:
         for recorder, message in zip(recorders, messages, strict=True):
             recorder.queued(message["operation"], all_there_seconds, job.began_seconds)
-            recorder.talked(message, job.began_seconds, seconds)
+            recorder.transferred(message, job.began_seconds, seconds)
         finished(seconds)
 
     return end
