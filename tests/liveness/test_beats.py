@@ -16,7 +16,7 @@ from laconic.liveness.beats import (
     describe_exit,
     interval,
     name_ranks,
-    patience,
+    silence_limit,
 )
 
 
@@ -114,8 +114,8 @@ def test_beats_and_losses_survive_the_store() -> None:
 def test_detection_fits_into_the_limit(limit_seconds: float) -> None:
     step = interval(limit_seconds)
     assert 0 < step <= 1.0
-    assert patience(limit_seconds, step) + 2 * step <= limit_seconds  # seen a beat late, looked a beat late
-    assert patience(limit_seconds, step) >= 0.8 * limit_seconds - 1e-9
+    assert silence_limit(limit_seconds, step) + 2 * step <= limit_seconds  # seen a beat late, looked a beat late
+    assert silence_limit(limit_seconds, step) >= 0.8 * limit_seconds - 1e-9
 
 
 def test_exit_codes_are_put_in_words() -> None:

@@ -85,7 +85,7 @@ class Judge:
         now: float,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        self.patience_seconds = patience(limit_seconds, interval_seconds)
+        self.patience_seconds = silence_limit(limit_seconds, interval_seconds)
         self._interval_seconds, self._start_seconds = interval_seconds, start_seconds
         self._rank = rank
         self._looked = now
@@ -130,7 +130,7 @@ def interval(limit_seconds: float) -> float:
     return min(1.0, limit_seconds / 10)
 
 
-def patience(limit_seconds: float, interval_seconds: float) -> float:
+def silence_limit(limit_seconds: float, interval_seconds: float) -> float:
     """Silence that counts as loss: less than the limit by what seeing the last beat and looking again may take."""
     return limit_seconds - 2 * interval_seconds
 

@@ -41,10 +41,10 @@ class Recording:
         self._recorder.waited(operation, begin_seconds - self._origin, end_seconds - self._origin)
         self._marked = end_seconds
 
-    def handing_over(self, operation: str, tensor: Tensor | None) -> Flight:
+    def handing_over(self, operation: str, tensor: Tensor | None) -> RecordedOperation:
         """To be called before the backend gets it."""
         nbytes, elements = (0, 0) if tensor is None else (tensor.nbytes, tensor.numel())
-        return Flight(self, self._recorder.message(operation, nbytes, elements), time.perf_counter())
+        return RecordedOperation(self, self._recorder.message(operation, nbytes, elements), time.perf_counter())
 
     def talked(self, message: Mapping[str, Any], begin_seconds: float, end_seconds: float) -> None:
         self._recorder.talked(message, begin_seconds - self._origin, end_seconds - self._origin)
@@ -54,7 +54,7 @@ class Recording:
         atexit.register(self.timeline.write, path)
 
 
-class Flight:
+class RecordedOperation:
     """An operation under way. It lands once: when the backend says so, or when somebody has waited for it."""
 
     def __init__(self, recording: Recording, message: Mapping[str, Any], begin_seconds: float) -> None:

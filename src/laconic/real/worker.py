@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from laconic.errors import LaconicError
 from laconic.liveness.heartbeat import Heartbeat
-from laconic.real.recording import Flight, Recording
+from laconic.real.recording import RecordedOperation, Recording
 from laconic.real.send_queue import QueuedSend, SendQueue
 from laconic.real.server_only_group import ServerOnlyGroup
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
@@ -47,7 +47,7 @@ class StepSlowdown(Protocol):
 class RealHandle:
     """A `dist.Work` and the tensor it leaves behind. A failure is explained by the heartbeat, not by the backend."""
 
-    def __init__(self, work: Any, result: Any, worker: RealWorker, flight: Flight | None) -> None:
+    def __init__(self, work: Any, result: Any, worker: RealWorker, flight: RecordedOperation | None) -> None:
         self.work, self.result, self._worker, self._flight = work, result, worker, flight
 
     def done(self) -> bool:
@@ -205,7 +205,7 @@ class RealWorker:
     def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
         """Here too."""
 
-    def waited(self, begin_seconds: float, flight: Flight | None) -> None:
+    def waited(self, begin_seconds: float, flight: RecordedOperation | None) -> None:
         """A handle's `wait` returns."""
         now = time.perf_counter()
         self.waited_seconds += now - begin_seconds

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.changes import Meetings, Readers
+from laconic.architecture.server.changes import Meetings, DeltaEncoder
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
@@ -106,7 +106,7 @@ class Shard:
         self.outgoing: list[tuple[str, ActorMessage]] = []
         self._others = others  # the same shard of other groups
         self._down = down  # what reads go through
-        self._readers = None if down is None or down.wire else Readers(down, store.specs, meetings)
+        self._readers = None if down is None or down.wire else DeltaEncoder(down, store.specs, meetings)
         self._heard: dict[int, int] = {}  # by group: how much of what it said
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # what to do, with what each member brought

@@ -32,7 +32,7 @@ class _Reader:
     last: Words
 
 
-class Readers:
+class DeltaEncoder:
     """The server's side. A reader says how many reads it has heard; one that nobody knows, because it is new or this
     server has come back from a snapshot, is told the values as they are."""
 
@@ -69,7 +69,7 @@ class Readers:
         self._known.pop(reader, None)
 
 
-class Holdings:
+class DeltaDecoder:
     """The reader's side, for one shard. An answer that it has heard already changes nothing."""
 
     def __init__(self, compressor: Compressor, specs: Sequence[TensorSpec], meetings: Meetings, reader: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from laconic.architecture.server.changes import Holdings, Meetings
+from laconic.architecture.server.changes import DeltaDecoder, Meetings
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
@@ -97,7 +97,7 @@ class ServerClient:
     def __post_init__(self) -> None:
         self.versions = self.versions or [0] * len(self.shards)
         self._by_shard = [[r for r in self.ranges if r.shard == k] for k in range(len(self.shards))]
-        self._holdings: dict[tuple[int, int], Holdings] = {}
+        self._holdings: dict[tuple[int, int], DeltaDecoder] = {}
 
     # ------------------------------------------------------------------------------------------ for rules
 
@@ -267,12 +267,12 @@ class ServerClient:
         parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in message.tensors}
         return [next(parts[spec.dtype]) for spec in specs]
 
-    def _held(self, group: int, k: int) -> Holdings:
+    def _held(self, group: int, k: int) -> DeltaDecoder:
         """What this worker has heard of a shard's values, where it is told how they change."""
         assert self.down is not None
         if (group, k) not in self._holdings:
             specs = [r.spec(self.specs) for r in self._by_shard[k]]
-            self._holdings[group, k] = Holdings(self.down, specs, self.meetings, self.worker.rank)
+            self._holdings[group, k] = DeltaDecoder(self.down, specs, self.meetings, self.worker.rank)
         return self._holdings[group, k]
 
     def _heard(self, group: int, k: int) -> dict[str, Field]:
