@@ -46,12 +46,12 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
         elif event == "restart":
             readers = DeltaEncoder(made, SPECS, meeting)
         elif event == "late" and late:
-            reader.hear(late.pop(0))
+            reader.decode(late.pop(0))
         else:
-            message = ActorMessage("values", *copy.deepcopy(readers.answer(1, reader.reads, values)))
+            message = ActorMessage("values", *copy.deepcopy(readers.encode(1, reader.reads, values)))
             late.append(message)
             if event == "read":
-                heard = reader.hear(message)
+                heard = reader.decode(message)
                 known = readers._known[1].values
                 assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
                 assert torch.equal(heard[1], values[1])  # what the compressor does not take goes as it is
@@ -62,9 +62,9 @@ def test_what_was_not_said_is_said_later(text: str) -> None:
     """Values that stand still are known to the last bits, however little is said at a time."""
     made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
     readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 0)
-    reader.hear(ActorMessage("values", *readers.answer(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
+    reader.decode(ActorMessage("values", *readers.encode(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
     for _ in range(60):
-        (heard, _) = reader.hear(ActorMessage("values", *readers.answer(0, reader.reads, values)))
+        (heard, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
     torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
 
 

@@ -140,7 +140,7 @@ class World:
 
     def _shard(self) -> Shard:
         store = Store(self.ranges, self.specs, [self._values], self.optimizer, self.size)
-        store.planted = True
+        store.initialized = True
         return Shard(store, self.rule, Identity(), self.meeting, "")
 
     def run(self) -> None:

@@ -153,7 +153,7 @@ def _plain(tensor: Tensor) -> Tensor:
 def _dtype_name(tensor: Tensor) -> str:
     if tensor.dtype not in NAME_OF or tensor.layout != torch.strided:
         raise LaconicError(
-            f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be sent: make it dense, and of a dtype such as float32."
+            f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be sent: make it dense, of a dtype such as float32."
         )
     return NAME_OF[tensor.dtype]
 
