@@ -3,10 +3,10 @@
     python bench/server.py                  # loopback, one server and two; about two minutes
     python bench/server.py --shaped         # as many servers as workers, on 500 Mb/s links; needs root
 
-On the loopback, blocks of the parameter server (encrypted control, sealed tensors, exactly-once letters, steps of SGD,
-snapshots on disk) take turns with blocks of a bare exchange: the same frames with the same seals over the same kind of
-sockets, and nobody who does anything with them. On shaped links push and pull are timed apart and set against the rate
-that was asked for.
+On the loopback, blocks of the parameter server (encrypted control, authenticated tensors, exactly-once messages, steps
+of SGD, snapshots on disk) alternate with blocks of a bare exchange: the same frames with the same authentication over
+the same kind of sockets, and nobody who does anything with them. On shaped links push and pull are timed separately and
+set against the rate that was asked for.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rich.console import Console
 from rich.table import Table
 
 from laconic.launch.net import Namespace, shaped
-from laconic.rpc.authentication import MessageSeal, session_of
+from laconic.rpc.authentication import MessageAuthenticator, session_of
 from laconic.rpc.directory import FileDirectory
 from laconic.rpc.endpoint import Endpoint
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import Limits, decode_answer, decode_envelope, encode
 from laconic.rpc.keys import Keys
-from laconic.rpc.sockets import hand_over
+from laconic.rpc.sockets import send
 from laconic.worker import ActorMessage
 
 WORKERS, PARAMETERS = 4, 25_000_000
@@ -84,23 +84,25 @@ def serve(todo: dict[str, Any]) -> None:
 
 
 def serve_bare(todo: dict[str, Any]) -> None:
-    """The same frames and seals, and nothing behind them."""
+    """Exchange the same authenticated frames, with no server behind them."""
     socket = zmq.Context().socket(zmq.ROUTER)
     port = socket.bind_to_random_port(f"tcp://{todo['host']}")
     (Path(todo["folder"]) / f"bare-{todo['index']}").write_text(f"tcp://{todo['host']}:{port}")
     values = (torch.zeros(sizes(todo["servers"])[todo["index"]]),)
-    seals = {name: MessageSeal.of_server(name, key) for name, key in map(bare_session, range(WORKERS))}
+    authenticators = {
+        name: MessageAuthenticator.of_server(name, key) for name, key in map(bare_session, range(WORKERS))
+    }
     print("ready", flush=True)
     while True:
         sender, *parts = socket.recv_multipart(copy=False)
         frames = [part.buffer for part in parts]
-        seal = seals[session_of(frames)]
-        address, said = decode_envelope(seal.open(frames), Limits())
+        authenticator = authenticators[session_of(frames)]
+        address, said = decode_envelope(authenticator.verify(frames), Limits())
         message = (
             ActorMessage("receipt", {"clock": 1}) if said.writes else ActorMessage("values", {"version": 1}, values)
         )
         answer = Answer(said.sender, said.life, said.number, said.writes, 1, 0, 0, message)
-        hand_over(socket, [sender.bytes, *seal.close(encode(address, answer))])
+        send(socket, [sender.bytes, *authenticator.sign(encode(address, answer))])
 
 
 def bare_session(rank: int) -> tuple[bytes, bytes]:
@@ -154,18 +156,18 @@ def through_sockets(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -
     for k, gradient in enumerate(gradients):
         socket = context.socket(zmq.DEALER)
         socket.connect((Path(todo["folder"]) / f"bare-{k}").read_text())
-        lines.append((f"shard/{k}", gradient, socket, MessageSeal.of_worker(*bare_session(rank))))
+        lines.append((f"shard/{k}", gradient, socket, MessageAuthenticator.of_worker(*bare_session(rank))))
 
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
-                for address, gradient, socket, seal in lines:
+                for address, gradient, socket, authenticator in lines:
                     message = ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ())
                     said = Envelope(rank, 0, 1, part == "push", 0, 0, message)
-                    hand_over(socket, seal.close(encode(address, said)))
-                for _, _, socket, seal in lines:
+                    send(socket, authenticator.sign(encode(address, said)))
+                for _, _, socket, authenticator in lines:
                     frames = [frame.buffer for frame in socket.recv_multipart(copy=False)]
-                    decode_answer(seal.open(frames), Limits())
+                    decode_answer(authenticator.verify(frames), Limits())
 
     return go
 

@@ -1,4 +1,4 @@
-"""Who counts as lost, by an observer's own clock: pure values, no processes."""
+"""Which ranks count as lost by an observer's own clock: plain values, no processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from laconic.liveness.beats import (
     describe_exit,
     interval,
     name_ranks,
-    patience,
+    silence_limit,
 )
 
 
 class Observer:
-    """A judge of four ranks, itself rank 0, at a limit of 10 s, whose clock the test turns."""
+    """A judge of four ranks, itself rank 0, at a limit of 10 s, whose clock the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Observer:
         self.judge = Judge(4, 0, limit_seconds=10, interval_seconds=1, now=0.0)
 
     def after(self, seconds: float, beating: tuple[int, ...] = (0, 1, 2, 3)) -> Lost | None:
-        """Let time pass in steps of a second; the first loss seen."""
+        """Let time pass in steps of a second, and return the first loss seen."""
         for _ in range(int(seconds)):
             self.now += 1
             for rank in beating:
@@ -41,8 +41,8 @@ class Observer:
         return None
 
     def look(self) -> Lost | None:
-        machines = ("here", "here", "there", "there")
-        beats = [Beat(n, m, d) for n, m, d in zip(self.counts, machines, self.done, strict=True)]
+        hosts = ("here", "here", "there", "there")
+        beats = [Beat(n, m, d) for n, m, d in zip(self.counts, hosts, self.done, strict=True)]
         return self.judge.look(beats, self.now)
 
 
@@ -58,10 +58,10 @@ def test_a_silent_rank_is_lost_within_the_limit_and_not_much_before() -> None:
     assert 8 < observer.now - 5 <= 10
 
 
-def test_ranks_of_one_machine_are_named_together() -> None:
+def test_ranks_of_one_host_are_named_together() -> None:
     observer = Observer()
     observer.after(5)
-    observer.after(1, beating=(0, 1, 3))  # rank 3 is heard of a second longer than rank 2
+    observer.after(1, beating=(0, 1, 3))  # rank 3 beats a second longer than rank 2
     lost = observer.after(20, beating=(0, 1))
     assert lost is not None and lost.ranks == (2, 3)
     assert lost.sentence().startswith("ranks 2 and 3 on there were lost: ")
@@ -73,7 +73,7 @@ def test_a_rank_that_finished_may_be_silent_for_ever() -> None:
     assert observer.after(1000, beating=(0, 1, 3)) is None
 
 
-def test_a_rank_that_never_came_is_given_the_time_to_start() -> None:
+def test_a_rank_that_never_started_is_given_the_time_to_start() -> None:
     observer = Observer()
     observer.counts[3] = 0
     lost = observer.after(START_SECONDS + 5, beating=(0, 1, 2))
@@ -81,7 +81,7 @@ def test_a_rank_that_never_came_is_given_the_time_to_start() -> None:
     assert observer.now > START_SECONDS
 
 
-def test_an_observer_that_was_frozen_itself_accuses_nobody() -> None:
+def test_an_observer_that_was_frozen_itself_reports_no_loss() -> None:
     observer = Observer()
     observer.after(5)
     observer.now += 3600
@@ -114,11 +114,11 @@ def test_beats_and_losses_survive_the_store() -> None:
 def test_detection_fits_into_the_limit(limit_seconds: float) -> None:
     step = interval(limit_seconds)
     assert 0 < step <= 1.0
-    assert patience(limit_seconds, step) + 2 * step <= limit_seconds  # seen a beat late, looked a beat late
-    assert patience(limit_seconds, step) >= 0.8 * limit_seconds - 1e-9
+    assert silence_limit(limit_seconds, step) + 2 * step <= limit_seconds  # seen a beat late, looked a beat late
+    assert silence_limit(limit_seconds, step) >= 0.8 * limit_seconds - 1e-9
 
 
-def test_exit_codes_are_put_in_words() -> None:
+def test_exit_codes_are_described_in_words() -> None:
     assert "SIGKILL" in describe_exit(-signal.SIGKILL)[0] and "memory" in describe_exit(-signal.SIGKILL)[1]
     assert "SIGSEGV" in describe_exit(-signal.SIGSEGV)[0]
     assert "exit code 3" in describe_exit(3)[0]

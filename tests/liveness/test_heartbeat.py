@@ -1,4 +1,4 @@
-"""What a rank concludes from a silent store: nothing while it has never connected, loss once it has."""
+"""What a rank concludes from a silent store: nothing before it has connected, a loss afterwards."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def endpoint(
     folder: Path, rank: int, life: int = 0, keys: Keys | None = None, unreachable_seconds: float = 60.0
 ) -> Endpoint:
-    """Of a worker, or of a server with snapshots, that finds the others through this folder."""
+    """Return the endpoint of a worker, or of a server with snapshots, that finds the others through this folder."""
     return Endpoint(
         keys or Keys.read(folder / "keys"),
         FileDirectory(folder / "directory"),
@@ -32,7 +32,7 @@ def endpoint(
 
 
 def start(folder: Path, every_bytes: int) -> subprocess.Popen[str]:
-    """A server of one shard, ready."""
+    """Start a server of one shard and wait until it is ready."""
     if not (folder / "keys").exists():
         Keys.make().write(folder / "keys")
     command = [sys.executable, "-m", __name__, str(folder), str(every_bytes)]

@@ -19,7 +19,7 @@ ELEMENTS = 17
 
 
 def shard(workers: int = 2, momentum: float = 0.5) -> Shard:
-    """Plain asynchronous SGD on 17 zeros; each push steps with its share of the rate, 1."""
+    """Return a shard that runs asynchronous SGD on 17 zeros; each push steps with its share of the learning rate, 1."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     specs = [TensorSpec(f"p{i}", shape, torch.float32, "matrix") for i, shape in enumerate(SHAPES)]
     optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=momentum)

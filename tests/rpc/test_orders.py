@@ -6,7 +6,7 @@ import pytest
 
 from tests.rpc.world import World
 
-HISTORIES, PARTS, DEEDS = 10_000, 10, 40
+HISTORIES, PARTS, ACTIONS = 10_000, 10, 40
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -14,19 +14,19 @@ def test_random_orders_keep_every_write_once(part: int) -> None:
     for seed in range(part, HISTORIES, PARTS):
         world = World(seed)
         try:
-            world.live(deeds=DEEDS)
-            world.come_to_rest()
+            world.run(actions=ACTIONS)
+            world.settle()
             world.check()
         except AssertionError as error:
             raise AssertionError(f"history {seed}: {error}") from error
 
 
 def test_histories_are_eventful() -> None:
-    """That the worst happens in them, often."""
+    """The random histories contain many crashes and restarts."""
     crashes = restarts = 0
     for seed in range(200):
         world = World(seed)
-        world.live(deeds=DEEDS)
+        world.run(actions=ACTIONS)
         crashes += world.inbox.epoch - 1
         restarts += len(world.past)
     assert crashes > 60 and restarts > 60

@@ -1,4 +1,4 @@
-"""The real post: sockets, strangers, kills."""
+"""The rpc endpoint over real sockets: strangers, replays and kills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from laconic.errors import ContractError, WorkerLost
-from laconic.rpc.authentication import MessageSeal, make_key
+from laconic.rpc.authentication import MessageAuthenticator, make_key
 from laconic.rpc.control import Hello
 from laconic.rpc.control import encode as encode_control
 from laconic.rpc.endpoint import Endpoint
@@ -25,7 +25,7 @@ from laconic.rpc.keys import Keys, Pair
 from laconic.worker import ActorMessage, Kind
 from tests.rpc.processes import endpoint, start
 from tests.rpc.shards import ELEMENTS, push, shard, values
-from tests.rpc.test_fuzz import letter_frames, spoilt
+from tests.rpc.test_fuzz import corrupted, message_frames
 from tests.rpc.world import Tagged
 
 PULL = ActorMessage("pull")
@@ -62,7 +62,7 @@ def dealer(stack: ExitStack) -> zmq.Socket[Any]:
 
 
 def until(condition: Any, seconds: float = 30.0) -> None:
-    """Without sleeping: whoever it waits for runs in threads of this process."""
+    """Wait for a condition without sleeping, since what fulfils it runs in threads of this process."""
     context: zmq.Context[Any] = zmq.Context()
     waiting = context.socket(zmq.PULL)
     try:
@@ -75,7 +75,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
         context.destroy(linger=0)
 
 
-def test_letters_are_answered_and_counted(stack: ExitStack, folder: Path) -> None:
+def test_messages_are_answered_and_counted(stack: ExitStack, folder: Path) -> None:
     actor = shard()
     server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
     server.host("s", actor)
@@ -91,7 +91,7 @@ def test_letters_are_answered_and_counted(stack: ExitStack, folder: Path) -> Non
     assert ledger.received_bytes(Kind.PAYLOAD) == seen.nbytes
 
 
-def test_large_tensors_are_neither_copied_nor_changed_on_the_way(stack: ExitStack, folder: Path) -> None:
+def test_large_tensors_are_neither_copied_nor_changed_in_transit(stack: ExitStack, folder: Path) -> None:
     class Keeper(Tagged):
         def write(self, sender: int, message: ActorMessage) -> ActorMessage:
             self.kept = message.tensors
@@ -109,7 +109,7 @@ def test_large_tensors_are_neither_copied_nor_changed_on_the_way(stack: ExitStac
     assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(sent, seen, strict=True))
 
 
-def test_what_a_machine_refuses_is_an_answer(stack: ExitStack, folder: Path) -> None:
+def test_what_an_actor_refuses_is_an_answer(stack: ExitStack, folder: Path) -> None:
     class Strict(Tagged):
         def write(self, sender: int, message: ActorMessage) -> ActorMessage:
             raise ContractError("not today")
@@ -120,7 +120,7 @@ def test_what_a_machine_refuses_is_an_answer(stack: ExitStack, folder: Path) -> 
     assert (answer.kind, answer.fields["why"]) == ("refused", "not today")
 
 
-def test_one_door_serves_several_machines_and_workers(stack: ExitStack, folder: Path) -> None:
+def test_one_server_loop_serves_several_actors_and_workers(stack: ExitStack, folder: Path) -> None:
     server = opened(stack, folder, -1)
     workers = [opened(stack, folder, rank) for rank in range(3)]
     actors = {f"s/{k}": Tagged() for k in range(2)}
@@ -152,8 +152,8 @@ def test_workers_wait_for_each_other_and_not_for_the_silent(stack: ExitStack, fo
     waiting.wait()
 
 
-def test_machines_speak_to_machines(stack: ExitStack, folder: Path) -> None:
-    """Once each, before the snapshot that holds what made them speak."""
+def test_actors_send_messages_to_actors(stack: ExitStack, folder: Path) -> None:
+    """Each message arrives once, before the snapshot that holds the write which caused it."""
 
     class Gossip(Tagged):
         def write(self, sender: int, message: ActorMessage) -> ActorMessage:
@@ -189,7 +189,7 @@ def test_a_worker_of_the_past_is_turned_away(stack: ExitStack, folder: Path) -> 
     server, new = opened(stack, folder, -1), opened(stack, folder, 0, life=1)
     server.host("s", Tagged())
     new.call("s", ActorMessage("push", {"name": "0/1", "number": 1}), writes=True).wait()
-    for life, why in ((0, "started again since"), (1, "another process already speaks")):
+    for life, why in ((0, "started again since"), (1, "another process already sends")):
         with pytest.raises(WorkerLost, match=why):
             opened(stack, folder, 0, life=life).call("s", PULL, writes=False).wait()
 
@@ -197,7 +197,7 @@ def test_a_worker_of_the_past_is_turned_away(stack: ExitStack, folder: Path) -> 
 # ---------------------------------------------------------------------------------------------- strangers
 
 
-def test_without_the_runs_keys_nobody_is_heard(stack: ExitStack, folder: Path) -> None:
+def test_without_the_runs_keys_nobody_is_admitted(stack: ExitStack, folder: Path) -> None:
     actor = shard()
     server = opened(stack, folder, -1)
     server.host("s", actor)
@@ -212,8 +212,8 @@ def test_without_the_runs_keys_nobody_is_heard(stack: ExitStack, folder: Path) -
     assert not values(actor).any() and not server._server_loop.service.sessions  # type: ignore[union-attr]
 
 
-def test_garbage_and_spoilt_frames_on_live_sockets_change_nothing(stack: ExitStack, folder: Path) -> None:
-    """Strangers at both ports; and one that got as far as a connection for tensors, but has not the key."""
+def test_garbage_and_corrupted_frames_on_live_sockets_change_nothing(stack: ExitStack, folder: Path) -> None:
+    """Strangers connect to both ports; one of them has a connection for tensors, but not the session's key."""
     actor = shard()
     server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
     server.host("s", actor)
@@ -237,20 +237,20 @@ def test_garbage_and_spoilt_frames_on_live_sockets_change_nothing(stack: ExitSta
         plain.send(encode_control(Hello(1, 7, 0, b"", ["s"])), zmq.NOBLOCK)
     for stranger in (plain, guessing, inside):
         stranger.connect(f"tcp://127.0.0.1:{service.port}")
-        forged = MessageSeal.of_worker(session.name, make_key()).close(letter_frames(2))
+        forged = MessageAuthenticator.of_worker(session.name, make_key()).sign(message_frames(2))
         with suppress(zmq.Again):
             stranger.send_multipart(forged, 0 if stranger is inside else zmq.NOBLOCK)
-    seal = MessageSeal.of_worker(session.name, make_key())
+    authenticator = MessageAuthenticator.of_worker(session.name, make_key())
     for _ in range(3000):
-        inside.send_multipart(spoilt(list(map(bytes, seal.close(letter_frames(2)))), draw) or [b""])
-    until(lambda: refused["Forged"] + refused["Malformed"] >= 3001)
+        inside.send_multipart(corrupted(list(map(bytes, authenticator.sign(message_frames(2)))), draw) or [b""])
+    until(lambda: refused["AuthenticationError"] + refused["Malformed"] >= 3001)
     until(lambda: refused["Stranger"] >= 1)
     assert torch.equal(values(actor), before) and set(service.sessions) == {session.name}
     (seen,) = worker.call("s", PULL, writes=False).wait().tensors
     assert torch.equal(seen, before)
 
 
-def test_a_recorded_message_is_not_heard_again(stack: ExitStack, folder: Path) -> None:
+def test_a_recorded_message_is_not_accepted_again(stack: ExitStack, folder: Path) -> None:
     actor = shard()
     server, worker = opened(stack, folder, -1), opened(stack, folder, 0)
     server.host("s", actor)
@@ -258,16 +258,16 @@ def test_a_recorded_message_is_not_heard_again(stack: ExitStack, folder: Path) -
     before = values(actor)
     assert server._server_loop is not None and worker._client_loop is not None
     service = server._server_loop.service
-    (session,), (line,) = service.sessions.values(), worker._client_loop._connections.values()
-    assert line.seal is not None
-    recorded = MessageSeal(session.name, line.seal.sending_key, b"").close(
+    (session,), (connection,) = service.sessions.values(), worker._client_loop._connections.values()
+    assert connection.authenticator is not None
+    recorded = MessageAuthenticator(session.name, connection.authenticator.sending_key, b"").sign(
         encode("s", Envelope(0, 0, 1, True, 1, 0, push()))
     )
     inside = dealer(stack)
     inside.plain_username, inside.plain_password = session.name.hex().encode(), session.password.encode()
     inside.connect(f"tcp://127.0.0.1:{service.port}")
     inside.send_multipart(recorded)
-    until(lambda: service.refused["Forged"] == 1)
+    until(lambda: service.refused["AuthenticationError"] == 1)
     assert torch.equal(values(actor), before)
 
 
@@ -275,7 +275,7 @@ def test_a_recorded_message_is_not_heard_again(stack: ExitStack, folder: Path) -
 
 
 def test_a_killed_server_loses_nothing(stack: ExitStack, folder: Path) -> None:
-    """Some writes are in a snapshot when it dies, some are only acknowledged, and some are on their way."""
+    """Some writes are in a snapshot when it dies, some are only acknowledged, and some are in flight."""
     running: list[subprocess.Popen[str]] = [start(folder, every_bytes=500)]
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""Machines on disk: whole or not there, and never anything that runs."""
+"""Actors on disk: a snapshot is complete or absent, and never holds anything that runs."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def alike(x: Any, y: Any) -> bool:
     return type(x) is type(y) and x == y
 
 
-def test_a_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
+def test_a_state_is_restored_bit_by_bit(tmp_path: Path) -> None:
     write(tmp_path / "s", STATE)
     assert alike(read(tmp_path / "s"), STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
     assert tensor_bytes(STATE) == 40 + 24 + 4
 
 
-def test_a_server_comes_back_with_its_optimizer_and_its_letters(tmp_path: Path) -> None:
+def test_a_server_is_restored_with_its_optimizer_and_its_answers(tmp_path: Path) -> None:
     actor, outbox = shard(), Outbox(0, 0)
     inbox = Inbox(actor)
     for value in (1.0, 2.0):
-        inbox.receive(outbox.endpoint(push(value), writes=True))
+        inbox.receive(outbox.add(push(value), writes=True))
     write(tmp_path / "s", inbox.state())
     again = shard()
     restored = Inbox(again, epoch=2)
     restored.restore(read(tmp_path / "s"))
     assert torch.equal(values(again), values(actor)) and restored.progress(0, 0) == (2, 2)
-    third = outbox.endpoint(push(3.0), writes=True)
+    third = outbox.add(push(3.0), writes=True)
     for mailbox in (inbox, restored):  # momentum included
         mailbox.receive(third)
     assert torch.equal(values(again), values(actor))
@@ -74,39 +74,39 @@ def test_damage_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     write(path, STATE)
     whole = path.read_bytes()
     for _ in range(300):
-        spoilt = bytearray(whole)
+        corrupted = bytearray(whole)
         if draw.random() < 0.3:
-            spoilt = spoilt[: draw.randrange(len(whole))]
+            corrupted = corrupted[: draw.randrange(len(whole))]
         else:
-            spoilt[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
-        path.write_bytes(spoilt)
+            corrupted[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(corrupted)
         with pytest.raises(Malformed):
             read(path)
 
 
 def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path: Path) -> None:
-    kept = Snapshots(tmp_path / "machine")
+    kept = Snapshots(tmp_path / "actor")
     assert kept.newest() is None and kept.begin_epoch() == 1
     for n in range(4):
         kept.save({"n": n})
-    files = sorted(path for path in (tmp_path / "machine").iterdir() if path.name != "epoch")
+    files = sorted(path for path in (tmp_path / "actor").iterdir() if path.name != "epoch")
     assert len(files) == 2 and kept.newest() == {"n": 3}
     files[-1].write_bytes(files[-1].read_bytes()[:-1])
-    again = Snapshots(tmp_path / "machine")
+    again = Snapshots(tmp_path / "actor")
     assert again.newest() == {"n": 2} and again.begin_epoch() == 2
 
 
-def test_a_worker_notices_that_what_was_called_safe_is_gone() -> None:
+def test_a_worker_notices_that_durable_writes_are_gone() -> None:
     outbox = Outbox(0, 0)
     for number in (1, 2):
-        outbox.endpoint(ActorMessage("push"), writes=True)
-        outbox.heard(Answer(0, 0, number, True, 1, number, number, ActorMessage("receipt")))
+        outbox.add(ActorMessage("push"), writes=True)
+        outbox.receive(Answer(0, 0, number, True, 1, number, number, ActorMessage("receipt")))
     assert outbox.is_safe
     with pytest.raises(WorkerLost, match="without 1 writes of worker 0"):
-        outbox.heard(Answer(0, 0, 3, True, 2, 1, 1, None))
+        outbox.receive(Answer(0, 0, 3, True, 2, 1, 1, None))
 
 
-def test_states_are_saved_beside_the_work_and_one_at_a_time(tmp_path: Path) -> None:
+def test_states_are_saved_in_the_background_and_one_at_a_time(tmp_path: Path) -> None:
     done = threading.Semaphore(0)
     saver = Saver(Snapshots(tmp_path), 100, done.release)
     saver.wrote(99)
@@ -126,7 +126,7 @@ def test_states_are_saved_beside_the_work_and_one_at_a_time(tmp_path: Path) -> N
     saver.close()
 
 
-def test_copies_keep_what_they_hold_while_anybody_looks() -> None:
+def test_copies_keep_their_memory_while_a_view_exists() -> None:
     copies, tensor = Copies(), torch.arange(6.0).view(2, 3)
     first = copies.of(tensor)
     seen = first.view(torch.uint8).numpy().data
@@ -140,8 +140,8 @@ def test_copies_keep_what_they_hold_while_anybody_looks() -> None:
     assert copies.of(tensor).data_ptr() == place and torch.equal(second, tensor)
 
 
-def test_a_letter_that_waits_for_a_lost_life_is_set_free() -> None:
-    """A worker that returns was lost in between, so that whoever waited for it need not ask again."""
+def test_a_read_that_waits_for_a_lost_life_is_answered() -> None:
+    """A worker that restarts counts as lost in between, so that a read which waited for it is answered."""
 
     class Waiting:
         outgoing: list[tuple[str, ActorMessage]] = []  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""Boxes without sockets: workers, one machine, and a network that does its worst."""
+"""Inboxes and outboxes without sockets: workers, one actor, and a network that loses, doubles and reorders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.worker import ActorMessage
 
 
 class Tagged:
-    """Remembers every write by its writer's name and number, and checks that each is the next one.
+    """An actor that remembers every write by its writer's name and number, and checks that each is the next one.
 
     A read with `total` waits until that many writes were made in all, or until somebody was lost.
     """
@@ -48,14 +48,14 @@ class Tagged:
 
 @dataclass
 class Writer:
-    """One worker in one life, with what it was told."""
+    """One worker in one life, with the answers it received."""
 
     number: int
     life: int
     outbox: Outbox = field(init=False)
     written: int = 0
     acknowledged: set[int] = field(default_factory=set)
-    durable: int = 0  # as far as it was told
+    durable: int = 0  # as far as it was reported
     asked: dict[int, int] = field(default_factory=dict)  # unanswered reads: how many own writes they must see
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Writer:
 
 
 class World:
-    """One seed, one history. Everything under way may be reordered, doubled, delayed or lost."""
+    """A random history, fixed by its seed: messages in flight may be reordered, doubled, delayed or lost."""
 
     def __init__(self, seed: int, workers: int = 3) -> None:
         self.random = random.Random(seed)
@@ -76,39 +76,40 @@ class World:
         self.actor = Tagged()
         self.inbox = Inbox(self.actor)
         self.snapshot = self.inbox.state()
-        self.flying: list[Envelope | Answer] = []
-        self.deeds = {
+        self.in_flight: list[Envelope | Answer] = []
+        self.actions = {
             self.write: 6,
             self.read: 3,
             self.deliver: 14,
             self.lose_a_message: 1,
             self.double: 1,
-            self.remind: 1,
+            self.retry: 1,
             self.save: 1,
             self.crash: 0.4,
             self.restart_a_worker: 0.3,
             self.fall_silent: 0.3,
         }
 
-    def live(self, deeds: int) -> None:
-        chosen = self.random.choices(list(self.deeds), list(self.deeds.values()), k=deeds)
-        for deed in chosen:
-            deed()
+    def run(self, actions: int) -> None:
+        chosen = self.random.choices(list(self.actions), list(self.actions.values()), k=actions)
+        for action in chosen:
+            action()
 
-    def come_to_rest(self) -> None:
-        """No more trouble: everybody looks once more, and says again what has no answer, until all have one."""
+    def settle(self) -> None:
+        """Without further faults, let every worker read once more and send again what has no answer, until all have
+        one."""
         for writer in self.writers:
             self.read(writer)
         for _ in range(1000):
-            while self.flying:
-                self.arrive(self.flying.pop(self.random.randrange(len(self.flying))))
-            self.inbox.lose(99)  # whoever waits for more writes than there will be is set free
+            while self.in_flight:
+                self.receive(self.in_flight.pop(self.random.randrange(len(self.in_flight))))
+            self.inbox.lose(99)  # answers reads that wait for more writes than there will be
             waiting = [writer for writer in self.writers if writer.outbox.waiting]
             if not waiting:
                 return
             for writer in waiting:
-                self.flying += writer.outbox.overdue()
-        raise AssertionError("somebody waits for ever")
+                self.in_flight += writer.outbox.overdue()
+        raise AssertionError("some worker waits for ever")
 
     def check(self) -> None:
         for writer in self.writers:
@@ -118,44 +119,44 @@ class World:
             assert least <= self.actor.counts.get(writer.name, 0) <= writer.written
         assert self.actor.total == sum(self.actor.counts.values())
 
-    # ------------------------------------------------------------------------------------------ deeds
+    # ------------------------------------------------------------------------------------------ actions
 
     def write(self) -> None:
         writer = self.random.choice(self.writers)
         writer.written += 1
         message = ActorMessage("push", {"name": writer.name, "number": writer.written})
-        self.flying.append(writer.outbox.endpoint(message, writes=True))
+        self.in_flight.append(writer.outbox.add(message, writes=True))
 
     def read(self, writer: Writer | None = None) -> None:
         writer = writer or self.random.choice(self.writers)
         total = self.random.choice((0, 0, self.actor.total + self.random.randrange(4)))
-        envelope = writer.outbox.endpoint(ActorMessage("pull", {"name": writer.name, "total": total}), writes=False)
+        envelope = writer.outbox.add(ActorMessage("pull", {"name": writer.name, "total": total}), writes=False)
         writer.asked[envelope.number] = writer.written
-        self.flying.append(envelope)
+        self.in_flight.append(envelope)
 
     def deliver(self) -> None:
-        """Mostly the oldest, so that much is in order; else any."""
-        if self.flying:
-            at = 0 if self.random.random() < 0.6 else self.random.randrange(len(self.flying))
-            self.arrive(self.flying.pop(at))
+        """Deliver a message: mostly the oldest, so that much is in order, otherwise any."""
+        if self.in_flight:
+            at = 0 if self.random.random() < 0.6 else self.random.randrange(len(self.in_flight))
+            self.receive(self.in_flight.pop(at))
 
     def lose_a_message(self) -> None:
-        if self.flying:
-            self.flying.pop(self.random.randrange(len(self.flying)))
+        if self.in_flight:
+            self.in_flight.pop(self.random.randrange(len(self.in_flight)))
 
     def double(self) -> None:
-        if self.flying:
-            self.flying.append(self.random.choice(self.flying))
+        if self.in_flight:
+            self.in_flight.append(self.random.choice(self.in_flight))
 
-    def remind(self) -> None:
-        self.flying += self.random.choice(self.writers).outbox.overdue()
+    def retry(self) -> None:
+        self.in_flight += self.random.choice(self.writers).outbox.overdue()
 
     def save(self) -> None:
         self.snapshot = self.inbox.state()
         self.inbox.saved(self.snapshot)
 
     def crash(self) -> None:
-        """Back to the last snapshot; what is under way stays so."""
+        """Return the actor to its last snapshot; messages in flight stay so."""
         self.actor = Tagged()
         self.inbox = Inbox(self.actor, self.inbox.epoch + 1)
         self.inbox.restore(self.snapshot)
@@ -163,34 +164,34 @@ class World:
         if self.random.random() < 0.5:  # some way to notice other than the next answer
             for writer in self.writers:
                 received, durable = self.inbox.progress(writer.number, writer.life) or (0, 0)
-                self.flying += writer.outbox.reopened(self.inbox.epoch, received, durable)
+                self.in_flight += writer.outbox.resume(self.inbox.epoch, received, durable)
 
     def restart_a_worker(self) -> None:
         at = self.random.randrange(len(self.writers))
         old = self.writers[at]
-        # Of a worker that dies before it could repeat what a killed machine forgot, only that is left.
+        # Of a worker that dies before it could send again what a killed actor lost, only the rest is left.
         self.past.append((old, min(len(old.acknowledged), self.actor.counts.get(old.name, 0))))
         self.writers[at] = Writer(old.number, old.life + 1)
 
     def fall_silent(self) -> None:
-        self.flying += self.inbox.lose(self.random.randrange(len(self.writers)))
+        self.in_flight += self.inbox.lose(self.random.randrange(len(self.writers)))
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def arrive(self, said: Envelope | Answer) -> None:
-        if isinstance(said, Envelope):
-            self.flying += self.inbox.receive(said)
+    def receive(self, received: Envelope | Answer) -> None:
+        if isinstance(received, Envelope):
+            self.in_flight += self.inbox.receive(received)
             return
-        writer = self.writers[said.to]
-        message, again = writer.outbox.heard(said)
-        self.flying += again
-        if said.life == writer.life:
-            writer.durable = max(writer.durable, said.durable)
+        writer = self.writers[received.to]
+        message, resend = writer.outbox.receive(received)
+        self.in_flight += resend
+        if received.life == writer.life:
+            writer.durable = max(writer.durable, received.durable)
         if message is None:
             return
-        if said.writes:
-            assert message.fields == {"name": writer.name, "number": said.number}
-            assert said.number not in writer.acknowledged, "one write was acknowledged twice"
-            writer.acknowledged.add(said.number)
+        if received.writes:
+            assert message.fields == {"name": writer.name, "number": received.number}
+            assert received.number not in writer.acknowledged, "one write was acknowledged twice"
+            writer.acknowledged.add(received.number)
         else:
-            assert message.number("mine") >= writer.asked.pop(said.number), "a read saw less than its reader wrote"
+            assert message.number("mine") >= writer.asked.pop(received.number), "a read saw less than its reader wrote"

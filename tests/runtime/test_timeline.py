@@ -128,12 +128,12 @@ def test_steps_are_counted_and_a_message_belongs_to_the_step_in_which_it_left() 
 
 def test_computing_and_waiting_of_a_process_fill_its_time_and_a_message_lands_once() -> None:
     recording = Recording(0)
-    flight = recording.handing_over("all_reduce", None)
+    operation = recording.start_operation("all_reduce", None)
     recording.computed("forward", None)
     now = time.perf_counter()
     for later in (1, 3):
         recording.waited("all_reduce", now + later, now + later + 1)
-        flight.land()
+        operation.complete()
     done = [s for s in recording.timeline.spans if s.track != "communication"]
     assert [s.name for s in done] == ["forward", "other", "all_reduce", "other", "all_reduce"]
     assert all(a.end_seconds == b.begin_seconds for a, b in pairwise(done))

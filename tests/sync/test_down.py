@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.architecture.server.changes import Holdings, Readers
+from laconic.architecture.server.changes import DeltaDecoder, DeltaEncoder
 from laconic.errors import StrategyError
 from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy
@@ -37,21 +37,21 @@ def meeting(rank: int, step: int, name: str) -> Meeting:
 def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], seed: int) -> None:
     """Whatever answers get lost, come twice or late, and whenever the server forgets: both add up the same words."""
     made, draw = compressor(text), torch.Generator().manual_seed(seed)
-    readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 1)
+    readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 1)
     values = [torch.randn(6, 4, generator=draw), torch.tensor(0)]
     late: list[ActorMessage] = []
     for event in events:
         if event == "move":
             values = [values[0] + torch.randn(6, 4, generator=draw), values[1] + 1]
         elif event == "restart":
-            readers = Readers(made, SPECS, meeting)
+            readers = DeltaEncoder(made, SPECS, meeting)
         elif event == "late" and late:
-            reader.hear(late.pop(0))
+            reader.decode(late.pop(0))
         else:
-            message = ActorMessage("values", *copy.deepcopy(readers.answer(1, reader.reads, values)))
+            message = ActorMessage("values", *copy.deepcopy(readers.encode(1, reader.reads, values)))
             late.append(message)
             if event == "read":
-                heard = reader.hear(message)
+                heard = reader.decode(message)
                 known = readers._known[1].values
                 assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
                 assert torch.equal(heard[1], values[1])  # what the compressor does not take goes as it is
@@ -61,10 +61,10 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
 def test_what_was_not_said_is_said_later(text: str) -> None:
     """Values that stand still are known to the last bits, however little is said at a time."""
     made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
-    readers, reader = Readers(made, SPECS, meeting), Holdings(made, SPECS, meeting, 0)
-    reader.hear(ActorMessage("values", *readers.answer(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
+    readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 0)
+    reader.decode(ActorMessage("values", *readers.encode(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
     for _ in range(60):
-        (heard, _) = reader.hear(ActorMessage("values", *readers.answer(0, reader.reads, values)))
+        (heard, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
     torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
 
 

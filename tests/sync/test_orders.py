@@ -80,13 +80,13 @@ class Client:
     # ------------------------------------------------------------------------------------------ as a worker
 
     def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
-        envelope = self.outbox.post(message, writes)
+        envelope = self.outbox.add(message, writes)
         handle = self.handles[writes, envelope.number] = Handle()
         self.world.is_in_flight.append(envelope)
         return handle
 
     def heard(self, answer: Answer) -> None:
-        message, again = self.outbox.heard(answer)
+        message, again = self.outbox.receive(answer)
         if message is not None:
             self.handles[answer.writes, answer.number].message = message
         self.world.is_in_flight += again
@@ -140,7 +140,7 @@ class World:
 
     def _shard(self) -> Shard:
         store = Store(self.ranges, self.specs, [self._values], self.optimizer, self.size)
-        store.planted = True
+        store.initialized = True
         return Shard(store, self.rule, Identity(), self.meeting, "")
 
     def run(self) -> None:
@@ -176,7 +176,7 @@ class World:
         """It says again what was not answered, or the way to the server breaks and opens anew."""
         if self.random.random() < 0.5:
             return client.outbox.overdue()
-        return client.outbox.reopened(self.inbox.epoch, *(self.inbox.progress(client.rank, 1) or (0, 0)))
+        return client.outbox.resume(self.inbox.epoch, *(self.inbox.progress(client.rank, 1) or (0, 0)))
 
     def _deliver(self, message: Envelope | Answer) -> None:
         if isinstance(message, Answer):

@@ -114,7 +114,7 @@ MECHANISMS = (
     "bsp until step 3, then fp16",
     "[bsp]@node > [bf16+ef]@site",
 )
-"""One sentence for each way in which messages are exchanged, ordered or governed: those `make test` runs on processes."""
+"""One sentence for each way to exchange, order or govern messages: those that `make test` runs on processes."""
 
 
 def marked(strategies: list[str]) -> list[object]:

@@ -1,1 +1,1 @@
-"""Whom workers tell: how a request is carried out over a group."""
+"""Architectures: how the requests of a compressor are carried out among workers or through servers."""

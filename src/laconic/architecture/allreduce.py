@@ -1,4 +1,4 @@
-"""All-reduce: no server, every worker ends with the sum."""
+"""The all-reduce architecture: there is no server, and every worker ends with the sum."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from laconic.worker import Gather, GatherRagged, Group, Meets, Merge, Pass, Redu
 )
 @dataclass(frozen=True)
 class AllReduce(Architecture):
-    """Reduce among equals, without a server: every worker ends with the sum.
+    """Reduce among equal workers, without a server: every worker ends with the sum.
 
     `order="backend"` leaves the order of sums to the transport. `order="rank"` sends the same bytes as a ring
     (all-to-all, local sum, all-gather) and always adds rank 0, 1, 2, … in this order, so that every engine gives the
     same bits.
     """
 
-    order: str = knob("backend", choices=("backend", "rank"), doc="who fixes the order of sums: the transport or we")
+    order: str = knob(
+        "backend", choices=("backend", "rank"), doc="what fixes the order of sums: the transport or the ranks"
+    )
 
-    def carry(self, request: Request, line: Any) -> Carrying:
-        group: Group = line
+    def carry(self, request: Request, transport: Any) -> Carrying:
+        group: Group = transport
         if isinstance(request, Reduce):
             return self._reduce(request, group)
         if isinstance(request, Gather):
@@ -49,7 +51,7 @@ class AllReduce(Architecture):
         return _gather_ragged(request, group)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
-        if meets == "ring":  # all of it goes to the next one
+        if meets == "ring":  # all of it is sent to the next worker
             return payload_bytes if size > 1 else 0.0
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "tell": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
@@ -77,13 +79,14 @@ def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
 
 
 def _in_halves(x: Tensor, group: Group, control: float) -> Carrying:
-    """A reduce-scatter, then an all-gather: the bytes of a ring, and two moments to wait for."""
+    """All-reduce as a reduce-scatter, then an all-gather: the bytes of a ring, in two operations that end
+    separately."""
     mine = yield group.reduce_scatter(_padded(x, group.size), control=control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
-    """Flat, and of a length that everybody can have an equal share of."""
+    """Return the tensor flat, padded with zeros to a multiple of `size`."""
     flat = x.reshape(-1)
     return torch.nn.functional.pad(flat, (0, -flat.numel() % size))
 
@@ -118,7 +121,7 @@ def _tell(request: Tell, group: Group) -> Carrying:
 
 
 def _pass(x: Tensor, group: Group) -> Carrying:
-    """Everything for one, nothing for the others."""
+    """Send all of `x` to the next rank and receive the previous one's, as an all-to-all with nothing for the others."""
     flat = x.reshape(-1)
     to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     sends, receives = ([flat.numel() if j == one else 0 for j in range(group.size)] for one in (to, source))
@@ -126,13 +129,13 @@ def _pass(x: Tensor, group: Group) -> Carrying:
 
 
 def _merge(request: Merge, group: Group) -> Carrying:
-    """A binomial tree with its root at rank 0, then down again."""
+    """Combine along a binomial tree whose root is rank 0, then broadcast the result."""
     x, rank, distance = request.tensor, group.rank, 1
     while distance < group.size:
         if rank % (2 * distance) == distance:
             yield group.send(x, rank - distance)
         elif rank % (2 * distance) == 0 and rank + distance < group.size:
-            other = x.clone()  # of the same kind, also where nobody sends
+            other = x.clone()  # a buffer of the same shape and dtype
             yield group.receive(other, rank + distance)
             x = request.combine(x, other)
         distance *= 2

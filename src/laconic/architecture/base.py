@@ -1,4 +1,4 @@
-"""The architecture's contract: carry out what a compressor asks, over a group."""
+"""The base class of architectures, which carry out a compressor's requests over a group or a server."""
 
 from __future__ import annotations
 
@@ -16,40 +16,49 @@ if TYPE_CHECKING:
     from laconic.topology.base import Topology
 
 Carrying = Generator[Handle, Any, Any]
+"""A request being carried out: it yields handles, receives their results and returns the request's result."""
 
 
 class Architecture(Technique):
-    """Whom workers tell. Steps that depend on each other are successive yields of handles."""
+    """How workers exchange: through a server, in a collective, or with neighbours.
+
+    Operations that depend on each other are successive yields of handles.
+    """
 
     axis: ClassVar[str] = "architecture"
     offers: ClassVar[tuple[str, ...]] = ("average",)
-    """What sync rules may ask of it: see `Sync.talks`."""
+    """The kinds of communication that sync rules may ask of it: see `Sync.talks`."""
     collective: ClassVar[bool] = True
-    """Whether all workers are one process group; otherwise they meet at a server, and may come and go."""
+    """Whether all workers are one process group; otherwise they communicate through a server, and may join and
+    leave."""
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Tell, Merge, Pass)
-    """The requests it can carry out; a compressor that asks for others is refused beside it."""
+    """The requests that it can carry out; a compressor that needs others cannot be combined with it."""
     shares: ClassVar[bool] = False
-    """Whether the parameters of all workers lie in one memory."""
+    """Whether the parameters of all workers lie in one shared memory."""
 
     def over(self, topology: Topology | None) -> Architecture:
-        """Itself, laid out over the sentence's topology where it has use for one."""
+        """Return this architecture over the sentence's topology, where it uses one."""
         return self
 
     @abstractmethod
-    def carry(self, request: Request, line: Any) -> Carrying:
-        """Yield handles, receive their results, return the request's result. The line is what joins the workers: a
-        `Group`, or a server's client where they are not collective."""
+    def carry(self, request: Request, transport: Any) -> Carrying:
+        """Carry out a request: yield handles, receive their results, return the request's result.
+
+        The transport is what connects the workers: a `Group`, or a `ServerClient` where they are not collective.
+        """
 
     @abstractmethod
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
-        """What one worker sends, in the mean over all, to have payloads of so many bytes meet among `size` workers."""
+        """Return the bytes that one worker sends, in the mean over all, to combine payloads of so many bytes among
+        `size` workers."""
 
     def swap(
         self,
-        told: Mapping[int, Sequence[Tensor]],
-        heard: Mapping[int, Sequence[Tensor]],
+        outgoing: Mapping[int, Sequence[Tensor]],
+        incoming: Mapping[int, Sequence[Tensor]],
         group: Group,
         control: float = 0.0,
     ) -> Carrying:
-        """Give these tensors to these members, and fill those with what those members give: for "mix"."""
-        raise LaconicError(f"{self.name} has no neighbours to speak to one by one; write gossip in its place")
+        """Send the `outgoing` tensors to these members, and fill the `incoming` ones with what those members send: for
+        sync rules that mix with neighbours."""
+        raise LaconicError(f"{self.name} cannot send to single neighbours; write gossip in its place")

@@ -1,4 +1,4 @@
-"""Gossip: no server and no ring of everybody, only neighbours."""
+"""The gossip architecture: workers send to their neighbours only, without a server or a collective."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _EVERYONE = AllReduce()
 @technique("gossip", aliases=["p2p", "decentralized"], paper="Boyd et al., IEEE Trans. Information Theory 2006")
 @dataclass(frozen=True)
 class Gossip(Architecture):
-    """Tell neighbours alone, point to point, along the sentence's topology: what a worker sends does not grow with N.
+    """Send to neighbours only, point to point, along the sentence's topology: what a worker sends does not grow with N,
+    the number of workers.
 
-    One message per neighbour and data type. What everybody must agree on all the same, as at the end of a phase, goes
-    by all-reduce.
+    There is one message per neighbour and data type. What all workers must agree on nevertheless, as at the end of a
+    phase, uses an all-reduce.
     """
 
     offers: ClassVar[tuple[str, ...]] = ("mix",)
@@ -44,18 +45,20 @@ class Gossip(Architecture):
 
     def swap(
         self,
-        told: Mapping[int, Sequence[Tensor]],
-        heard: Mapping[int, Sequence[Tensor]],
+        outgoing: Mapping[int, Sequence[Tensor]],
+        incoming: Mapping[int, Sequence[Tensor]],
         group: Group,
         control: float = 0.0,
     ) -> Carrying:
-        sending = [group.send(x, to, control=control) for to, messages in sorted(told.items()) for x in messages]
-        coming = [group.receive(x, source, control=control) for source, into in sorted(heard.items()) for x in into]
-        for handle in (*coming, *sending):  # noqa: UP028 (each is answered, which a tuple cannot hear)
+        sending = [group.send(x, to, control=control) for to, messages in sorted(outgoing.items()) for x in messages]
+        receiving = [
+            group.receive(x, source, control=control) for source, into in sorted(incoming.items()) for x in into
+        ]
+        for handle in (*receiving, *sending):  # noqa: UP028 (`yield from` a tuple cannot receive results)
             yield handle
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
-        """To every neighbour once."""
+        """Return the bytes of one payload to every neighbour."""
         if self.topology is None:
             raise LaconicError("what gossip sends depends on the topology; write dpsgd / none / gossip / ring")
         return payload_bytes * self.topology.mixing(size).degree

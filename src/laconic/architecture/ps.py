@@ -1,4 +1,4 @@
-"""The parameter server: some hold the model, the others ask them."""
+"""The parameter-server architecture: servers hold the model, workers push to them and pull from them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Ada
 class ParameterServer(Architecture):
     """Servers hold the model in shards; workers push what they have computed and pull what they need.
 
-    For rules that average among all workers the servers add up, in rank order, and everybody collects the sum: a
+    For rules that average among all workers the servers add up, in rank order, and every worker collects the sum: a
     payload up and a payload down, however many workers there are. For asynchronous rules they hold the values and step
     the user's optimizer. Shards are cut evenly by bytes where the optimizer treats every element alone, and by whole
     tensors where it may look at a tensor as a whole; `hashed` puts blocks on a hash ring, so that one server more moves
     only its own share. With a replica every write goes to two servers and is acknowledged when both have it, so that
     either may be lost for good (the paper replicates between servers, after aggregation, with fewer bytes for workers).
     Ranges are agreed from the start, so that no message carries keys. The sentence's compression is for what is pushed,
-    `down` for what is read: casts say the values, anything else says how they have changed since this worker's last
-    read, and the server remembers for each what it has not said.
+    `down` for what is read: casts send the values, anything else sends how they have changed since this worker's last
+    read, and the server remembers for each worker what it has not sent.
     """
 
     shards: int = knob(1, low=1, doc="servers among which the model is divided")
@@ -56,24 +56,24 @@ class ParameterServer(Architecture):
         super().__post_init__()
         if (down := self.downward()) is not None and down.has_memory:
             raise StrategyError(
-                f"ps(down={self.down}): the server remembers anyway what it has not said to a reader; write a "
+                f"ps(down={self.down}): the server remembers anyway what it has not sent to a reader; write a "
                 "compressor without a memory of its own, as topk"
             )
 
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged)
 
     def downward(self) -> Compressor | None:
-        """What reads go through."""
+        """Return the compressor of what is read, or None where `down` is none."""
         if self.down == "none":
             return None
-        said = Strategy.parse(self.down)
-        if not isinstance(said, Sentence) or str(Sentence(compression=said.compression)) != str(said):
+        strategy = Strategy.parse(self.down)
+        if not isinstance(strategy, Sentence) or str(Sentence(compression=strategy.compression)) != str(strategy):
             raise StrategyError(f'ps(down={self.down}) is no compression alone; write bf16, int8 or "topk(0.01)"')
-        made: Compressor = said.compressor
-        return made
+        compressor: Compressor = strategy.compressor
+        return compressor
 
-    def carry(self, request: Request, line: Any) -> Carrying:
-        server: ServerClient = line
+    def carry(self, request: Request, transport: Any) -> Carrying:
+        server: ServerClient = transport
         if isinstance(request, Reduce):
             return self._reduce(request, server)
         assert isinstance(request, Gather | GatherRagged)
@@ -83,7 +83,7 @@ class ParameterServer(Architecture):
         return payload_bytes
 
     def divide(self, specs: Sequence[TensorSpec], optimizer: optim.Optimizer) -> list[Range]:
-        """Which shard holds which ranges of these tensors."""
+        """Return which shard holds which ranges of these tensors."""
         placement = self.placement
         if placement == "auto":
             alone = type(optimizer).__module__.startswith("torch.optim") and type(optimizer).__name__ in _ELEMENTWISE
@@ -96,7 +96,7 @@ class ParameterServer(Architecture):
         if request.piece is None:
             parts = [(part.clone(),) for part in x.detach().reshape(-1).tensor_split(self.shards)]
             messages = yield from server.aggregate(parts, op, priority=request.priority)
-        else:  # one of many: their number spreads them over the shards
+        else:  # one of many pieces, which their numbers spread over the shards
             only = request.piece % self.shards
             messages = yield from server.aggregate([(x.detach().clone(),)], op, only, request.priority)
         result = torch.cat([message.tensors[0] for message in messages]).view(x.shape)
@@ -108,12 +108,12 @@ class ParameterServer(Architecture):
         return x.copy_(result)
 
     def _gather(self, request: Gather | GatherRagged, server: ServerClient) -> Carrying:
-        """Payloads that cannot be summed go to one shard as they are, each round to the next."""
+        """Gather payloads that cannot be summed through one shard, another one each round."""
         payload = request.tensor.detach().clone()
         parts = request.parts if isinstance(request, GatherRagged) else None
-        words = (payload,) if parts is None else payload.split(list(parts))
-        (message,) = yield from server.aggregate([tuple(words)], "gather", only=server.round % self.shards)
+        pieces = (payload,) if parts is None else payload.split(list(parts))
+        (message,) = yield from server.aggregate([tuple(pieces)], "gather", only=server.round % self.shards)
         if isinstance(request, Gather):
             return torch.stack(message.tensors)
-        told = list(message.tensors)
-        return told if parts is None else [told[i : i + len(parts)] for i in range(0, len(told), len(parts))]
+        tensors = list(message.tensors)
+        return tensors if parts is None else [tensors[i : i + len(parts)] for i in range(0, len(tensors), len(parts))]

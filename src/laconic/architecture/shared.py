@@ -1,4 +1,4 @@
-"""Shared memory: the parameters of all workers of one machine are the same bytes."""
+"""The shared-memory architecture: the parameters of all workers of one host are the same bytes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _EVERYONE = AllReduce()
 @technique("shared", aliases=["shared_memory"], paper="Recht, Re, Wright, Niu, NIPS 2011")
 @dataclass(frozen=True)
 class Shared(Architecture):
-    """Processes of one machine keep their parameters in one memory: nothing is sent, a write is simply there.
+    """Processes of one host keep their parameters in one memory: nothing is sent, since all see every write.
 
-    What all must agree on all the same, such as the buffers' mean at the end, goes by all-reduce.
+    What all must agree on nevertheless, such as the buffers' mean at the end, uses an all-reduce.
     """
 
     offers: ClassVar[tuple[str, ...]] = ("shared",)
     shares: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
 
-    def carry(self, request: Request, line: Any) -> Carrying:
-        return _EVERYONE.carry(request, line)
+    def carry(self, request: Request, transport: Any) -> Carrying:
+        return _EVERYONE.carry(request, transport)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         return 0.0

@@ -1,1 +1,1 @@
-"""Who is alive: beats in the run's store, judged by every rank for itself."""
+"""Detection of lost ranks: heartbeats in the run's store, which every rank evaluates for itself."""

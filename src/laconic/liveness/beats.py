@@ -1,7 +1,7 @@
-"""Who is alive and who was lost, as plain values: no threads, no sockets, no clock of their own.
+"""Heartbeats and losses as plain values, without threads, sockets or a clock.
 
-Every observer judges by its *own* monotonic clock, from changes it sees itself, so that machines need no common time.
-The launcher and the workers use the same words: whoever notices first, all say the same sentence.
+Every observer judges by its *own* monotonic clock, from changes it sees itself, so that hosts need no common time. The
+launcher and the workers share these values, so that all print the same sentence, whoever notices a loss first.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ EXIT_LOST = 75
 """Exit code of a rank that ends because another was lost (EX_TEMPFAIL: the same command may work next time)."""
 
 START_SECONDS = 300.0
-"""How long a rank may take to its first beat: loading data differs between machines far more than training does."""
+"""How long a rank may take to its first beat: loading data differs between hosts far more than training does."""
 
-SILENT = b"-"  # a slot nobody has written to yet
+SILENT = b"-"  # the content of a slot before its rank has written to it
 UNKNOWN = "a machine not known yet"
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The first loss of an attempt. `final`: the run was ended on purpose, so no launcher should restart it."""
+    """The first loss of an attempt. `final` means that the run was ended on purpose, so that no launcher restarts
+    it."""
 
     ranks: tuple[int, ...]
     machine: str
@@ -33,12 +34,12 @@ class Lost:
     final: bool = False
 
     def headline(self) -> str:
-        """What happened, to whom, and why."""
+        """Return a sentence that says which ranks were lost, where, and why."""
         who, verb = name_ranks(self.ranks) or "the launcher", "were" if len(self.ranks) > 1 else "was"
         return f"{who} on {self.machine} {verb} lost: {self.cause}."
 
     def sentence(self) -> str:
-        """The headline and what to do about it: on one line."""
+        """Return the headline and what to do about it, on one line."""
         return f"{self.headline()} {self.advice}"
 
     def encode(self) -> str:
@@ -52,7 +53,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Beat:
-    """What a slot of the board holds: a counter that moves while the rank lives, and where it lives."""
+    """One rank's heartbeat on the board: a counter that grows while the rank is alive, and the rank's host."""
 
     count: int  # 0: not started yet
     machine: str
@@ -73,7 +74,7 @@ class Judge:
     """Decides from successive readings of all beats which ranks have fallen silent.
 
     Time in which the observer itself did not look (it was stopped, or the store did not answer) is not held against
-    anybody: a whole machine that was suspended wakes up without accusing its neighbours.
+    any rank: a host that was suspended as a whole wakes up without reporting the others as lost.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Judge:
         now: float,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        self.patience_seconds = patience(limit_seconds, interval_seconds)
+        self.silence_limit_seconds = silence_limit(limit_seconds, interval_seconds)
         self._interval_seconds, self._start_seconds = interval_seconds, start_seconds
         self._rank = rank
         self._looked = now
@@ -93,16 +94,16 @@ class Judge:
         self._changed = [now] * size
 
     def look(self, beats: Sequence[Beat], now: float) -> Lost | None:
-        """Take in one reading; the loss it shows, if any."""
-        blind = max(0.0, now - self._looked - 3 * self._interval_seconds)
+        """Take in one reading of all beats, and return the loss it shows, if any."""
+        unobserved = max(0.0, now - self._looked - 3 * self._interval_seconds)
         self._looked = now
         for rank, beat in enumerate(beats):
-            self._changed[rank] = now if beat != self.beats[rank] else self._changed[rank] + blind
+            self._changed[rank] = now if beat != self.beats[rank] else self._changed[rank] + unobserved
         self.beats = list(beats)
         silent = {rank: now - self._changed[rank] for rank in self._watched()}
         if not any(self._is_lost(rank, seconds) for rank, seconds in silent.items()):
             return None
-        # A machine that is cut off silences all its ranks at about the same time: name them together.
+        # A host that is cut off silences all its ranks at about the same time: name them together.
         ranks = tuple(r for r, seconds in silent.items() if self._is_lost(r, seconds / 0.75))
         return self._describe(ranks, max(silent[r] for r in ranks))
 
@@ -110,7 +111,7 @@ class Judge:
         return [r for r, beat in enumerate(self.beats) if r != self._rank and not beat.done]
 
     def _is_lost(self, rank: int, silent_seconds: float) -> bool:
-        return silent_seconds > (self.patience_seconds if self.beats[rank].count else self._start_seconds)
+        return silent_seconds > (self.silence_limit_seconds if self.beats[rank].count else self._start_seconds)
 
     def _describe(self, ranks: tuple[int, ...], seconds: float) -> Lost:
         machine = ", ".join(sorted({self.beats[r].machine for r in ranks}))
@@ -126,17 +127,18 @@ class Judge:
 
 
 def interval(limit_seconds: float) -> float:
-    """How often to beat: often enough to notice within the limit, at most once a second."""
+    """Return the seconds between heartbeats: a tenth of the limit, so that a loss is noticed in time, at most one."""
     return min(1.0, limit_seconds / 10)
 
 
-def patience(limit_seconds: float, interval_seconds: float) -> float:
-    """Silence that counts as loss: less than the limit by what seeing the last beat and looking again may take."""
+def silence_limit(limit_seconds: float, interval_seconds: float) -> float:
+    """Return the silence that counts as loss: the limit less the delays of seeing the last beat and of the next
+    look."""
     return limit_seconds - 2 * interval_seconds
 
 
 def describe_exit(code: int) -> tuple[str, str]:
-    """The cause and the advice for a process that ended with `code`, as `Popen.returncode` gives it."""
+    """Return the cause and the advice for a process that ended with `code`, as `Popen.returncode` gives it."""
     if code == -signal.SIGKILL:
         return "it was killed by SIGKILL", (
             "If nobody killed it, the machine ran out of memory: see `dmesg`, use a smaller batch or fewer workers."
@@ -147,7 +149,7 @@ def describe_exit(code: int) -> tuple[str, str]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """'rank 2', 'ranks 0 and 3', 'ranks 4 to 7', or nothing for nobody."""
+    """Return 'rank 2', 'ranks 0 and 3' or 'ranks 4 to 7', or an empty text for no ranks."""
     if len(ranks) < 2:
         return f"rank {ranks[0]}" if ranks else ""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
@@ -156,7 +158,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def lost_file(folder: str | Path, prefix: str) -> Path:
-    """Where a loss is noted in the run folder, for a launcher that cannot reach the store any more."""
+    """Return the file of the run folder in which a loss is noted, for a launcher that cannot reach the store any
+    more."""
     return Path(folder) / f"lost-{prefix.rsplit('/', 1)[-1]}.json"
 
 

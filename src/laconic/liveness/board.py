@@ -1,6 +1,6 @@
-"""The corner of the run's store where liveness is written: a slot per rank and one for the first loss.
+"""The board: keys of the run's store that hold a heartbeat slot per rank and one slot for the first loss.
 
-All slots exist from the start, because reading a key that is missing blocks; so one request reads everybody, however
+All slots exist from the start, because reading a key that is missing blocks; so one request reads all ranks, however
 many they are.
 """
 
@@ -20,7 +20,7 @@ _FOREVER = timedelta(days=365)
 
 
 class Board:
-    """A connection of its own to the board: a client that is waiting serves nobody else."""
+    """A separate connection to the board's keys, because a store client that waits blocks all other users of it."""
 
     def __init__(self, host: str, port: int, prefix: str, size: int) -> None:
         self._store: Any = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_FOREVER)
@@ -29,7 +29,7 @@ class Board:
         self._create(f"{prefix}/created-by", f"{prefix}/ready")
 
     def _create(self, claim: str, ready: str) -> None:
-        """Whoever comes first writes the empty slots; nobody can have written a beat before they are ready."""
+        """Let the first process write the empty slots; no beat can be written before they are ready."""
         me = uuid.uuid4().hex
         if self._store.compare_set(claim, "", me) == me.encode():
             keys = [*self._slots, self._lost]
@@ -38,13 +38,14 @@ class Board:
         self._store.wait([ready])
 
     def write(self, rank: int, beat: Beat) -> None:
+        """Write a rank's heartbeat."""
         self._store.set(self._slots[rank], beat.encode())
 
     def read(self) -> tuple[list[Beat], Lost | None]:
-        """Everybody's last beat, and the loss that was announced, if any."""
+        """Return every rank's last beat, and the loss that was announced, if any."""
         *beats, lost = self._store.multi_get([*self._slots, self._lost])
         return [Beat.decode(data) for data in beats], None if lost == SILENT else Lost.decode(lost)
 
     def announce(self, lost: Lost) -> Lost:
-        """Make a loss known; the first announcement holds, and is what everybody gets back."""
+        """Announce a loss; the first announcement holds, and every caller gets that one back."""
         return Lost.decode(self._store.compare_set(self._lost, SILENT.decode(), lost.encode()))

@@ -1,11 +1,11 @@
 """The heartbeat: how a rank learns, within seconds, that another is gone, and which one.
 
 A backend only guesses ("connection closed by peer", or nothing at all when the peer is frozen), and the thread that
-waits in a collective cannot be interrupted from Python. So each worker runs two threads beside it: a `Watch` beats and
-reads everybody's beats in the run's store; a guard draws the conclusion, says one sentence, and ends the process.
+waits in a collective cannot be interrupted from Python. So each worker runs two threads beside it: a `Watch` writes its
+heartbeat to the run's store and reads all others; a guard decides, prints one sentence, and ends the process.
 
 The guard also covers what the watch cannot: a store that freezes or is cut off blocks the watch in native code.
-A rank that holds Python's global lock for longer than the limit cannot beat and is taken for frozen.
+A rank that holds Python's global lock for longer than the limit cannot send heartbeats and counts as frozen.
 """
 
 from __future__ import annotations
@@ -36,88 +36,88 @@ from laconic.network.interfaces import host_towards
 from laconic.values.run_config import VARIABLE
 
 _LEAVE_SECONDS = 3.0  # for the main thread to raise and unwind by itself once it knows who was lost
-_MEET_SECONDS = 3.0  # read often at first, to know soon who lives where
-_TELL_SECONDS = 2.0
+_EAGER_SECONDS = 3.0  # read often at first, to learn the hosts of all ranks
+_ANNOUNCE_SECONDS = 2.0
 _FLUSH_SECONDS = 1.0
 _PEER_TROUBLE = re.compile(r"connect|closed|reset|broken pipe|timed? ?out|remote|unreachable|no route|abort", re.I)
 
 
 class Heartbeat:
-    """This rank's pulse, and its ear on everybody else's. One per process; made by `start`."""
+    """This rank's heartbeat, and its observation of all others. There is one per process, made by `start`."""
 
-    def __init__(self, place: StoreAddress, rank: int, limit_seconds: float, folder: str | None) -> None:
+    def __init__(self, store: StoreAddress, rank: int, limit_seconds: float, folder: str | None) -> None:
         self._interval_seconds = interval(limit_seconds)
         self._limit_seconds = limit_seconds
-        self._place, self._rank, self._folder = place, rank, folder
-        self._machine = host_towards(place.host)
-        # Our launcher starts one script everywhere; under another, some ranks may never speak to laconic at all.
+        self._store, self._rank, self._folder = store, rank, folder
+        self._host = host_towards(store.host)
+        # Laconic's launcher starts one script everywhere; under another, some ranks may never use laconic at all.
         start_seconds = START_SECONDS if VARIABLE in os.environ else math.inf
-        self._judge = Judge(place.size, rank, limit_seconds, self._interval_seconds, time.monotonic(), start_seconds)
+        self._judge = Judge(store.size, rank, limit_seconds, self._interval_seconds, time.monotonic(), start_seconds)
         self._news = threading.Event()
         self._decided = threading.Event()
         self._stopped = False
         self._explaining = False
         self._verdict: Lost | None = None
         self._process, self._parent = os.getpid(), os.getppid()  # the parent is a launcher's agent, where there is one
-        # Whoever hosts the store outlives the others: a launcher's agent, or rank 0 where the job was started by hand.
+        # Whoever hosts the store outlives the others: a launcher's agent, or rank 0 in a job that was started by hand.
         self._agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._watch = Watch(
-            place, self._interval_seconds, rank, self._machine, judge=self._judge.look, on_news=self._news.set
+            store, self._interval_seconds, rank, self._host, judge=self._judge.look, on_news=self._news.set
         )
-        self._guard = threading.Thread(target=self._keep_guard, name="laconic-guard", daemon=True)
+        self._guard = threading.Thread(target=self._guard_loop, name="laconic-guard", daemon=True)
 
     @classmethod
     def start(
         cls, host: str, port: int, rank: int, size: int, prefix: str, limit_seconds: float, folder: str | None
     ) -> Heartbeat:
-        """Begin to beat. Every rank of the run must, with the same `prefix`, which names the attempt."""
+        """Start the heartbeat. Every rank of the run must do so, with the same `prefix`, which names the attempt."""
         heartbeat = cls(StoreAddress(host, port, prefix, size), rank, limit_seconds, folder)
         heartbeat._watch.start()
-        heartbeat._watch.poke(_MEET_SECONDS)
+        heartbeat._watch.read_often(_EAGER_SECONDS)
         heartbeat._guard.start()
         return heartbeat
 
     def stop(self) -> None:
-        """Leave: as finished, or as lost when the script ends in an error nobody caught.
+        """End the heartbeat: as finished, or as lost when the script ends in an error that was not caught.
 
-        Call it at exit, before the process group goes. Without it the others take this rank for lost.
+        Call it at exit, before the process group is destroyed. Without it the others count this rank as lost.
         """
         if self._stopped or os.getpid() != self._process:  # a forked child owns neither the threads nor the slot
             return
         error: BaseException | None = getattr(sys, "last_value", None)
         crashed = error is not None and not isinstance(error, WorkerLost)
         if crashed and _PEER_TROUBLE.search(str(error)):  # a peer's death, perhaps: its launcher is about to name it,
-            self._watch.poke(_TELL_SECONDS)  # and the guard then ends this process
-            self._decided.wait(_TELL_SECONDS)
+            self._watch.read_often(_ANNOUNCE_SECONDS)  # and the guard then ends this process
+            self._decided.wait(_ANNOUNCE_SECONDS)
         self._stopped = True
         if crashed and self._verdict is None:
             cause = f"it ended with {_name(error)}"
-            lost = Lost((self._rank,), self._machine, cause, "Its log holds the traceback.")
-            self._watch.announce(lost, _TELL_SECONDS)
+            lost = Lost((self._rank,), self._host, cause, "Its log holds the traceback.")
+            self._watch.announce(lost, _ANNOUNCE_SECONDS)
             return
-        self._watch.done(_TELL_SECONDS)
+        self._watch.done(_ANNOUNCE_SECONDS)
         if not self._agent_hosts and self._rank == 0:  # the store ends with this process: let the others read why
             _until(self._watch.all_done, 2.5 * self._interval_seconds)
         self._watch.stop()
 
-    def explain(self, error: BaseException, patience_seconds: float | None = None) -> WorkerLost | None:
-        """Who was lost, for a collective that failed with `error`; None when nobody was, so that `error` stands.
+    def explain(self, error: BaseException, timeout_seconds: float | None = None) -> WorkerLost | None:
+        """Return who was lost, for a collective that failed with `error`; None when nobody was, so that `error` stands.
 
-        Waits for the verdict up to `patience_seconds` (default: until the limit must have struck), but only briefly for
-        an error that has nothing to do with a peer, such as tensors of different shapes.
+        It waits for the verdict up to `timeout_seconds` (default: until the limit must have struck), but only briefly
+        for an error that has nothing to do with a peer, such as tensors of different shapes.
         """
-        if patience_seconds is None:
+        if timeout_seconds is None:
             trouble = _PEER_TROUBLE.search(str(error)) is not None
-            patience_seconds = (self._limit_seconds if trouble else 0.0) + 3 * self._interval_seconds
+            timeout_seconds = (self._limit_seconds if trouble else 0.0) + 3 * self._interval_seconds
         self._explaining = True
-        self._watch.poke(patience_seconds)
-        deadline = time.monotonic() + patience_seconds
+        self._watch.read_often(timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
         short = time.monotonic() + 3 * self._interval_seconds
         while not self._decided.wait(0.05) and time.monotonic() < deadline:
             if self._finished() and time.monotonic() > short:
                 break
         if self._verdict is not None:
-            return WorkerLost(self._put(self._verdict))
+            return WorkerLost(self._sentence(self._verdict))
         self._explaining = False
         if finished := self._finished():
             return WorkerLost(
@@ -129,7 +129,7 @@ class Heartbeat:
     def _finished(self) -> list[int]:
         return [rank for rank, beat in enumerate(self._watch.beats) if beat.done and rank != self._rank]
 
-    def _keep_guard(self) -> None:
+    def _guard_loop(self) -> None:
         looked = awake_since = time.monotonic()
         while not self._stopped:
             self._news.wait(self._interval_seconds)
@@ -143,49 +143,49 @@ class Heartbeat:
                 self._end(verdict)
 
     def _judge_store(self, silent_seconds: float) -> Lost | None:
-        where = f"{self._place.host}:{self._place.port}"
+        where = f"{self._store.host}:{self._store.port}"
         if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
-            lost = Lost((self._rank,), self._machine, "its launcher has ended", "Start the run again.")
-            return self._watch.announce(lost, _TELL_SECONDS)
+            lost = Lost((self._rank,), self._host, "its launcher has ended", "Start the run again.")
+            return self._watch.announce(lost, _ANNOUNCE_SECONDS)
         if self._watch.gone:
             if self._watch.beats[0].done and not self._agent_hosts:
                 self._stopped = True  # rank 0 finished and took the store with it: nothing is left to watch
                 return None
             cause = f"the run's store at {where}, which lived there, is gone"
-        elif silent_seconds > (self._judge.patience_seconds if self._watch.connected else START_SECONDS):
+        elif silent_seconds > (self._judge.silence_limit_seconds if self._watch.connected else START_SECONDS):
             cause = f"the run's store at {where}, which lives there, has not answered for {silent_seconds:.1f} s"
         else:
             return None
-        advice = f"Check that machine, and the link to it from {self._machine}."
+        advice = f"Check that machine, and the link to it from {self._host}."
         machines = {r: beat.machine for r, beat in enumerate(self._watch.beats) if r != self._rank}
-        ranks = tuple(r for r, machine in machines.items() if machine != self._machine) if self._agent_hosts else (0,)
+        ranks = tuple(r for r, machine in machines.items() if machine != self._host) if self._agent_hosts else (0,)
         known = sorted({machines[r] for r in ranks} - {UNKNOWN})
-        return Lost(ranks, ", ".join(known) or self._place.host, cause, advice)
+        return Lost(ranks, ", ".join(known) or self._store.host, cause, advice)
 
     def _end(self, lost: Lost) -> None:
-        """Make the verdict known here, and end the process: its main thread may hang in a collective for ever."""
+        """Publish the verdict in this process, and end it: its main thread may hang in a collective for ever."""
         self._verdict = lost
         self._note(lost)
         explaining = self._explaining
         self._decided.set()
-        if explaining:  # the main thread raises the same sentence: let it
+        if explaining:  # the main thread raises the same sentence: let it do so
             time.sleep(_LEAVE_SECONDS)
         _flush()
         with suppress(OSError):  # a closed stream must not keep the process
-            os.write(2, f"laconic: rank {self._rank}: {self._put(lost)} This rank ends now.\n".encode())
+            os.write(2, f"laconic: rank {self._rank}: {self._sentence(lost)} This rank ends now.\n".encode())
         if "TORCHELASTIC_RUN_ID" in os.environ and VARIABLE not in os.environ:
             time.sleep(_LEAVE_SECONDS)  # torchrun blames whoever ends first: let it be the one that failed
         os._exit(EXIT_LOST)
 
-    def _put(self, lost: Lost) -> str:
+    def _sentence(self, lost: Lost) -> str:
         if self._rank in lost.ranks:
             return f"this rank counts as lost: {lost.cause}. {lost.advice}"
         return lost.sentence()
 
     def _note(self, lost: Lost) -> None:
         if self._folder is not None:
-            note = lost_file(Path(self._folder), self._place.prefix)
-            with suppress(OSError), note.open("x") as file:  # unless another rank of this machine was first
+            note = lost_file(Path(self._folder), self._store.prefix)
+            with suppress(OSError), note.open("x") as file:  # unless another rank of this host was first
                 file.write(lost.encode() + "\n")
 
 

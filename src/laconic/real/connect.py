@@ -32,7 +32,7 @@ def connect() -> Worker:
 def _join() -> RealWorker:
     config = RunConfig.current()
     if config.servers:
-        return _equipped(_stand_apart(config), config)
+        return _equipped(_server_only_worker(config), config)
     alone = "RANK" not in os.environ or "WORLD_SIZE" not in os.environ
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     if not dist.is_initialized():
@@ -61,8 +61,9 @@ def _join() -> RealWorker:
     return _equipped(RealWorker(heartbeat), config)
 
 
-def _stand_apart(config: RunConfig) -> RealWorker:
-    """Among servers nobody is joined to anybody: whoever dies leaves the others alone, and may come back."""
+def _server_only_worker(config: RunConfig) -> RealWorker:
+    """Make the worker of a run with servers, which joins no process group: if it dies, the others go on, and it may
+    return."""
     torch.set_num_threads(config.threads)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -1,4 +1,4 @@
-"""What waits to be handed to the network: a thread takes the most urgent first, as far as the credit goes."""
+"""The priority queue of messages: a thread sends the most urgent first, as far as the credit allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.worker import Handle, Priority
 
 
 class QueuedSend:
-    """Something that waits for its turn, and then for its end."""
+    """A handle of a queued message: it waits until the message is sent, and then until that has completed."""
 
     def __init__(self, start: Callable[[], Handle], nbytes: int, credit_bytes: int) -> None:
         self.start, self.nbytes, self.credit_bytes = start, nbytes, credit_bytes
@@ -22,9 +22,10 @@ class QueuedSend:
         self._error: BaseException | None = None
 
     def begin(self) -> None:
+        """Send the message; an error is kept for `wait`."""
         try:
             self._handle = self.start()
-        except BaseException as error:  # for whoever waits
+        except BaseException as error:  # raised by `wait`
             self._error = error
         self._started.set()
 
@@ -40,8 +41,11 @@ class QueuedSend:
 
 
 class SendQueue:
-    """One worker's. So many bytes are under way at a time at most, beside the last that was handed over; what comes
-    meanwhile and is more urgent goes before all that waits."""
+    """One worker's queue of messages with priorities.
+
+    At most the credit's bytes are in flight at a time, beside the message sent last; a more urgent message that is
+    queued meanwhile is sent before all that wait.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, int, QueuedSend]] = []
@@ -50,7 +54,7 @@ class SendQueue:
         threading.Thread(target=self._run, name="laconic-queue", daemon=True).start()
 
     def put(self, start: Callable[[], Handle], priority: Priority, nbytes: int) -> QueuedSend:
-        """Never waits: this is called inside hooks."""
+        """Queue a message without ever waiting, since this is called inside autograd hooks."""
         queued = QueuedSend(start, nbytes, priority.credit_bytes)
         with self._some:
             heapq.heappush(self._waiting, (priority.urgency, next(self._serial), queued))
@@ -65,14 +69,14 @@ class SendQueue:
                 credit = self._waiting[0][2].credit_bytes
             while in_flight and (in_flight[0].done() or sum(one.nbytes for one in in_flight) >= max(credit, 1)):
                 _forget(in_flight.popleft())
-            with self._some:  # what has come while the credit was spent may be more urgent
+            with self._some:  # a message queued while the credit was spent may be more urgent
                 queued = heapq.heappop(self._waiting)[2]
             queued.begin()
             in_flight.append(queued)
 
 
 def _forget(queued: QueuedSend) -> None:
-    """It is over, well or not: whoever asked for it will hear of an error."""
+    """Wait for a message to complete and ignore its error, which its own handle raises."""
     try:
         queued.wait()
     except Exception:

@@ -1,4 +1,4 @@
-"""A server process: what `distribute` does where the launcher started a process to serve rather than to train."""
+"""A server process: what `distribute` does in a process that the launcher started to serve rather than to train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laconic.values.run_config import RunConfig
 def serve(
     model: nn.Module, optimizer: Optimizer, strategy: Strategy, description: dict[str, Any], config: RunConfig
 ) -> NoReturn:
-    """What `distribute` does in a server process: serve this server's shards until all workers are done."""
+    """Serve this server's shards until all workers are done, then end the process: called by `distribute`."""
     parameters = Parameters.of(model, gather_sparse=False)
     members = list(range(len(parameters.dense)))
     workers = range(config.workers or 1)
@@ -38,7 +38,7 @@ def serve(
 
 def _sentences(strategy: Strategy) -> list[Sentence]:
     if isinstance(strategy, Map | Tiers):
-        raise ContractError(f"servers of their own hold the whole model: write `{strategy}` without a map or tiers")
+        raise ContractError(f"separate servers hold the whole model: write `{strategy}` without a map or tiers")
     if isinstance(strategy, Phases):
         return [sentence for part in strategy.parts_within for sentence in _sentences(part)]
     assert isinstance(strategy, Sentence)

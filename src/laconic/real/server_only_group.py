@@ -1,7 +1,7 @@
-"""The group of a run with servers: everybody is there, nobody is joined.
+"""The group of a run with servers, in which workers communicate with the servers only.
 
-Its workers may die and come back one by one, so no process group can exist among them. Who asks for a collective is
-told so, with the way out.
+Its workers may die and return one by one, so no process group can exist among them. A collective raises an error that
+names the way out.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from laconic.errors import ContractError
 
 
 class ServerOnlyGroup:
-    """Knows its members; refuses to let them meet."""
+    """A group that knows its members and refuses every collective and message among them."""
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:
         self.rank, self.ranks, self.size = rank, ranks, len(ranks)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ContractError(
-            "workers of a run with servers talk to these alone, not in collectives, since any of them may die and come "
-            "back: leave --servers out, or choose a strategy with a server, such as `asp / none / ps`"
+            "workers of a run with servers communicate with these only, not in collectives, since any of them may die "
+            "and return: leave --servers out, or choose a strategy with a server, such as `asp / none / ps`"
         )
 
     all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = barrier = _refuse

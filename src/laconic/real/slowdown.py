@@ -1,8 +1,8 @@
-"""Real workers that are slower than they are: after computing, a worker waits as if it had taken longer.
+"""Artificially slow real workers: after computing, a worker waits as if it had taken longer.
 
 It waits after a backward pass for what forward and backward took, and after the optimizer's step for what that took,
-times (factor - 1). Never in between: nothing waits inside an autograd hook, so gradients leave as soon as they are
-there. What is not computing (loading, logging, talking, a comparison's gate) is not made longer.
+times (factor - 1). Never in between: nothing waits inside an autograd hook, so gradients are sent as soon as
+they are there. What is not computing (loading, logging, communication, a comparison's gate) is not made longer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Paced(Protocol):
 
 
 class Slowdown:
-    """One worker's slowness. `slowed_seconds` is for how long it has waited in all."""
+    """Slows one worker down by its factor. `slowed_seconds` is the time that it has waited in all."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Slowdown:
     def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None:
         """Follow this model and the user's own optimizer; with `counts`, its steps are the worker's steps.
 
-        To be called before anybody else listens, so that the wait comes before whatever they do at the end of a pass.
+        Call it before other hooks are registered, so that the wait comes before what these do at the end of a pass.
         """
         for old in self._attached.pop(model, ()):
             old.remove()
@@ -70,10 +70,12 @@ class Slowdown:
         ]
 
     def next_step(self) -> None:
+        """Count a step; a worker's factor may change between steps."""
         self.step += 1
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
-        """A pass begins, at the first of the models it runs through."""
+        """Note that a backward pass begins, at the first of the models it runs through, and call `finish` at its
+        end."""
         if not self._in_backward:
             self._in_backward, self._backward_began = True, self._now()
             self._passes += 1
@@ -98,7 +100,8 @@ class Slowdown:
         self._slow_down(took)
 
     def _begin_step(self) -> None:
-        """torch calls this again within a step whose class calls its parent's; a step that raised is none any more."""
+        """Note the start of a step. torch calls this again within a step whose class calls its parent's; a step that
+        raised does not count."""
         if self._steps_within == 0 or self._passes != self._passes_before_step:
             self._steps_within, self._passes_before_step, self._step_began = 0, self._passes, self._now()
         self._steps_within += 1
@@ -121,12 +124,12 @@ class Slowdown:
             self.slowed_seconds += slept_seconds
 
     def _now(self) -> float:
-        """A clock that stands still while the worker waits, here or for others: a step with a closure holds both."""
+        """Return a clock that stops while the worker waits, here or for others: a step with a closure contains both."""
         return self._clock() - self._worker.waited_seconds - self._settled_seconds
 
 
 class _Before:
-    """Notices that a forward pass begins. A copy or pickle of the model gets an idle one."""
+    """A hook that notices the start of a forward pass. A copy or pickle of the model gets one that does nothing."""
 
     def __init__(self, notice: Callable[[], None] | None = None) -> None:
         self._notice = notice
@@ -140,6 +143,6 @@ class _Before:
 
 
 def slow_down(worker: Worker, model: nn.Module, optimizer: Optimizer, counts: bool) -> None:
-    """Where this worker is to be slower than it is, see to it; see `Slowdown.attach`."""
+    """Attach the worker's slowdown to this model and optimizer, if it has one; see `Slowdown.attach`."""
     if isinstance(worker, RealWorker) and worker.slowdown is not None:
         worker.slowdown.attach(model, optimizer, counts)

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from laconic.errors import LaconicError
 from laconic.liveness.heartbeat import Heartbeat
-from laconic.real.recording import Flight, Recording
+from laconic.real.recording import RecordedOperation, Recording
 from laconic.real.send_queue import QueuedSend, SendQueue
 from laconic.real.server_only_group import ServerOnlyGroup
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
@@ -38,17 +38,17 @@ _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class StepSlowdown(Protocol):
-    """What makes a worker slower than it is; it is told when a step has ended."""
+    """What slows a worker down artificially; `next_step` is called at the end of every step."""
 
     def attach(self, model: nn.Module, optimizer: Optimizer, counts: bool) -> None: ...
     def next_step(self) -> None: ...
 
 
 class RealHandle:
-    """A `dist.Work` and the tensor it leaves behind. A failure is explained by the heartbeat, not by the backend."""
+    """A handle of a `dist.Work` and its result. An error names the lost rank, as the heartbeat knows it."""
 
-    def __init__(self, work: Any, result: Any, worker: RealWorker, flight: Flight | None) -> None:
-        self.work, self.result, self._worker, self._flight = work, result, worker, flight
+    def __init__(self, work: Any, result: Any, worker: RealWorker, operation: RecordedOperation | None) -> None:
+        self.work, self.result, self._worker, self._operation = work, result, worker, operation
 
     def done(self) -> bool:
         return bool(self.work.is_completed())
@@ -60,12 +60,12 @@ class RealHandle:
         except RuntimeError as error:
             raise self._worker.explain(error) from error
         finally:
-            self._worker.waited(begin, self._flight)
+            self._worker.waited(begin, self._operation)
         return self.result
 
 
 class ActorCallHandle:
-    """A letter under way to a machine."""
+    """A handle of a message to an actor, whose result is the answer."""
 
     def __init__(self, call: PendingCall | QueuedSend, worker: RealWorker) -> None:
         self._call, self._worker = call, worker
@@ -82,20 +82,20 @@ class ActorCallHandle:
 
 
 class SummedHandle:
-    """A reduce-scatter made of an all-to-all: what arrives is added in rank order."""
+    """A handle of a reduce-scatter that is an all-to-all: the blocks that arrive are added in rank order."""
 
-    def __init__(self, arriving: RealHandle, size: int) -> None:
-        self._arriving, self._size = arriving, size
+    def __init__(self, blocks: RealHandle, size: int) -> None:
+        self._blocks, self._size = blocks, size
 
     def done(self) -> bool:
-        return self._arriving.done()
+        return self._blocks.done()
 
     def wait(self) -> Tensor:
-        return sum_in_order(self._arriving.wait().view(self._size, -1).unbind())
+        return sum_in_order(self._blocks.wait().view(self._size, -1).unbind())
 
 
 class RealGroup(CountedGroup):
-    """Collectives of one process group."""
+    """The collectives and messages of one `torch.distributed` process group."""
 
     def __init__(self, worker: RealWorker, process_group: dist.ProcessGroup) -> None:
         ranks = tuple(dist.get_process_group_ranks(process_group))
@@ -148,31 +148,33 @@ class RealGroup(CountedGroup):
         handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
         return self._worker.hold(handle)
 
-    def _start(self, name: str, tensor: Tensor | None, result: Any, hand_over: Callable[[], Any]) -> RealHandle:
+    def _start(self, name: str, tensor: Tensor | None, result: Any, begin: Callable[[], Any]) -> RealHandle:
         recording = self._worker.recording
         if recording is None:
-            return RealHandle(hand_over(), result, self._worker, None)
-        flight = recording.handing_over(name, tensor)
-        work = hand_over()
+            return RealHandle(begin(), result, self._worker, None)
+        operation = recording.start_operation(name, tensor)
+        work = begin()
         if tensor is None or tensor.device.type == "cpu":  # a CUDA future is ready as soon as the kernel is queued
-            flight.follow(work)
-        return RealHandle(work, result, self._worker, flight)
+            operation.follow(work)
+        return RealHandle(work, result, self._worker, operation)
 
 
 class RealWorker:
-    """One process of a `torch.distributed` job; or, given a `place` (rank and size), of a run with servers, where no
-    process is joined to any other."""
+    """The worker of one process of a `torch.distributed` job.
+
+    Given a `place` (rank and size), it belongs to a run with servers, where there is no process group.
+    """
 
     def __init__(self, heartbeat: Heartbeat | None = None, place: tuple[int, int] | None = None) -> None:
         self.ledger = Ledger()
         self.heartbeat = heartbeat
         self.waited_seconds = 0.0
         self.recording: Recording | None = None
-        self.slowdown: StepSlowdown | None = None  # where it is to be slower than it is
+        self.slowdown: StepSlowdown | None = None  # where the worker is artificially slow
         self._messages: list[RealHandle] = []
         self._endpoint: Endpoint | None = None
-        self._queue: SendQueue | None = None  # of letters that have a priority
-        self.is_apart = place is not None
+        self._queue: SendQueue | None = None  # of messages that have a priority
+        self.is_server_only = place is not None
         self.world: RealGroup | ServerOnlyGroup
         if place is None:
             self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
@@ -196,57 +198,60 @@ class RealWorker:
         return time.perf_counter()
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
-        """Real time has passed by itself."""
+        """Note the end of a part of the computation; real time has passed by itself."""
         if part == "step" and self.slowdown is not None:
             self.slowdown.next_step()
         if self.recording is not None:
             self.recording.computed(part, name)
 
     def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
-        """Here too."""
+        """Do nothing: encoding and decoding take real time by themselves."""
 
-    def waited(self, begin_seconds: float, flight: Flight | None) -> None:
-        """A handle's `wait` returns."""
+    def waited(self, begin_seconds: float, operation: RecordedOperation | None) -> None:
+        """Note that a handle's `wait`, which began at this time, has returned."""
         now = time.perf_counter()
         self.waited_seconds += now - begin_seconds
-        if flight is not None:
-            flight.land()
-            flight.waited(begin_seconds, now)
+        if operation is not None:
+            operation.complete()
+            operation.waited(begin_seconds, now)
 
     def group(self, ranks: Sequence[int]) -> RealGroup | ServerOnlyGroup:
-        """Collective: every worker of the world asks for the same groups in the same order."""
+        """Return the group of these ranks. It is a collective: all workers ask for the same groups in the same
+        order."""
         key = tuple(ranks)
         if list(key) != sorted(set(key)):
             raise LaconicError(f"a group's ranks are given in ascending order, each once, not {key}")
-        if key not in self._groups and self.is_apart:
+        if key not in self._groups and self.is_server_only:
             self._groups[key] = ServerOnlyGroup(key.index(self.rank) if self.rank in key else -1, key)
         if key not in self._groups:
-            made = dist.new_group(list(key), timeout=timedelta(minutes=30))
-            self._groups[key] = RealGroup(self, made)
+            process_group = dist.new_group(list(key), timeout=timedelta(minutes=30))
+            self._groups[key] = RealGroup(self, process_group)
         return self._groups[key]
 
     def hold(self, handle: RealHandle) -> RealHandle:
-        """Keep a message until it was waited for: one that is dropped half-way would be missed by its other end, and
-        the next message between the two would be taken for it."""
+        """Keep a message's handle until it has completed: if one were dropped half-way, its peer would take the next
+        message between the two for it."""
         self._messages = [other for other in self._messages if not other.done()]
         self._messages.append(handle)
         return handle
 
     def adopt(self, process_group: dist.ProcessGroup) -> RealGroup:
-        """A group the user made (`process_group=`, a mesh's dimension)."""
+        """Return a process group that the user made (`process_group=`, a mesh's dimension) as a group of this
+        worker."""
         return RealGroup(self, process_group)
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
         return map_shared_tensor(group, numel, dtype)
 
     def catch_up(self) -> None:
-        """Real time needs no help."""
+        """Do nothing: real time needs no synchronisation."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Opened when the first letter is written; at the end of the process it serves whoever is not done."""
+        """The rpc endpoint, opened for the first message; at the end of the process it serves until all workers are
+        done."""
         if self._endpoint is None:
-            from laconic.rpc.endpoint import Endpoint  # a process that sends no letters needs no sockets
+            from laconic.rpc.endpoint import Endpoint  # a process that sends no messages to actors needs no sockets
 
             self._endpoint = Endpoint.of_worker(RunConfig.current(), self.rank, self.ledger)
             atexit.register(self._endpoint.finish, self.size)
@@ -254,7 +259,7 @@ class RealWorker:
 
     def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
         if home.on == "server" and RunConfig.current().servers:
-            return  # a process of its own does
+            return  # a server process hosts it
         if home.number % self.size == self.rank:
             self.endpoint.host(address, build())
 
@@ -265,17 +270,18 @@ class RealWorker:
             return ActorCallHandle(self.endpoint.call(address, message, writes), self)
         if self._queue is None:
             self._queue = SendQueue()
-        say = partial(self.endpoint.call, address, message, writes)
-        return ActorCallHandle(self._queue.put(say, priority, message.nbytes), self)
+        send = partial(self.endpoint.call, address, message, writes)
+        return ActorCallHandle(self._queue.put(send, priority, message.nbytes), self)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
-        """Processes have nothing to share."""
+        """Do nothing: processes share no optimizer steps."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         Variable._execution_engine.queue_callback(finish)
 
     def explain(self, error: RuntimeError) -> Exception:
-        """Who was lost, by the heartbeat's verdict; the backend's own error when nobody was."""
+        """Return an error that names the lost rank, by the heartbeat's verdict, or the backend's own error if none was
+        lost."""
         lost = self.heartbeat.explain(error) if self.heartbeat is not None else None
         return lost if lost is not None else error
 

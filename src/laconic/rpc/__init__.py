@@ -1,1 +1,2 @@
-"""Letters between workers and machines: each write exactly once and in order, whatever happens on the way."""
+"""Messages between workers and server-side actors over ZeroMQ: each write takes effect exactly once and in order,
+whatever fails."""

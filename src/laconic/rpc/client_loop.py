@@ -1,4 +1,4 @@
-"""The calling thread: carries a process's letters to the servers, and says again what may be lost."""
+"""The client side of a process: a thread that sends its messages to the servers, and again those that may be lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import zmq
 
 from laconic.errors import LaconicError, WorkerLost
 from laconic.rpc import control
-from laconic.rpc.authentication import MessageSeal
-from laconic.rpc.channel import Channel, Patience, PendingCall
+from laconic.rpc.authentication import MessageAuthenticator
+from laconic.rpc.channel import CallTimeouts, Channel, PendingCall
 from laconic.rpc.connection import Connection
 from laconic.rpc.control import Beat, Control, Goodbye, Hello, Refused, Save, Saved, Unknown, Welcome
 from laconic.rpc.directory import Directory
@@ -30,7 +30,7 @@ _GOODBYE_SECONDS = 2.0
 
 
 class ClientLoop:
-    """All letters of one process, to whatever servers there are."""
+    """Sends all messages of one process to all servers, from one thread."""
 
     def __init__(
         self,
@@ -40,31 +40,33 @@ class ClientLoop:
         rank: int,
         life: int,
         ledger: Ledger,
-        patience: Patience,
+        timeouts: CallTimeouts,
     ) -> None:
         self._context, self._keys, self._directory = context, keys, directory
-        self._rank, self._life, self._ledger, self._patience = rank, life, ledger, patience
+        self._rank, self._life, self._ledger, self._timeouts = rank, life, ledger, timeouts
         self._token = secrets.token_bytes(16)
         self._lock = threading.Condition()
         self._channels: dict[str, Channel] = {}
         self._connections: dict[str, Connection] = {}
-        self._seals: dict[bytes, MessageSeal] = {}
+        self._authenticators: dict[bytes, MessageAuthenticator] = {}
         self._counted: deque[tuple[str, float, float, float]] = deque()
         self._wake = Wake()
-        self._leaves = self._ends = False
-        self._tick_seconds = float("-inf")  # the last one; anybody who has something to do at once puts it back
+        self._is_leaving = self._is_closing = False
+        self._tick_seconds = float("-inf")  # the last one; -inf makes the next one happen at once
         self._ticked_seconds = time.monotonic()
         self.refused = 0
-        self._thread = threading.Thread(target=self._run, name="laconic-calls", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="laconic-rpc-client", daemon=True)
         self._thread.start()
 
     # ------------------------------------------------------------------------------------------ for others
 
     def call(self, address: str, message: ActorMessage, writes: bool, waits: bool = True) -> PendingCall:
-        """Send a letter, whose tensors must not change any more. Where too much would have to be kept it waits, unless
-        the caller may not."""
-        wire_bytes(address, Envelope(self._rank, self._life, 1, writes, 0, 0, message))  # what cannot travel is refused
-        call = PendingCall(message.kind, self._settle)
+        """Send a message, whose tensors must not change any more.
+
+        Where too many bytes would have to be kept for the actor, it waits for a snapshot, unless `waits` is false.
+        """
+        wire_bytes(address, Envelope(self._rank, self._life, 1, writes, 0, 0, message))  # raises if it cannot be sent
+        call = PendingCall(message.kind, self._flush_ledger)
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:
@@ -75,68 +77,71 @@ class ClientLoop:
                 self._lock.wait()
             if channel.failed is not None:
                 raise channel.failed
-            envelope = channel.outbox.post(message, writes)
-            channel.client_loop[writes, envelope.number] = call
+            envelope = channel.outbox.add(message, writes)
+            channel.calls[writes, envelope.number] = call
             self._queue(channel, [envelope])
-        self._wake.ring()
-        self._settle()
+        self._wake.notify()
+        self._flush_ledger()
         return call
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether every letter has its answer."""
+    def is_idle(self) -> bool:
+        """Whether every message has its answer."""
         with self._lock:
-            return not any(channel.client_loop for channel in self._channels.values())
+            return not any(channel.calls for channel in self._channels.values())
 
     def leave(self) -> None:
-        """Wait until all that was written is durable, then say goodbye."""
+        """Wait until all writes are durable, then tell the servers that this process leaves."""
         with self._lock:
-            self._leaves = True
+            self._is_leaving = True
             self._tick_seconds = float("-inf")
-            self._wake.ring()
+            self._wake.notify()
             self._lock.wait_for(lambda: all(r.outbox.is_safe or r.failed for r in self._channels.values()))
             self._lock.wait_for(
                 lambda: all(connection.left for connection in self._connections.values()), _GOODBYE_SECONDS
             )
-        self._settle()
+        self._flush_ledger()
 
     def close(self) -> None:
-        self._ends = True
-        self._wake.ring()
+        """Stop the thread at once; pending calls fail."""
+        self._is_closing = True
+        self._wake.notify()
         self._thread.join()
         for connection in self._connections.values():
             connection.close()
         with self._lock:
             for channel in self._channels.values():
-                channel.fail(LaconicError("this process has closed its post, so that nothing is sent any more."))
+                channel.fail(
+                    LaconicError("this process has closed its rpc endpoint, so that nothing is sent any more.")
+                )
             self._lock.notify_all()
         self._wake.close()
 
-    def _settle(self) -> None:
-        """Into the ledger, from the threads that call: it belongs to them."""
+    def _flush_ledger(self) -> None:
+        """Record the counted bytes in the ledger, from the calling threads, to which it belongs."""
         while self._counted:
             try:
                 self._ledger.record(*self._counted.popleft())
-            except IndexError:  # another was quicker
+            except IndexError:  # another thread took the last one
                 return
 
     # ------------------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         try:
-            while not self._ends:
+            while not self._is_closing:
                 self._wait()
                 for connection in list(self._connections.values()):
-                    for frame in connection.said():
-                        self._control(connection, frame)
-                    for frames in connection.answered():
-                        self._answer(connection, frames)
+                    for frame in connection.receive_control():
+                        self._receive_control(connection, frame)
+                    for frames in connection.receive_answers():
+                        self._receive_answer(connection, frames)
                     self._send(connection)
                 now = time.monotonic()
-                if now - self._tick_seconds >= self._patience.interval_seconds:
+                if now - self._tick_seconds >= self._timeouts.interval_seconds:
                     self._tick_seconds = now
                     self._tick(now)
-        except Exception as error:  # whoever waits must hear of it
+        except Exception as error:  # every waiting call must fail with it
             traceback.print_exc(file=sys.stderr)
             with self._lock:
                 for channel in self._channels.values():
@@ -149,9 +154,9 @@ class ClientLoop:
         for connection in self._connections.values():
             for source, events in connection.sources():
                 poller.register(source, events)
-        rest = self._patience.interval_seconds - (time.monotonic() - self._tick_seconds)
-        poller.poll(round(max(0.0, rest) * 1000))
-        self._wake.hear()
+        remaining = self._timeouts.interval_seconds - (time.monotonic() - self._tick_seconds)
+        poller.poll(round(max(0.0, remaining) * 1000))
+        self._wake.drain()
 
     def _send(self, connection: Connection) -> None:
         while (sent := connection.send_next()) is not None:
@@ -161,74 +166,76 @@ class ClientLoop:
                 self._ask_to_save(self._channels[address])
 
     def _tick(self, now: float) -> None:
-        """What happens by the clock: look-ups, hellos, heartbeats, repetitions, and giving up. Time in which this
-        process slept is not held against anybody."""
-        blind = max(0.0, now - self._ticked_seconds - 3 * self._patience.interval_seconds)
+        """Do what is due by the clock: look-ups, hellos, heartbeats, retries, and giving up.
+
+        Time in which this process itself was suspended does not count as a server's silence.
+        """
+        unobserved = max(0.0, now - self._ticked_seconds - 3 * self._timeouts.interval_seconds)
         self._ticked_seconds = now
         with self._lock:
             for connection in self._connections.values():
-                connection.heard_seconds += blind
+                connection.last_received_seconds += unobserved
             for channel in self._channels.values():
                 if channel.failed is None:
-                    self._look(channel, now)
+                    self._find_server(channel, now)
                     self._ask_to_save(channel)
                     if channel.is_overdue(now):
                         self._queue(channel, channel.outbox.overdue())
             for connection in list(self._connections.values()):
-                self._beat(connection, now)
+                self._send_heartbeat(connection, now)
             self._lock.notify_all()
 
-    def _look(self, channel: Channel, now: float) -> None:
-        """Find the machine, at first and when nothing is heard of it."""
+    def _find_server(self, channel: Channel, now: float) -> None:
+        """Look up the actor's server, at first and when nothing arrives from it."""
         connection = channel.connection
-        silence = now - (channel.since_seconds if connection is None else connection.heard_seconds)
-        if connection is not None and silence <= 3 * self._patience.interval_seconds:
+        silence = now - (channel.since_seconds if connection is None else connection.last_received_seconds)
+        if connection is not None and silence <= 3 * self._timeouts.interval_seconds:
             return
         endpoint = self._directory.find(channel.address)
         if endpoint is not None and (connection is None or endpoint != connection.endpoint):
             if endpoint not in self._connections:
-                self._connections[endpoint] = Connection(self._context, self._keys, self._seals, endpoint, now)
+                self._connections[endpoint] = Connection(self._context, self._keys, self._authenticators, endpoint, now)
             channel.connection = self._connections[endpoint]
             if connection is not None and not any(other.connection is connection for other in self._channels.values()):
                 connection.close()
                 del self._connections[connection.endpoint]
-        elif connection is None and silence > self._patience.start_seconds:
+        elif connection is None and silence > self._timeouts.start_seconds:
             self._fail(channel, f"nobody serves {channel.address!r} after {silence:.0f} s: its server has not started.")
-        elif connection is not None and silence > self._patience.unreachable_seconds:
+        elif connection is not None and silence > self._timeouts.unreachable_seconds:
             self._fail(
                 channel, f"the server of {channel.address!r} at {connection.endpoint} was silent for {silence:.0f} s."
             )
 
     def _ask_to_save(self, channel: Channel) -> None:
-        wants = channel.is_heavy or (self._leaves and not channel.outbox.is_safe)
-        if wants and channel.is_ready and not channel.asked:
-            assert channel.connection is not None and channel.connection.seal is not None
-            channel.connection.say(Save(channel.connection.seal.session, channel.address))
-            channel.asked = True
+        wants = channel.is_nearly_full or (self._is_leaving and not channel.outbox.is_safe)
+        if wants and channel.is_ready and not channel.save_requested:
+            assert channel.connection is not None and channel.connection.authenticator is not None
+            channel.connection.send_control(Save(channel.connection.authenticator.session, channel.address))
+            channel.save_requested = True
 
-    def _beat(self, connection: Connection, now: float) -> None:
+    def _send_heartbeat(self, connection: Connection, now: float) -> None:
         wanted = [r.address for r in self._channels.values() if r.connection is connection and r.failed is None]
-        if connection.seal is None or any(address not in connection.ready for address in wanted):
-            connection.say(Hello(control.VERSION, self._rank, self._life, self._token, wanted))
-        elif self._leaves and all(r.outbox.is_safe for r in self._channels.values() if r.connection is connection):
-            connection.say(Goodbye(connection.seal.session))
+        if connection.authenticator is None or any(address not in connection.ready for address in wanted):
+            connection.send_control(Hello(control.VERSION, self._rank, self._life, self._token, wanted))
+        elif self._is_leaving and all(r.outbox.is_safe for r in self._channels.values() if r.connection is connection):
+            connection.send_control(Goodbye(connection.authenticator.session))
         else:
-            connection.say(Beat(connection.seal.session))
+            connection.send_control(Beat(connection.authenticator.session))
 
-    def _control(self, connection: Connection, frame: bytes) -> None:
-        connection.heard_seconds = time.monotonic()
+    def _receive_control(self, connection: Connection, frame: bytes) -> None:
+        connection.last_received_seconds = time.monotonic()
         try:
-            said = control.decode(frame)
+            message = control.decode(frame)
             with self._lock:
-                self._take(connection, said)
+                self._handle_control(connection, message)
                 self._lock.notify_all()
         except Malformed:
             self.refused += 1
 
-    def _take(self, connection: Connection, said: Control) -> None:
-        if isinstance(said, Welcome):
-            connection.welcomed(said)
-            for address, mailbox in said.mailboxes.items():
+    def _handle_control(self, connection: Connection, message: Control) -> None:
+        if isinstance(message, Welcome):
+            connection.open_session(message)
+            for address, mailbox in message.mailboxes.items():
                 channel = self._channels.get(address)
                 if (
                     channel is not None
@@ -237,35 +244,39 @@ class ClientLoop:
                     and channel.failed is None
                 ):
                     self._reopen(channel, connection, mailbox)
-        elif isinstance(said, Unknown) and connection.seal is not None and said.session == connection.seal.session:
+        elif (
+            isinstance(message, Unknown)
+            and connection.authenticator is not None
+            and message.session == connection.authenticator.session
+        ):
             connection.forget_session()
             self._tick_seconds = float("-inf")
-        elif isinstance(said, Saved) and said.address in self._channels:
-            channel = self._channels[said.address]
-            channel.asked = False
-            channel.outbox.saved(said.durable)
+        elif isinstance(message, Saved) and message.address in self._channels:
+            channel = self._channels[message.address]
+            channel.save_requested = False
+            channel.outbox.saved(message.durable)
             self._ask_to_save(channel)
-            if self._leaves:
+            if self._is_leaving:
                 self._tick_seconds = float("-inf")
-        elif isinstance(said, Goodbye):
+        elif isinstance(message, Goodbye):
             connection.left = True
-        elif isinstance(said, Refused):
+        elif isinstance(message, Refused):
             for channel in [r for r in self._channels.values() if r.connection is connection]:
-                self._fail(channel, said.why)
+                self._fail(channel, message.why)
 
     def _reopen(self, channel: Channel, connection: Connection, mailbox: tuple[int, int, int]) -> None:
         connection.ready.add(channel.address)
-        channel.asked = False
-        channel.heard(time.monotonic())
+        channel.save_requested = False
+        channel.note_answer(time.monotonic())
         try:
-            self._queue(channel, channel.outbox.reopened(*mailbox))
+            self._queue(channel, channel.outbox.resume(*mailbox))
         except WorkerLost as error:
             self._fail(channel, str(error))
 
-    def _answer(self, connection: Connection, frames: list[Buffer]) -> None:
-        connection.heard_seconds = time.monotonic()
+    def _receive_answer(self, connection: Connection, frames: list[Buffer]) -> None:
+        connection.last_received_seconds = time.monotonic()
         try:
-            address, answer = connection.read(frames)
+            address, answer = connection.decode(frames)
         except Malformed:
             self.refused += 1
             return
@@ -273,19 +284,19 @@ class ClientLoop:
             channel = self._channels.get(address)
             if channel is None or channel.failed is not None:
                 return
-            channel.heard(connection.heard_seconds)
+            channel.note_answer(connection.last_received_seconds)
             key = (answer.writes, answer.number)
             payload, other = bytes_in([len(frame) for frame in frames[1:]])
-            kind = channel.client_loop[key].kind if key in channel.client_loop else "again"
+            kind = channel.calls[key].kind if key in channel.calls else "again"
             self._count(kind, (0, payload), (0, other))
             try:
-                message, again = channel.outbox.heard(answer)
+                message, resend = channel.outbox.receive(answer)
             except WorkerLost as error:
                 self._fail(channel, str(error))
                 return
-            self._queue(channel, again)
+            self._queue(channel, resend)
             if message is not None:
-                channel.client_loop.pop(key).end(message)
+                channel.calls.pop(key).end(message)
             self._lock.notify_all()
 
     # ------------------------------------------------------------------------------------------ inside

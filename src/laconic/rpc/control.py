@@ -1,4 +1,4 @@
-"""What workers and servers say on the encrypted socket: who is there, with which key, and for how long still."""
+"""Control messages on the encrypted socket: sessions, their keys, heartbeats, snapshots and goodbyes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VERSION = 1
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
-    """A worker opens a session, or asks again; `token` is random, one per process."""
+    """A worker opens a session, or repeats its request; `token` is random, one per process."""
 
     version: int
     worker: int
@@ -20,8 +20,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=2):
-    """The session's key, where its tensors go, and how far this worker is with those of its machines that are here:
-    by address the epoch, the writes received and how many of these are durable."""
+    """The server's answer to `Hello`: the session's key, the port for tensors, and this worker's progress with those of
+    its actors that are served here: by address the epoch, the writes received and how many of these are durable."""
 
     version: int
     session: bytes
@@ -32,26 +32,26 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Beat(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
-    """I live; from a server, as the answer to a worker's."""
+    """A heartbeat: a worker sends it, and the server sends it back."""
 
     session: bytes
 
 
 class Unknown(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):
-    """There is no such session here: say hello."""
+    """The server does not know this session, so that the worker must send `Hello` again."""
 
     session: bytes
 
 
 class Save(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=5):
-    """A worker keeps too much for this machine: it should make what it has durable."""
+    """A worker asks an actor to take a snapshot, because it keeps too many writes for it or is about to leave."""
 
     session: bytes
     address: str
 
 
 class Saved(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=6):
-    """So many of this worker's writes are durable now."""
+    """The server reports that so many of this worker's writes to an actor are durable now."""
 
     session: bytes
     address: str
@@ -59,13 +59,13 @@ class Saved(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 
 class Goodbye(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=7):
-    """A worker is done, and not lost; the server says the same back."""
+    """A worker has finished and is not to be counted as lost; the server sends the same back."""
 
     session: bytes
 
 
 class Refused(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=8):
-    """No session, and why."""
+    """The server refuses to open a session, and says why."""
 
     why: str
 
@@ -76,19 +76,21 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
-def encode(said: Control) -> bytes:
-    return _encoder.encode(said)
+def encode(message: Control) -> bytes:
+    """Encode a control message as one frame."""
+    return _encoder.encode(message)
 
 
 def decode(frame: bytes) -> Control:
+    """Decode a control message, or raise `Malformed`."""
     if len(frame) > HEADER_LIMIT_BYTES:
         raise Malformed("a control message that is too long")
     try:
-        said = _decoder.decode(frame)
+        message = _decoder.decode(frame)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Malformed(f"a control message that says nothing: {error}") from error
-    if isinstance(said, Hello | Welcome) and said.version != VERSION:
-        raise Malformed(f"a control message of version {said.version}, where version {VERSION} is spoken")
-    if isinstance(said, Hello) and said.life < 0:
-        raise Malformed("a hello from before anybody lived")
-    return said
+        raise Malformed(f"a control message that cannot be decoded: {error}") from error
+    if isinstance(message, Hello | Welcome) and message.version != VERSION:
+        raise Malformed(f"a control message of version {message.version}, where version {VERSION} is expected")
+    if isinstance(message, Hello) and message.life < 0:
+        raise Malformed("a hello with a negative life")
+    return message

@@ -1,4 +1,4 @@
-"""Where machines are found: an address leads to the endpoint of the process that serves it now."""
+"""Where actors are found: a directory maps an address to the endpoint of the process that serves it now."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _LOOK_SECONDS = 0.05
 
 
 class Directory(Protocol):
-    """Written by whoever serves, again after each restart; read by whoever calls, again when nobody answers."""
+    """A map from addresses to endpoints: servers publish, again after each restart; clients look up, again when a
+    server is silent."""
 
     def publish(self, address: str, endpoint: str) -> None: ...
     def find(self, address: str) -> str | None:
-        """What was published last, if anything was."""
+        """Return the endpoint that was published last for this address, if any was."""
         ...
 
 
 class OwnDirectory:
-    """A process's own, where there is no other."""
+    """A directory within one process, for a run that has only one."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -37,7 +38,7 @@ class OwnDirectory:
 
 
 class FileDirectory:
-    """A folder with a file per address, for processes of one machine."""
+    """A directory kept as a folder with a file per address, for processes of one host."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,13 +56,13 @@ class FileDirectory:
 
 
 class StoreDirectory:
-    """The run's store, which lives with the launcher and outlives workers and servers."""
+    """A directory kept in the run's store, which belongs to the launcher and outlives workers and servers."""
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
         from torch.distributed import TCPStore
 
         forever = timedelta(days=365)
-        # A connection of its own: one that waits serves nobody else.
+        # A separate connection, because a store client that waits blocks all other users of it.
         self._store: Any = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=forever)
         self._prefix = prefix
 
@@ -77,7 +78,7 @@ class StoreDirectory:
 
 
 def look_up(directory: Directory, address: str, seconds: float) -> str:
-    """Wait until an address is known, for so long."""
+    """Wait until an address is published, at most for so many seconds, and return its endpoint."""
     deadline = time.monotonic() + seconds
     while (endpoint := directory.find(address)) is None:
         if time.monotonic() > deadline:

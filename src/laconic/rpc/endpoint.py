@@ -1,4 +1,4 @@
-"""The post of one process: machines that it serves, and letters that it sends to others'."""
+"""The rpc endpoint of one process: the actors that it serves, and the messages that it sends to other actors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import zmq
 
 from laconic.liveness.beats import START_SECONDS, interval
 from laconic.network.interfaces import address_towards
-from laconic.rpc.channel import Patience, PendingCall
+from laconic.rpc.channel import CallTimeouts, PendingCall
 from laconic.rpc.client_loop import ClientLoop
 from laconic.rpc.directory import Directory, OwnDirectory, StoreDirectory, look_up
 from laconic.rpc.inbox import Inbox
@@ -30,15 +30,16 @@ from laconic.worker import Ledger as AnyLedger
 
 _SHARDS_PER_SNAPSHOT = 8
 _LEAST_SNAPSHOT_BYTES = 1 << 20
-_UNREACHABLE = 6  # heartbeat limits, at least two minutes: a server may be started again meanwhile
+_UNREACHABLE = 6  # in heartbeat limits, and at least two minutes: a server may be started again meanwhile
 _LEFT = "left"
 
 
 class Endpoint:
-    """One per process; threads and sockets begin when they are first needed.
+    """Serves actors and calls those of other processes; there is one per process.
 
-    `host` is this machine's address for the others. Without a folder for snapshots a server that is killed is lost with
-    all it holds, and workers keep nothing for it.
+    Threads and sockets are made when they are first needed. `host` is the network address under which others reach this
+    host. Without a folder for snapshots, a server that is killed is lost with all it holds, and workers keep nothing to
+    send to it again.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class Endpoint:
 
     @classmethod
     def of_server(cls, config: RunConfig) -> Endpoint:
-        """Of a process that only serves."""
+        """Make the endpoint of a process that only serves."""
         return cls._of(config, -1 - config.index, None)
 
     @classmethod
     def of_worker(cls, config: RunConfig, rank: int, ledger: AnyLedger) -> Endpoint:
-        """Of a worker, which may also serve."""
+        """Make the endpoint of a worker, which may also serve."""
         return cls._of(config, rank, ledger)
 
     @classmethod
@@ -88,11 +89,11 @@ class Endpoint:
             None if config.folder is None else Path(config.folder) / "snapshots" / config.heartbeat_prefix(),
         )
 
-    def host(self, address: str, machine: Actor, snapshots: Path | None = None, every_bytes: int | None = None) -> None:
-        """Serve a machine from a thread of this process, from its last snapshot if there is one.
+    def host(self, address: str, actor: Actor, snapshots: Path | None = None, every_bytes: int | None = None) -> None:
+        """Serve an actor from a thread of this process, starting from its last snapshot if there is one.
 
-        It is saved whenever letters of `every_bytes` were written, eight times its own size unless said otherwise, and
-        when a worker asks.
+        A snapshot is taken whenever messages of `every_bytes` were written, by default eight times the actor's own
+        size, and when a worker asks for one.
         """
         server_loop = self._server_loop
         if server_loop is None:
@@ -102,63 +103,66 @@ class Endpoint:
             )
         folder = snapshots or self._snapshots
         if folder is None:
-            inbox = Inbox(machine, is_saved=False)
+            inbox = Inbox(actor, is_saved=False)
             server_loop.admit(address, Mailbox(inbox, None, self._relay(address, inbox)))
         else:
             kept = Snapshots(folder / quote(address, safe=""))
-            inbox = Inbox(machine, kept.begin_epoch())
+            inbox = Inbox(actor, kept.begin_epoch())
             state = kept.newest()
             if state is not None:
                 inbox.restore(state)
             if every_bytes is None:
-                own = tensor_bytes(state if state is not None else machine.state())
+                own = tensor_bytes(state if state is not None else actor.state())
                 every_bytes = max(_SHARDS_PER_SNAPSHOT * own, _LEAST_SNAPSHOT_BYTES)
             server_loop.admit(
-                address, Mailbox(inbox, Saver(kept, every_bytes, server_loop.ring), self._relay(address, inbox))
+                address, Mailbox(inbox, Saver(kept, every_bytes, server_loop.wake), self._relay(address, inbox))
             )
         self._directory.publish(address, server_loop.endpoint)
 
     def call(self, address: str, message: ActorMessage, writes: bool) -> PendingCall:
-        """Send a letter, whose tensors must not change any more; the answer is the handle's result."""
+        """Send a message, whose tensors must not change any more; the answer is the handle's result."""
         if self._client_loop is None:
-            self._client_loop = self._caller(self._rank, self._life, self._ledger)
+            self._client_loop = self._make_client_loop(self._rank, self._life, self._ledger)
         return self._client_loop.call(address, message, writes)
 
     def leave(self) -> None:
-        """Nothing more will be said: wait until what was said is durable, and tell the servers."""
+        """Wait until all writes are durable, and tell the servers that this process sends nothing more."""
         if self._client_loop is not None:
             self._client_loop.leave()
         if self._rank >= 0:
             self._directory.publish(f"{_LEFT}/{self._rank}", str(self._life))
 
     def serve_until_done(self, members: int) -> None:
-        """Leave, then serve the others until all workers have left, or have been lost for long. The launcher may end
-        this earlier."""
+        """Leave, then serve until all workers have left, or have been lost for so long that they will not return.
+
+        The launcher may end the process earlier.
+        """
         self.leave()
         waiting = set(range(members))
         while waiting and self._server_loop is not None:
             service = self._server_loop.service
-            patience = time.monotonic() - self._unreachable_seconds
-            gone = service.left | {worker for worker, heard in list(service.silent.items()) if heard < patience}
+            oldest = time.monotonic() - self._unreachable_seconds
+            gone = service.left | {worker for worker, since in list(service.silent.items()) if since < oldest}
             waiting = {w for w in waiting - gone if self._directory.find(f"{_LEFT}/{w}") is None}
             if waiting:
                 time.sleep(interval(self._heartbeat_seconds))
 
     def _relay(self, address: str, inbox: Inbox) -> Relay:
-        return Relay(lambda: self._caller(number_of(address), inbox.epoch, Ledger()))
+        return Relay(lambda: self._make_client_loop(number_of(address), inbox.epoch, Ledger()))
 
-    def _caller(self, number: int, life: int, ledger: AnyLedger) -> ClientLoop:
-        patience = Patience(interval(self._heartbeat_seconds), self._unreachable_seconds, START_SECONDS)
-        return ClientLoop(self._context, self._keys, self._directory, number, life, ledger, patience)
+    def _make_client_loop(self, number: int, life: int, ledger: AnyLedger) -> ClientLoop:
+        timeouts = CallTimeouts(interval(self._heartbeat_seconds), self._unreachable_seconds, START_SECONDS)
+        return ClientLoop(self._context, self._keys, self._directory, number, life, ledger, timeouts)
 
     def finish(self, members: int) -> None:
-        """At the end of a worker's process; after an error nobody is waited for."""
+        """Serve until all workers are done, then close: for the end of a worker's process. After an error it closes at
+        once."""
         if getattr(sys, "last_value", None) is None:
             self.serve_until_done(members)
         self.close()
 
     def close(self) -> None:
-        """Stop at once; what was said and not answered is lost."""
+        """Stop at once; messages without an answer are lost."""
         for part in (self._client_loop, self._server_loop):
             if part is not None:
                 part.close()
@@ -167,7 +171,7 @@ class Endpoint:
 
 
 def _agreed_keys(directory: Directory, rank: int) -> Keys:
-    """Where no launcher of ours made any: the first worker does, and whoever can read the run's store has them."""
+    """Agree on keys where no launcher of this project made any: worker 0 publishes them in the run's store."""
     if rank == 0:
         directory.publish("keys", Keys.make().to_text())
     return Keys.of_text(look_up(directory, "keys", START_SECONDS))

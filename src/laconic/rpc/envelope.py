@@ -1,4 +1,4 @@
-"""What letters travel in."""
+"""The envelopes of messages to actors and of their answers: what exactly-once delivery needs beside the message."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from laconic.worker import ActorMessage
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """From a worker to a machine.
+    """A message from a worker to an actor.
 
-    Writes and reads are numbered apart, from 1, within a sender's `life` (a restarted worker lives anew). A read comes
-    `after` so many of its sender's writes: it sees all of them. Answers to writes up to `confirmed` have arrived and
-    need not be kept.
+    Writes and reads are numbered separately, from 1, within a sender's `life` (which counts the worker's restarts). A
+    read comes `after` so many of its sender's writes: it sees all of them. Answers to writes up to `confirmed` have
+    arrived and need not be kept.
     """
 
     sender: int
@@ -27,10 +27,10 @@ class Envelope:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """From a machine to a worker: to its write or read of that number; without a letter it only says how far it is.
+    """An actor's answer to a worker's write or read of that number; without a message it only reports progress.
 
-    `epoch` counts the machine's lives. It has `received` so many of this worker's writes, and holds the first `durable`
-    of them where no kill can reach them.
+    `epoch` counts the actor's starts. It has `received` so many of this worker's writes, and holds the first `durable`
+    of them in a snapshot, where a kill cannot lose them.
     """
 
     to: int

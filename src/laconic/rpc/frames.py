@@ -1,7 +1,7 @@
-"""Letters as frames: one typed header, then each tensor's bytes as they lie in memory.
+"""Messages as frames: one typed header, then each tensor's bytes as they lie in memory.
 
-Nothing is ever unpickled. What comes from outside is looked at before it is believed: the decoder either returns
-what was said or raises `Malformed`, and whoever receives counts that and goes on.
+Nothing is ever unpickled. What is received is checked before it is used: the decoder either returns a message or raises
+`Malformed`, and the receiver counts that and goes on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from laconic.worker import ActorMessage, Field
 
 VERSION = 1
 HEADER_LIMIT_BYTES = 1 << 20
-SEAL_BYTES = 40
-"""What stands before a header to vouch for the message (`seal.py`)."""
+AUTHENTICATION_BYTES = 40
+"""Length of the frame before the header that authenticates a message (`authentication.py`)."""
 
 _NAMES = (
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu "
@@ -31,17 +31,17 @@ _NAMES = (
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
 NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 
-Said = TypeVar("Said", bound=msgspec.Struct)
+HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 Buffer = bytes | memoryview
 
 
 class Malformed(LaconicError, ValueError):
-    """Something that is no message of this run: it is dropped and counted."""
+    """What was received is no valid message of this run: it is dropped and counted."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one message may hold, whoever sent it."""
+    """The most that one message may hold, whoever sent it."""
 
     tensors: int = 1 << 16
     nbytes: int = 1 << 36
@@ -56,8 +56,8 @@ class _Shape(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 _Fields = dict[str, int | float | str | bool | list[int | float | str] | None]
 
 
-class _Written(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """An `Envelope`, less its tensors' bytes."""
+class _EnvelopeHeader(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """An `Envelope` without its tensors' bytes."""
 
     version: int
     address: str
@@ -72,8 +72,8 @@ class _Written(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     tensors: list[_Shape]
 
 
-class _Answered(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """An `Answer`, less its tensors' bytes; without a letter, its kind is none."""
+class _AnswerHeader(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """An `Answer` without its tensors' bytes; `kind` is None where it has no message."""
 
     version: int
     address: str
@@ -90,54 +90,59 @@ class _Answered(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fie
 
 
 _encoder = msgspec.msgpack.Encoder()
-_written = msgspec.msgpack.Decoder(_Written)
-_answered = msgspec.msgpack.Decoder(_Answered)
+_envelope_decoder = msgspec.msgpack.Decoder(_EnvelopeHeader)
+_answer_decoder = msgspec.msgpack.Decoder(_AnswerHeader)
 
 
 # ---------------------------------------------------------------------------------------------- to frames
 
 
-def encode(address: str, said: Envelope | Answer) -> list[Buffer]:
-    """The header, and a view of each tensor's memory."""
-    tensors = () if said.message is None else said.message.tensors
-    return [_header(address, said, tensors), *(bytes_of(_plain(x)) for x in tensors)]
+def encode(address: str, envelope: Envelope | Answer) -> list[Buffer]:
+    """Return the header and a view of each tensor's memory."""
+    tensors = () if envelope.message is None else envelope.message.tensors
+    return [_header(address, envelope, tensors), *(bytes_of(_plain(x)) for x in tensors)]
 
 
-def wire_bytes(address: str, said: Envelope | Answer) -> tuple[int, int]:
-    """What this message will be on the wire, exactly: bytes of tensors, and all others."""
-    tensors = () if said.message is None else said.message.tensors
-    return bytes_in([len(_header(address, said, tensors)), *(x.nbytes for x in tensors)])
+def wire_bytes(address: str, envelope: Envelope | Answer) -> tuple[int, int]:
+    """Return exactly what this message will take on the wire: the bytes of its tensors, and all others."""
+    tensors = () if envelope.message is None else envelope.message.tensors
+    return bytes_in([len(_header(address, envelope, tensors)), *(x.nbytes for x in tensors)])
 
 
 def bytes_in(lengths: Sequence[int]) -> tuple[int, int]:
-    """The same for a header and tensors of these lengths. ZeroMQ puts a flag before each frame, and a length of one
-    byte or of eight."""
-    framing = sum(2 if length < 256 else 9 for length in (SEAL_BYTES, *lengths))
-    return sum(lengths[1:]), SEAL_BYTES + lengths[0] + framing
+    """Return what a header and tensors of these lengths take on the wire: the bytes of the tensors, and all others.
+
+    ZeroMQ puts a flag before each frame, and a length of one byte or of eight.
+    """
+    framing = sum(2 if length < 256 else 9 for length in (AUTHENTICATION_BYTES, *lengths))
+    return sum(lengths[1:]), AUTHENTICATION_BYTES + lengths[0] + framing
 
 
-def _header(address: str, said: Envelope | Answer, tensors: Sequence[Tensor]) -> bytes:
+def _header(address: str, envelope: Envelope | Answer, tensors: Sequence[Tensor]) -> bytes:
     shapes = [_Shape(_dtype_name(x), list(x.shape)) for x in tensors]
-    message = said.message
+    message = envelope.message
     kind, fields = (None, {}) if message is None else (message.kind, cast(_Fields, dict(message.fields)))
-    header: _Written | _Answered
-    if isinstance(said, Envelope):
-        numbers = (said.sender, said.life, said.number, said.writes, said.after, said.confirmed)
-        header = _Written(VERSION, address, *numbers, cast(str, kind), fields, shapes)
+    header: _EnvelopeHeader | _AnswerHeader
+    if isinstance(envelope, Envelope):
+        order = (envelope.number, envelope.writes, envelope.after, envelope.confirmed)
+        header = _EnvelopeHeader(
+            VERSION, address, envelope.sender, envelope.life, *order, cast(str, kind), fields, shapes
+        )
     else:
-        of = (said.to, said.life, said.number, said.writes, said.epoch, said.received, said.durable)
-        header = _Answered(VERSION, address, *of, kind, fields, shapes)
+        question = (envelope.to, envelope.life, envelope.number, envelope.writes)
+        progress = (envelope.epoch, envelope.received, envelope.durable)
+        header = _AnswerHeader(VERSION, address, *question, *progress, kind, fields, shapes)
     encoded = _encoder.encode(header)
     if len(encoded) > HEADER_LIMIT_BYTES:
         raise LaconicError(
-            f"a letter of the kind {kind!r} has {len(encoded)} bytes beside its tensors, more than the "
-            f"{HEADER_LIMIT_BYTES} that travel: put what is long into a tensor."
+            f"a message of the kind {kind!r} has {len(encoded)} bytes beside its tensors, more than the "
+            f"{HEADER_LIMIT_BYTES} that can be sent: put what is long into a tensor."
         )
     return encoded
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's memory, not copied."""
+    """Return a view of a contiguous tensor's memory, without a copy."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -147,7 +152,9 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def _dtype_name(tensor: Tensor) -> str:
     if tensor.dtype not in NAME_OF or tensor.layout != torch.strided:
-        raise LaconicError(f"a tensor of {tensor.dtype} ({tensor.layout}) cannot travel: make it dense and plain.")
+        raise LaconicError(
+            f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be sent: make it dense, of a dtype such as float32."
+        )
     return NAME_OF[tensor.dtype]
 
 
@@ -155,36 +162,37 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def decode_envelope(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Envelope]:
-    """The address and what is to be handed in there; its tensors are views of the frames."""
-    said = decode(_written, frames, VERSION)
-    _refuse_negative(said.life, said.after, said.confirmed, said.number - 1)
-    message = ActorMessage(
-        said.kind, cast(Mapping[str, Field], said.fields), _tensors(said.tensors, frames[1:], limits)
-    )
-    return said.address, Envelope(said.sender, said.life, said.number, said.writes, said.after, said.confirmed, message)
+    """Decode a message to an actor: its address and its envelope, whose tensors are views of the frames."""
+    header = decode(_envelope_decoder, frames, VERSION)
+    _refuse_negative(header.life, header.after, header.confirmed, header.number - 1)
+    tensors = _tensors(header.tensors, frames[1:], limits)
+    message = ActorMessage(header.kind, cast(Mapping[str, Field], header.fields), tensors)
+    order = (header.number, header.writes, header.after, header.confirmed)
+    return header.address, Envelope(header.sender, header.life, *order, message)
 
 
 def decode_answer(frames: Sequence[Buffer], limits: Limits) -> tuple[str, Answer]:
-    """Whose answer it is, and the answer."""
-    said = decode(_answered, frames, VERSION)
-    _refuse_negative(said.life, said.number, said.epoch, said.received, said.durable)
-    tensors = _tensors(said.tensors, frames[1:], limits)
-    message = None if said.kind is None else ActorMessage(said.kind, cast(Mapping[str, Field], said.fields), tensors)
-    numbers = (said.to, said.life, said.number, said.writes, said.epoch, said.received, said.durable)
-    return said.address, Answer(*numbers, message)
+    """Decode an actor's answer: the actor's address and the answer."""
+    header = decode(_answer_decoder, frames, VERSION)
+    _refuse_negative(header.life, header.number, header.epoch, header.received, header.durable)
+    tensors = _tensors(header.tensors, frames[1:], limits)
+    fields = cast(Mapping[str, Field], header.fields)
+    message = None if header.kind is None else ActorMessage(header.kind, fields, tensors)
+    question = (header.to, header.life, header.number, header.writes)
+    return header.address, Answer(*question, header.epoch, header.received, header.durable, message)
 
 
-def decode(decoder: msgspec.msgpack.Decoder[Said], frames: Sequence[Buffer], version: int) -> Said:
-    """A typed header from the first frame, of this version."""
+def decode(decoder: msgspec.msgpack.Decoder[HeaderT], frames: Sequence[Buffer], version: int) -> HeaderT:
+    """Decode the first frame as a typed header of this version, or raise `Malformed`."""
     if not frames or len(frames[0]) > HEADER_LIMIT_BYTES:
         raise Malformed("a message without a header, or with one that is too long")
     try:
-        said: Any = decoder.decode(frames[0])
+        header: Any = decoder.decode(frames[0])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Malformed(f"a header that says nothing: {error}") from error
-    if said.version != version:
-        raise Malformed(f"a message of version {said.version}, where version {version} is spoken")
-    return cast(Said, said)
+        raise Malformed(f"a header that cannot be decoded: {error}") from error
+    if header.version != version:
+        raise Malformed(f"a message of version {header.version}, where version {version} is expected")
+    return cast(HeaderT, header)
 
 
 def _tensors(shapes: Sequence[_Shape], frames: Sequence[Buffer], limits: Limits) -> tuple[Tensor, ...]:
@@ -206,7 +214,7 @@ def _tensor(shape: _Shape, frame: Buffer, limits: Limits) -> Tensor:
     if not len(frame):
         return torch.empty(shape.sizes, dtype=dtype)
     raw = torch.frombuffer(frame, dtype=torch.uint8)
-    if raw.data_ptr() % dtype.itemsize:  # small frames lie where there was room
+    if raw.data_ptr() % dtype.itemsize:  # the memory of a small frame may not be aligned
         raw = raw.clone()
     return raw.view(dtype).view(shape.sizes)
 

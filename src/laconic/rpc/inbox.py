@@ -1,4 +1,4 @@
-"""A machine's side: every write once, in its sender's order; reads when the machine has an answer."""
+"""The receiving side of an actor: every write takes effect once, in its sender's order; reads wait for an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.worker import Actor, ActorMessage
 
 @dataclass
 class _Sender:
-    """How far one worker is in its present life, and what it was answered that it may not have heard."""
+    """One worker's progress in its present life, and the answers that it may not have received."""
 
     life: int
     received: int = 0
@@ -23,69 +23,71 @@ class _Sender:
 
 
 class Inbox:
-    """Stands before a machine; like it, a value that reacts and can be saved.
+    """Removes duplicates and restores order before messages reach an actor; like the actor, it can be saved.
 
-    `epoch` is how often the machine was started, so that workers notice that it forgot what came after its last
-    snapshot. Where it is never `saved`, workers need not keep anything for it: what it received counts as durable.
-    A write that the machine does not take yet is kept, with all that its sender writes after it, until it does.
-    What the machine refuses with a `LaconicError` is answered with a letter "refused" that says why.
+    `epoch` is how often the actor was started, so that workers notice that it lost what came after its last snapshot.
+    Where it is never `saved`, workers need not keep anything for it: what it received counts as durable. A write that
+    the actor does not accept yet is kept, with all that its sender writes after it, until it does. What the actor
+    refuses with a `LaconicError` is answered with a message "refused" that says why.
     """
 
     def __init__(self, actor: Actor, epoch: int = 1, is_saved: bool = True) -> None:
         self.actor, self.epoch, self._is_saved = actor, epoch, is_saved
         self._senders: dict[int, _Sender] = {}
         self._held: dict[tuple[int, int], Envelope] = {}  # reads without an answer yet, in order of arrival
-        self._early: dict[int, deque[Envelope]] = {}  # writes that the machine did not take yet, by sender, in order
+        self._blocked: dict[int, deque[Envelope]] = {}  # writes that the actor did not accept yet, by sender, in order
 
     def receive(self, envelope: Envelope) -> list[Answer]:
-        """What to answer now, to whomever: a write may set others free."""
-        sender, freed = self._meet(envelope)
-        return [] if sender is None else [*freed, *self._take(sender, envelope)]
+        """Take in a message and return all answers to send now, to any worker: a write may be what other reads waited
+        for."""
+        sender, released = self._sender_of(envelope)
+        return [] if sender is None else [*released, *self._process(sender, envelope)]
 
-    def _take(self, sender: _Sender, envelope: Envelope) -> list[Answer]:
+    def _process(self, sender: _Sender, envelope: Envelope) -> list[Answer]:
         for number in [n for n in sender.answers if n <= envelope.confirmed]:
             del sender.answers[number]
         if not envelope.writes:
             self._held[envelope.sender, envelope.number] = envelope
             behind = envelope.after > sender.received
-            return [*([self._answer(envelope, None)] if behind else []), *self._look_again(envelope.sender)]
+            return [*([self._answer(envelope, None)] if behind else []), *self._answer_held_reads(envelope.sender)]
         if envelope.number <= sender.received:
-            said = sender.answers.get(envelope.number)
-            return [] if said is None else [self._answer(envelope, said)]
-        early = self._early.setdefault(envelope.sender, deque())
-        if envelope.number > sender.received + len(early) + 1:
+            kept = sender.answers.get(envelope.number)
+            return [] if kept is None else [self._answer(envelope, kept)]
+        blocked = self._blocked.setdefault(envelope.sender, deque())
+        if envelope.number > sender.received + len(blocked) + 1:
             return [self._answer(envelope, None)]
-        if envelope.number == sender.received + len(early) + 1:
-            early.append(envelope)
+        if envelope.number == sender.received + len(blocked) + 1:
+            blocked.append(envelope)
         return self._write()
 
     def _write(self) -> list[Answer]:
-        """What has come, as far as the machine takes it: one write may be what another sender's had to wait for."""
+        """Apply the writes that have arrived as far as the actor accepts them: one may be what another had to wait
+        for."""
         answers: list[Answer] = []
-        taken = True
-        while taken:
-            taken = False
-            for worker, early in list(self._early.items()):
-                while early and (message := self._written(early[0])) is not None:
-                    envelope = early.popleft()
+        progressed = True
+        while progressed:
+            progressed = False
+            for worker, blocked in list(self._blocked.items()):
+                while blocked and (message := self._write_one(blocked[0])) is not None:
+                    envelope = blocked.popleft()
                     sender = self._senders[worker]
                     sender.received = envelope.number
                     sender.answers[envelope.number] = message
                     answers.append(self._answer(envelope, message))
-                    taken = True
-                if not early:
-                    del self._early[worker]
-            taken = taken and bool(self._early)
-        return [*answers, *self._look_again()] if answers else []
+                    progressed = True
+                if not blocked:
+                    del self._blocked[worker]
+            progressed = progressed and bool(self._blocked)
+        return [*answers, *self._answer_held_reads()] if answers else []
 
-    def _written(self, envelope: Envelope) -> ActorMessage | None:
+    def _write_one(self, envelope: Envelope) -> ActorMessage | None:
         try:
             return self.actor.write(envelope.sender, envelope.message)
         except LaconicError as error:
             return _refusal(error)
 
     def lose(self, worker: int) -> list[Answer]:
-        """A worker has fallen silent: whoever waited for it may go on."""
+        """Give up a worker that has fallen silent, and return the answers to those that waited for it."""
         sender = self._senders.get(worker)
         if sender is None:  # it never wrote, but may be expected
             sender = self._senders[worker] = _Sender(-1)
@@ -94,12 +96,12 @@ class Inbox:
         sender.gone = True
         for key in [key for key in self._held if key[0] == worker]:
             del self._held[key]
-        self._early.pop(worker, None)
+        self._blocked.pop(worker, None)
         self.actor.lose(worker)
-        return self._look_again()
+        return self._answer_held_reads()
 
     def state(self) -> dict[str, Any]:
-        """Everything, as plain data; call `saved` with it when it is where no kill can reach it."""
+        """Return everything as plain data; call `saved` with it when it is on disk."""
         senders = {
             str(worker): {
                 "life": s.life,
@@ -115,14 +117,16 @@ class Inbox:
         return {"senders": senders, "machine": self.actor.state()}
 
     def saved(self, state: dict[str, Any]) -> None:
+        """Note that this state is on disk, so that the writes it holds are durable."""
         for worker, kept in state["senders"].items():
             sender = self._senders.get(int(worker))
             if sender is not None and sender.life == kept["life"]:
                 sender.durable = max(sender.durable, kept["received"])
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Return to a saved state."""
         self._held.clear()
-        self._early.clear()
+        self._blocked.clear()
         self._senders = {
             int(worker): _Sender(
                 kept["life"],
@@ -137,31 +141,32 @@ class Inbox:
 
     @property
     def senders(self) -> list[int]:
-        """Who has written and is not gone."""
+        """The workers that have written and are not lost."""
         return sorted(worker for worker, sender in self._senders.items() if not sender.gone)
 
     def progress(self, worker: int, life: int) -> tuple[int, int] | None:
-        """How many writes of this life were received, and how many of these are durable; none where it is over."""
+        """Return how many writes of this life were received and how many of these are durable; None if a later life has
+        begun."""
         sender = self._senders.get(worker)
         if sender is None or sender.life < life:
             return 0, 0
         return (sender.received, self._durable(sender)) if sender.life == life else None
 
-    def _meet(self, envelope: Envelope) -> tuple[_Sender | None, list[Answer]]:
-        """The sender in the life it writes from, none where that life is over; and answers to whoever waited for its
-        former life."""
+    def _sender_of(self, envelope: Envelope) -> tuple[_Sender | None, list[Answer]]:
+        """Return the sender in the life it writes from, None if a later life has begun; and the answers to those that
+        waited for its former life."""
         known = self._senders.get(envelope.sender)
-        freed: list[Answer] = []
+        released: list[Answer] = []
         if known is not None and envelope.life < known.life:
-            return None, freed
+            return None, released
         if known is None or envelope.life > known.life:
             if known is not None:
-                freed = self.lose(envelope.sender)
+                released = self.lose(envelope.sender)
             known = self._senders[envelope.sender] = _Sender(envelope.life)
         known.gone = False
-        return known, freed
+        return known, released
 
-    def _look_again(self, only: int | None = None) -> list[Answer]:
+    def _answer_held_reads(self, only: int | None = None) -> list[Answer]:
         answers: list[Answer] = []
         for key, envelope in list(self._held.items()):
             sender = self._senders[envelope.sender]

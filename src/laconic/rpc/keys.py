@@ -1,4 +1,4 @@
-"""A run's keys: who may speak to its servers, and how workers know a server."""
+"""A run's keys: they admit its workers to its servers, and prove to workers that a server is the run's own."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Keys:
-    """Made anew for every run: one pair that all its servers prove themselves with, and one for its workers.
+    """The key pairs of one run: one that all its servers prove themselves with, and one for its workers.
 
-    All other secrets are random, live in one process and travel inside the encrypted conversation that these open.
+    They are made anew for every run. All other secrets are random, stay in one process and are sent only over the
+    encrypted connections that these keys open.
     """
 
     servers: Pair
@@ -41,7 +42,7 @@ class Keys:
         return cls(Pair.make(), Pair.make())
 
     def write(self, path: Path) -> None:
-        """For the eyes of this user only."""
+        """Write the keys to a file that only this user can read."""
         with replacing(path) as beside:
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
@@ -49,6 +50,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path) -> Keys:
+        """Read the keys that the launcher wrote."""
         try:
             return cls.of_text(path.read_text())
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -62,5 +64,5 @@ class Keys:
 
     @classmethod
     def of_text(cls, text: str) -> Keys:
-        said = json.loads(text)
-        return cls(Pair(**said["servers"]), Pair(**said["workers"]))
+        pairs = json.loads(text)
+        return cls(Pair(**pairs["servers"]), Pair(**pairs["workers"]))

@@ -1,4 +1,4 @@
-"""When a machine is saved, and by whom."""
+"""The thread that writes an actor's snapshots, and the rule by which they are due."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from laconic.rpc.snapshots import Snapshots
 
 
 class Saver:
-    """Writes one machine's states in a thread of its own, so that letters are answered meanwhile.
+    """Writes one actor's snapshots in a thread of its own, so that messages are answered meanwhile.
 
-    One at a time: while one is being written, `busy`, no other is begun.
+    Snapshots are written one at a time: while one is being written, `busy`, no other is begun.
     """
 
     def __init__(self, snapshots: Snapshots, every_bytes: int, on_done: Callable[[], None]) -> None:
@@ -27,10 +27,11 @@ class Saver:
         self._thread.start()
 
     def wrote(self, nbytes: int) -> None:
+        """Count the bytes of a write to the actor."""
         self._written_bytes += nbytes
 
     def ask(self) -> None:
-        """A snapshot as soon as may be, whatever was written."""
+        """Request a snapshot as soon as possible, however little was written."""
         self._wanted = True
 
     @property
@@ -38,11 +39,13 @@ class Saver:
         return not self.busy and (self._wanted or self._written_bytes >= self.every_bytes)
 
     def begin(self, state: dict[str, Any]) -> None:
+        """Start to write this state; it must not change meanwhile."""
         self._wanted, self.busy, self._written_bytes = False, True, 0
         self._todo.put(state)
 
     def finished(self) -> dict[str, Any] | None:
-        """A state that has reached the disk since the last question; what went wrong there is raised here."""
+        """Return a state that has reached the disk since the last call, if any; an error of the writing is raised
+        here."""
         try:
             done = self._saved.get_nowait()
         except queue.Empty:

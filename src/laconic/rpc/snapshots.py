@@ -1,6 +1,7 @@
-"""A machine on disk: one file per snapshot, whole or not there, and the one before in case it is damaged.
+"""Snapshots of actors on disk: one file each, complete or absent, and the one before in case the last is damaged.
 
-Plain data as MessagePack, tensors as they lie in memory, a checksum at the end; nothing that could run when it is read.
+A file holds plain data as MessagePack, tensors as they lie in memory and a checksum at the end; nothing in it could run
+when it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """So that `path` holds this state even if the machine loses power the moment after."""
+    """Write this state to `path` so that it is there even if the host loses power the moment after."""
     buffers: list[memoryview] = []
     end = 0
 
@@ -59,7 +60,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state a file holds; `Malformed` when it is not all there."""
+    """Return the state that a file holds, or raise `Malformed` if the file is damaged."""
     whole = bytearray(path.read_bytes())
     begin = len(_MAGIC) + _LENGTHS.size
     if len(whole) < begin + _CHECK_BYTES or not whole.startswith(_MAGIC):
@@ -84,14 +85,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class Snapshots:
-    """One machine's folder: numbered snapshots, of which the last two stay, and how often the machine was started."""
+    """One actor's folder: numbered snapshots, of which the last two are kept, and how often the actor was started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def begin_epoch(self) -> int:
-        """Count this start before anybody hears of it."""
+        """Count this start of the actor on disk, before any worker can learn of it, and return the count."""
         file = self._folder / "epoch"
         epoch = int(file.read_text()) + 1 if file.exists() else 1
         with replacing(file) as beside:
@@ -102,7 +103,7 @@ class Snapshots:
         return epoch
 
     def newest(self) -> dict[str, Any] | None:
-        """The last state that is whole, if any is."""
+        """Return the newest undamaged state, if there is one."""
         for path in reversed(self._files()):
             try:
                 return read(path)
@@ -111,6 +112,7 @@ class Snapshots:
         return None
 
     def save(self, state: dict[str, Any]) -> None:
+        """Write the next snapshot and delete those that are no longer needed."""
         files = self._files()
         number = int(files[-1].suffix[1:]) + 1 if files else 1
         write(self._folder / f"snapshot.{number:012d}", state)
@@ -122,7 +124,7 @@ class Snapshots:
 
 
 def tensor_bytes(state: Any) -> int:
-    """Of all tensors anywhere in a state."""
+    """Return the bytes of all tensors anywhere in a state."""
     if isinstance(state, Tensor):
         return state.nbytes
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
@@ -130,7 +132,7 @@ def tensor_bytes(state: Any) -> int:
 
 
 def _checksum(parts: list[memoryview]) -> bytes:
-    """Against damage, not against anybody: the key is no secret."""
+    """Return a checksum against damage, not against forgery: its key is no secret."""
     sums = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
     for part in parts:
         sums.authenticate_additional_data(part)

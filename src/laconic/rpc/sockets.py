@@ -1,4 +1,4 @@
-"""What both ends do with their sockets."""
+"""Socket helpers of both ends: waking a polling thread, receiving, and sending without copies."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ _COPIED_BYTES = 1 << 14  # shorter frames are cheaper to copy than to share
 
 
 class Wake:
-    """How one thread rouses another: who polls `fileno` is roused by `ring`."""
+    """Wakes a thread that polls: `notify` makes `fileno` readable, `drain` clears it."""
 
     def __init__(self) -> None:
-        self._ear, self._bell = socket.socketpair()
-        for end in (self._ear, self._bell):
+        self._reader, self._writer = socket.socketpair()
+        for end in (self._reader, self._writer):
             end.setblocking(False)
 
     def fileno(self) -> int:
-        return self._ear.fileno()
+        return self._reader.fileno()
 
-    def ring(self) -> None:
-        with suppress(OSError):  # full: it rings already; closed: nobody waits any more
-            self._bell.send(b"!")
+    def notify(self) -> None:
+        with suppress(OSError):  # full: a wake-up is pending already; closed: nobody polls any more
+            self._writer.send(b"!")
 
-    def hear(self) -> None:
+    def drain(self) -> None:
         with suppress(BlockingIOError):
-            while self._ear.recv(4096):
+            while self._reader.recv(4096):
                 pass
 
     def close(self) -> None:
-        self._ear.close()
-        self._bell.close()
+        self._reader.close()
+        self._writer.close()
 
 
 def receive(source: zmq.Socket[Any]) -> list[bytes] | None:
-    """A message of short frames, if there is one."""
+    """Return a message of short frames if one has arrived, without waiting."""
     try:
         return source.recv_multipart(zmq.NOBLOCK)
     except zmq.Again:
         return None
 
 
-def hand_over(to: zmq.Socket[Any], frames: Sequence[Buffer]) -> zmq.MessageTracker | None:
-    """Send long frames from where they lie; the tracker tells when all have left.
+def send(to: zmq.Socket[Any], frames: Sequence[Buffer]) -> zmq.MessageTracker | None:
+    """Send long frames without copying them; the tracker tells when ZeroMQ no longer needs their memory.
 
-    To a peer that is gone, or whose queue is full, nothing is said: it asks again.
+    A message to a peer that is gone, or whose queue is full, is dropped: the peer asks again.
     """
     sent = [zmq.Frame(frame, track=True, copy=len(frame) <= _COPIED_BYTES) for frame in frames]
     try:

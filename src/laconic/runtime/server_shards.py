@@ -103,7 +103,7 @@ class Shards:
             down=self._down,
         )
         complete([InFlight(server.join(self.digest, self._parameters if worker.rank == self._first else None))])
-        for parameter, value in zip(self._parameters, server.peek().wait().tensors, strict=True):
+        for parameter, value in zip(self._parameters, server.pull_now().wait().tensors, strict=True):
             parameter.data.copy_(value)
         return server
 

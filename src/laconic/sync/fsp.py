@@ -63,7 +63,7 @@ class FSP(ServerSync):
         self._close(store)
         return {}
 
-    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+    def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         """One more step was made, somewhere, with this loss."""
         memory = store.memory
         if fields["interval"] != memory["interval"]:
@@ -113,7 +113,7 @@ class FSP(ServerSync):
         report: dict[str, Any] = {"interval": interval}
         if (loss := context.logged("loss")) is not None:
             report["loss"] = loss
-        context.server.tell(only=0, **report)
+        context.server.report(only=0, **report)
         if not context.is_in_flight("call"):
             context.start("call", _call(context, interval))
         if not context.has_arrived("call"):

@@ -63,7 +63,7 @@ class GSSP(SSP):
         store.memory["pushes"] += 1
         return {}
 
-    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+    def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         store.memory["times"][str(worker)] = fields["seconds"]
 
     def relay(self, store: Store) -> RelayedPush | None:
@@ -75,7 +75,7 @@ class GSSP(SSP):
         sent, memory["sum"] = _largest(memory["sum"], ratio)
         return RelayedPush(store.group, memory["turn"], sent)
 
-    def relayed(self, store: Store, relay: RelayedPush) -> None:
+    def receive_relay(self, store: Store, relay: RelayedPush) -> None:
         store.add(relay.tensors, 1 / store.size)
 
     def readable(self, store: Store, pull: Pull) -> bool:
@@ -108,12 +108,12 @@ class GSSP(SSP):
         """Tell the coordinator (group 0's first shard) one's time, hear everybody's group, and move there."""
         busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [
-            context.server.tell(only=0, group=0, seconds=busy / self.profile),
+            context.server.report(only=0, group=0, seconds=busy / self.profile),
             context.server.pull(only=0, group=0, wants="groups"),
         ]
         groups, slowness = (found.fields[0][name] for name in ("groups", "slowness"))
         yield from context.server.move(groups[context.group.rank])
-        (pulled,) = yield [context.server.peek()]
+        (pulled,) = yield [context.server.pull_now()]
         take_over(context, pulled)
         context.note(group=groups[context.group.rank])
         stamp = torch.tensor(pulled.lowest("slowest"))

@@ -80,7 +80,7 @@ class LAG(ServerSync):
         self._speak(store, push.worker)
         return {}
 
-    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+    def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         """Nothing new from this worker."""
         self._speak(store, worker)
 
@@ -145,7 +145,7 @@ class LAG(ServerSync):
             said = context.server.push(gradients, context.step)
             state |= keep("sent", gradients) if self.by == "worker" else {}
         else:
-            said = context.server.tell()
+            said = context.server.report()
         _, pulled = yield [said, context.server.pull()]
         state["uploads"] = torch.as_tensor(state.get("uploads", 0)) + int(uploads)
         context.note(uploads=int(state["uploads"]))

@@ -61,7 +61,7 @@ class R2P(ServerSync):
             shares = divide(self.batch, [fit(memory["times"][w]) for w in members])
             memory["batches"], memory["since"] = dict(zip(members, shares, strict=True)), {}
 
-    def told(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
+    def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
         """A turn is over."""
         store.memory["last"] = worker
 
@@ -92,7 +92,7 @@ class R2P(ServerSync):
             context.server.push(context.gradients, context.step, batch=batch, seconds=computed),
             context.server.pull(wants="values"),
         ]
-        context.server.tell(only=0)
+        context.server.report(only=0)
         take_over(context, pulled)
         context.note(staleness=max(int(fields["staleness"]) for fields in pushed.fields))
         if self.batch is None:

@@ -32,9 +32,9 @@ class ServerSync(Sync, ServerRule):
 
         Who comes first has pushed for the last time, and those who still step are not to wait for it.
         """
-        context.server.rest()
+        context.server.pause_pushes()
         yield from context.mean([torch.zeros(1)])
-        (pulled,) = yield [context.server.peek()]
+        (pulled,) = yield [context.server.pull_now()]
         take_over(context, pulled)
         yield from average_buffers(context)
 

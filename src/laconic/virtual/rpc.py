@@ -160,7 +160,7 @@ class VirtualRpc:
         if address not in self.hosted_actors:
             raise LaconicError(f"nobody is at the address {address!r}")
         hosted, channel = self.hosted_actors[address], self._channel(rank, address, rank, self._lives.get(rank, 0))
-        envelope = channel.outbox.post(message, writes)
+        envelope = channel.outbox.add(message, writes)
         call = channel.waiting[writes, envelope.number] = VirtualCall(f"{message.kind} at {address}")
         if hosted.server in self._gone:
             del channel.waiting[writes, envelope.number]
@@ -218,7 +218,7 @@ class VirtualRpc:
         outgoing, hosted.inbox.actor.outgoing = hosted.inbox.actor.outgoing, []
         for address, message in outgoing:
             channel = self._channel(hosted.number, address, hosted.node, hosted.inbox.epoch)
-            envelope = channel.outbox.post(message, writes=True)
+            envelope = channel.outbox.add(message, writes=True)
             channel.waiting[True, envelope.number] = VirtualCall("relay")
             self._send(channel, self.hosted_actors[address], envelope, seconds)
 
@@ -234,7 +234,7 @@ class VirtualRpc:
         if self._troubles.blocks(seconds, hosted.server, answer.to):
             return
         self._count(answer.to, "answer", sizes)
-        message, again = channel.outbox.heard(answer)
+        message, again = channel.outbox.receive(answer)
         if message is not None:
             call = channel.waiting.pop((answer.writes, answer.number))
             call.message = message
@@ -296,7 +296,7 @@ class VirtualRpc:
         for (sender, address), channel in list(self._lines.items()):
             hosted = self.hosted_actors[address]
             if hosted.server == server and (known := hosted.inbox.progress(sender, channel.life)) is not None:
-                for envelope in channel.outbox.reopened(hosted.inbox.epoch, *known):
+                for envelope in channel.outbox.resume(hosted.inbox.epoch, *known):
                     self._send(channel, hosted, envelope, seconds)
 
 

@@ -1,1 +1,1 @@
-"""A parameter server, whatever carries its letters: shards, what they hold, what they answer, how workers speak."""
+"""The parameter server over any transport: shards, what they hold and answer, and the workers' client."""

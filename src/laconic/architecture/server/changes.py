@@ -1,8 +1,8 @@
-"""Reads that say how values have changed: the server's own error memory, one for each reader.
+"""Reads compressed as changes of the values, with error feedback on the server for each reader.
 
-Casts say the values themselves. Anything coarser says the difference between what the server has and what the reader
-holds; what it did not say stays in that difference and is said later. Both sides add up what was said, so that the
-server knows to the bit what each reader holds, without a memory of its own that could drift.
+Casts send the values themselves. Any coarser compressor sends the difference between what the server has and what the
+reader holds; what it did not send stays in that difference and is sent later. Both sides add up what was sent, so that
+the server knows to the bit what each reader holds, without a separate error memory that could drift.
 """
 
 from __future__ import annotations
@@ -18,67 +18,73 @@ from laconic.compression.base import Compressor
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import ActorMessage, Field, Meet
 
-Words = tuple[Mapping[str, Field], tuple[Tensor, ...]]
+Encoded = tuple[Mapping[str, Field], tuple[Tensor, ...]]
 Meetings = Callable[[int, int, str], Meet]
-"""The meeting of a worker, in a step, for a tensor's name: what a compressor's draws depend on."""
+"""Makes the `Meet` of a worker, in a step, for a tensor's name: a compressor's random draws depend on it."""
 
 
 @dataclass(eq=False)
 class _Reader:
-    """What one reader holds, after so many reads, and the last answer in case it was lost on its way."""
+    """What one reader holds after so many reads, and the last answer in case it was lost in transit."""
 
     reads: int
     values: list[Tensor]
-    last: Words
+    last: Encoded
 
 
-class Readers:
-    """The server's side. A reader says how many reads it has heard; one that nobody knows, because it is new or this
-    server has come back from a snapshot, is told the values as they are."""
+class DeltaEncoder:
+    """The server's side of compressed reads, for all readers.
+
+    A reader sends how many answers it has received. One that is unknown, because it is new or this server was restored
+    from a snapshot, gets the values uncompressed.
+    """
 
     def __init__(self, compressor: Compressor, specs: Sequence[TensorSpec], meetings: Meetings) -> None:
         self._compressor, self._specs, self._meetings = compressor, specs, meetings
         self._known: dict[int, _Reader] = {}
 
-    def answer(self, reader: int, heard: int, values: Sequence[Tensor]) -> Words:
+    def encode(self, reader: int, received: int, values: Sequence[Tensor]) -> Encoded:
+        """Encode an answer for a reader that has received so many: the change since, or the last answer once more."""
         known = self._known.get(reader)
-        if known is not None and heard == known.reads - 1:
+        if known is not None and received == known.reads - 1:
             return known.last
-        if known is None or heard != known.reads:
-            return self._plainly(reader, heard, values)
+        if known is None or received != known.reads:
+            return self._encode_in_full(reader, received, values)
         known.reads += 1
         meeting = partial(self._meetings, reader, known.reads)
-        apart = [value.detach() - held for value, held in zip(values, known.values, strict=True)]
-        fields, words = encode_all(self._compressor, self._specs, apart, {}, meeting)
-        known.last = {**fields, "reads": known.reads}, words
+        differences = [value.detach() - held for value, held in zip(values, known.values, strict=True)]
+        fields, payload = encode_all(self._compressor, self._specs, differences, {}, meeting)
+        known.last = {**fields, "reads": known.reads}, payload
         changes = decode_all(self._compressor, self._specs, ActorMessage("values", *known.last), meeting)
         for held, change in zip(known.values, changes, strict=True):
             held += change
         return known.last
 
-    def _plainly(self, reader: int, heard: int, values: Sequence[Tensor]) -> Words:
-        """No number is used twice, so that an older answer on its way cannot be taken for this one."""
+    def _encode_in_full(self, reader: int, received: int, values: Sequence[Tensor]) -> Encoded:
+        """Send the values uncompressed. No number is used twice, so that an older answer in flight cannot be mistaken
+        for this one."""
         known = self._known.get(reader)
-        reads = 1 + max(heard, known.reads if known else 0)
+        reads = 1 + max(received, known.reads if known else 0)
         held = [value.detach().clone() for value in values]
-        words: Words = {"plain": True, "reads": reads}, tuple(value.clone() for value in held)
-        self._known[reader] = _Reader(reads, held, words)
-        return words
+        encoded: Encoded = {"plain": True, "reads": reads}, tuple(value.clone() for value in held)
+        self._known[reader] = _Reader(reads, held, encoded)
+        return encoded
 
     def forget(self, reader: int) -> None:
+        """Drop what is known of a reader, so that its next answer is uncompressed."""
         self._known.pop(reader, None)
 
 
-class Holdings:
-    """The reader's side, for one shard. An answer that it has heard already changes nothing."""
+class DeltaDecoder:
+    """The reader's side of compressed reads, for one shard. An answer that it has received already changes nothing."""
 
     def __init__(self, compressor: Compressor, specs: Sequence[TensorSpec], meetings: Meetings, reader: int) -> None:
         self._compressor, self._specs, self._meetings, self._reader = compressor, specs, meetings, reader
         self.reads = 0
         self._values: list[Tensor] = []
 
-    def hear(self, message: ActorMessage) -> list[Tensor]:
-        """The values, as far as this reader knows them."""
+    def decode(self, message: ActorMessage) -> list[Tensor]:
+        """Add the change in an answer, and return the values as far as this reader knows them."""
         reads = message.number("reads")
         if reads > self.reads:
             if message.fields.get("plain"):

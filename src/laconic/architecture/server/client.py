@@ -1,4 +1,4 @@
-"""How a worker speaks to its parameter server: push and pull, apart, over all shards at once."""
+"""The worker's client of a parameter server: separate pushes and pulls, over all shards at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from laconic.architecture.server.changes import Holdings, Meetings
+from laconic.architecture.server.changes import DeltaDecoder, Meetings
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
@@ -24,25 +24,25 @@ from laconic.worker import ActorMessage, Field, Handle, Priority, Worker, whole
 
 @dataclass(frozen=True, eq=False)
 class Receipt:
-    """What the shards said to a push, in their order."""
+    """The fields with which the shards answered a push, in the order of the shards."""
 
     fields: tuple[Mapping[str, Field], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """What was read: a tensor per parameter, and what the shards said beside it."""
+    """The result of a pull: a tensor per parameter, and the fields of the shards' answers."""
 
     tensors: list[Tensor]
     fields: tuple[Mapping[str, Field], ...]
 
     def lowest(self, name: str) -> int:
-        """Of a number that every shard said."""
+        """Return the least value of a number that every shard's answer has."""
         return min(whole(fields, name) for fields in self.fields)
 
 
 class Answers:
-    """Several letters under way as one handle."""
+    """Several messages in flight as one handle, whose result combines their answers."""
 
     def __init__(self, handles: Sequence[Handle], combine: Callable[[list[ActorMessage]], Any]) -> None:
         self._handles, self._combine = handles, combine
@@ -81,23 +81,23 @@ class ServerClient:
     optimizer: Optimizer | None = None
     memory: dict[str, State] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
-    clock: int = 0  # pushes so far, from the slowest member's at the start; every shard counts as this worker does
+    clock: int = 0  # pushes so far, counted from the slowest member's clock at the start; every shard counts the same
     round: int = 0  # of aggregations among all workers
     _collected_below: int = 0
     _collected: set[int] = field(default_factory=set)
-    _told: dict[str, Any] = field(default_factory=dict)
+    _sent_settings: dict[str, Any] = field(default_factory=dict)
 
-    down: Compressor | None = None  # what the servers speak through
+    down: Compressor | None = None  # the compressor of what the servers send
 
     @property
     def shards(self) -> Sequence[Replicas]:
-        """Those that this worker belongs to."""
+        """The shards of this worker's group."""
         return self.groups[self.group]
 
     def __post_init__(self) -> None:
         self.versions = self.versions or [0] * len(self.shards)
         self._by_shard = [[r for r in self.ranges if r.shard == k] for k in range(len(self.shards))]
-        self._holdings: dict[tuple[int, int], Holdings] = {}
+        self._delta_decoders: dict[tuple[int, int], DeltaDecoder] = {}
 
     # ------------------------------------------------------------------------------------------ for rules
 
@@ -110,48 +110,48 @@ class ServerClient:
         settings: Mapping[str, Field] | None = None,
         **fields: Any,
     ) -> Answers:
-        """Send one tensor per parameter, compressed unless it must be exact; the receipt tells when it was taken in.
+        """Send one tensor per parameter, compressed unless `exact`; the receipt tells when the servers have applied it.
 
-        `versions` are what it was computed at, where that is not what was read last; `settings` are meant for the
-        server's optimizer, as `set.GROUP.NAME`, in place of the worker's own.
+        `versions` are those of the values it was computed with, where these are not the ones read last; `settings` are
+        for the server's optimizer, as `set.GROUP.NAME`, in place of the worker's own.
         """
         changed = {**self._changed_settings(), **(settings or {})}
         versions = self.versions if versions is None else versions
         self.clock += 1
         sent = []
         for shard, (k, version) in zip(self.shards, enumerate(versions), strict=True):
-            words = self._words(tensors, k, step, exact)
-            message = {"version": version, "clock": self.clock, "step": step, **changed, **words[0], **fields}
-            sent.append(shard.write(ActorMessage("push", message, words[1])))
+            encoding, payload = self._encode(tensors, k, step, exact)
+            header = {"version": version, "clock": self.clock, "step": step, **changed, **encoding, **fields}
+            sent.append(shard.write(ActorMessage("push", header, payload)))
         return Answers(sent, _receipt)
 
-    def tell(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
-        """Report something; to another group's server where that coordinates."""
+    def report(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
+        """Send fields without tensors to the rule on the servers; to another group's server where that coordinates."""
         shards = self.groups[self.group if group is None else group]
         sent = [shards[k].write(ActorMessage("tell", fields)) for k in self._chosen(only)]
         return Answers(sent, _receipt)
 
     def pull(self, only: int | None = None, group: int | None = None, **fields: Any) -> Answers:
-        """Read the values, as soon as the rule lets this worker."""
+        """Read the values, as soon as the rule allows this worker to."""
         group = self.group if group is None else group
-        asked = [
-            self.groups[group][k].read(ActorMessage("pull", {**self._heard(group, k), **fields}))
+        reads = [
+            self.groups[group][k].read(ActorMessage("pull", {**self._read_count(group, k), **fields}))
             for k in self._chosen(only)
         ]
 
         def combine(messages: list[ActorMessage]) -> Pulled:
             if only is not None:
                 return Pulled(list(messages[0].tensors), (messages[0].fields,))
-            if not any(message.tensors for message in messages):  # the rule had only something to say
+            if not any(message.tensors for message in messages):  # the rule answered with fields only
                 return Pulled([], tuple(message.fields for message in messages))
             return self._values(messages, group)
 
-        return Answers(asked, combine)
+        return Answers(reads, combine)
 
     # ------------------------------------------------------------------------------------------ for the engine
 
     def join(self, digest: str, values: Sequence[Tensor] | None) -> Generator[list[Handle], Any, None]:
-        """Become a member; the one who has `values` gives the servers of all groups their first ones."""
+        """Become a member; the worker that has `values` sends the servers of all groups their first ones."""
         self._digest = digest
         messages = [shard.write(ActorMessage("join", {"digest": digest})) for shard in self.shards]
         (welcomes,) = yield [Answers(messages, lambda answers: answers)]
@@ -160,15 +160,15 @@ class ServerClient:
             yield from self._begin()
         if values is not None:
             parts = [self._flat(values, k) for k in range(len(self.shards))]
-            planted = [
+            writes = [
                 shard.write(ActorMessage("plant", {}, part))
                 for shards in self.groups
                 for shard, part in zip(shards, parts, strict=True)
             ]
-            yield [Answers(planted, lambda answers: None)]
+            yield [Answers(writes, lambda answers: None)]
 
     def _begin(self) -> Generator[list[Handle], Any, None]:
-        """Come late to what the others add up in rounds: agree with all shards on the first one."""
+        """Agree with all shards on the first round of aggregation in which this late worker takes part."""
         rounds = {-1, 0}
         while len(rounds) > 1:
             message = ActorMessage("begin", {"round": max(rounds)})
@@ -177,25 +177,25 @@ class ServerClient:
         self.round = self._collected_below = rounds.pop()
 
     def move(self, group: int) -> Generator[list[Handle], Any, None]:
-        """Become a member of another group."""
+        """Leave this worker's group and join another."""
         if group != self.group:
             yield from self.leave()
             self.group, self.versions = group, [0] * len(self.shards)
             yield from self.join(self._digest, None)
 
-    def peek(self) -> Answers:
-        """The values as they are, whatever the rule says."""
+    def pull_now(self) -> Answers:
+        """Read the present values at once, whatever the rule allows."""
         group = self.group
-        asked = [shard.read(ActorMessage("peek", self._heard(group, k))) for k, shard in enumerate(self.shards)]
-        return Answers(asked, lambda messages: self._values(messages, group))
+        reads = [shard.read(ActorMessage("peek", self._read_count(group, k))) for k, shard in enumerate(self.shards)]
+        return Answers(reads, lambda messages: self._values(messages, group))
 
-    def rest(self) -> None:
-        """No more pushes for now: no rule is to wait for this worker's."""
+    def pause_pushes(self) -> None:
+        """Announce that this worker pushes nothing for now, so that no rule waits for it."""
         for shard in self.shards:
             shard.write(ActorMessage("rest"))
 
     def leave(self) -> Generator[list[Handle], Any, None]:
-        """Say goodbye, so that nobody waits for this worker."""
+        """Leave the servers, so that no rule waits for this worker."""
         messages = [shard.write(ActorMessage("leave")) for shard in self.shards]
         yield [Answers(messages, lambda answers: None)]
 
@@ -206,16 +206,19 @@ class ServerClient:
         only: int | None = None,
         priority: Priority | None = None,
     ) -> Generator[Handle, Any, list[ActorMessage]]:
-        """Bring a part to each shard (or to one), and collect what all members brought, combined. Rounds are numbered
-        in the order of asking, which is everybody's; in what order parts leave is this worker's own matter."""
-        turn, self.round = self.round, self.round + 1
-        fields: dict[str, Field] = {"round": turn, "op": op, "collected": self._collected_below}
+        """Send a part to each shard (or to one), and collect the combined parts of all members.
+
+        Rounds are numbered in the order of the calls, which is the same on all workers; the order in which parts are
+        sent may differ between workers.
+        """
+        number, self.round = self.round, self.round + 1
+        fields: dict[str, Field] = {"round": number, "op": op, "collected": self._collected_below}
         shards = self._chosen(only)
         for k, part in zip(shards, parts, strict=True):
             self.shards[k].write(ActorMessage("contribute", fields, part), priority)
-        asked = [self.shards[k].read(ActorMessage("collect", {"round": turn})) for k in shards]
-        messages: list[ActorMessage] = yield Answers(asked, lambda answers: answers)
-        self._collected.add(turn)
+        reads = [self.shards[k].read(ActorMessage("collect", {"round": number})) for k in shards]
+        messages: list[ActorMessage] = yield Answers(reads, lambda answers: answers)
+        self._collected.add(number)
         while self._collected_below in self._collected:
             self._collected.remove(self._collected_below)
             self._collected_below += 1
@@ -230,13 +233,13 @@ class ServerClient:
         return [tensors[r.tensor].reshape(-1)[r.start : r.stop] for r in self._by_shard[k]]
 
     def _flat(self, tensors: Sequence[Tensor], k: int) -> tuple[Tensor, ...]:
-        """A shard's part, one new tensor per dtype."""
+        """Return a shard's part of the tensors, one new flat tensor per dtype."""
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for r, part in zip(self._by_shard[k], self._slices(tensors, k), strict=True):
             by_dtype.setdefault(self.specs[r.tensor].dtype, []).append(part.detach())
         return tuple(torch.cat(parts) if len(parts) > 1 else parts[0].clone() for parts in by_dtype.values())
 
-    def _words(
+    def _encode(
         self, tensors: Sequence[Tensor], k: int, step: int, exact: bool
     ) -> tuple[dict[str, Field], tuple[Tensor, ...]]:
         specs = [r.spec(self.specs) for r in self._by_shard[k]]
@@ -247,7 +250,7 @@ class ServerClient:
         return encode_all(self.compressor, specs, parts, self.memory, meeting)
 
     def _values(self, messages: list[ActorMessage], group: int) -> Pulled:
-        """What all shards hold, and which version of it the next push was computed at."""
+        """Assemble the values of all shards, and remember their versions, with which the next push is computed."""
         self.versions = [message.number("version") for message in messages]
         whole = [torch.empty(spec.numel, dtype=spec.dtype) for spec in self.specs]
         for k, (ranges, message) in enumerate(zip(self._by_shard, messages, strict=True)):
@@ -257,9 +260,9 @@ class ServerClient:
         return Pulled(tensors, tuple(message.fields for message in messages))
 
     def _parts(self, group: int, k: int, message: ActorMessage) -> list[Tensor]:
-        """From what a shard said back to one tensor per range."""
+        """Decode a shard's answer into one tensor per range."""
         if self.down is not None and "reads" in message.fields:
-            return self._held(group, k).hear(message)
+            return self._delta_decoder(group, k).decode(message)
         specs = [r.spec(self.specs) for r in self._by_shard[k]]
         if self.down is not None and "words" in message.fields:
             return decode_all(self.down, specs, message, partial(self.meetings, -1, message.number("version")))
@@ -267,21 +270,21 @@ class ServerClient:
         parts = {flat.dtype: iter(flat.split(lengths[flat.dtype])) for flat in message.tensors}
         return [next(parts[spec.dtype]) for spec in specs]
 
-    def _held(self, group: int, k: int) -> Holdings:
-        """What this worker has heard of a shard's values, where it is told how they change."""
+    def _delta_decoder(self, group: int, k: int) -> DeltaDecoder:
+        """Return the decoder of a shard's values, where the servers send how these change."""
         assert self.down is not None
-        if (group, k) not in self._holdings:
+        if (group, k) not in self._delta_decoders:
             specs = [r.spec(self.specs) for r in self._by_shard[k]]
-            self._holdings[group, k] = Holdings(self.down, specs, self.meetings, self.worker.rank)
-        return self._holdings[group, k]
+            self._delta_decoders[group, k] = DeltaDecoder(self.down, specs, self.meetings, self.worker.rank)
+        return self._delta_decoders[group, k]
 
-    def _heard(self, group: int, k: int) -> dict[str, Field]:
-        return {} if self.down is None or self.down.wire else {"reads": self._held(group, k).reads}
+    def _read_count(self, group: int, k: int) -> dict[str, Field]:
+        return {} if self.down is None or self.down.wire else {"reads": self._delta_decoder(group, k).reads}
 
     def _changed_settings(self) -> dict[str, Field]:
         if self.optimizer is None:
             return {}
         now = scalars_of(self.optimizer)
-        changed = {f"set.{name}": value for name, value in now.items() if self._told.get(name) != value}
-        self._told = dict(now)
+        changed = {f"set.{name}": value for name, value in now.items() if self._sent_settings.get(name) != value}
+        self._sent_settings = dict(now)
         return changed  # type: ignore[return-value]

@@ -1,8 +1,9 @@
-"""A compressor between two: one speaks, the other listens.
+"""A compressor between two processes: one encodes, the other decodes.
 
-Compressors are written as meetings of many. Alone, a worker's requests answer themselves, and what it requested is what
-must travel. Whoever listens holds the same meeting with an empty tensor, and hears the other's words in place of its
-own: so every compressor can also speak to a server, without a second way of writing it.
+Compressors are written as exchanges among many workers. In an exchange of one, a worker's requests answer themselves,
+and the tensors of its requests are what must be sent. The receiver runs the same exchange with an empty tensor, and
+takes the sender's tensors in place of its own: so every compressor also works between a worker and a server, without a
+second implementation.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ _PLAIN = Identity()
 
 
 def compressor_for(compressor: Compressor, spec: TensorSpec) -> Compressor:
-    """Who speaks for such a tensor: it goes as it is where the compressor leaves it alone."""
+    """Return the compressor, or the identity for a tensor that the compressor does not accept."""
     return compressor if compressor.accepts(spec) else _PLAIN
 
 
 def encode_one(compressor: Compressor, x: Tensor, state: State, meet: Meet) -> tuple[list[Tensor], Outcome]:
-    """What travels, and what the speaker remembers."""
-    words: list[Tensor] = []
+    """Encode a tensor: return the payload tensors to send, and the outcome with the sender's new state."""
+    payload: list[Tensor] = []
 
     def answer(request: Request) -> Any:
-        words.append(request.tensor.detach().clone())
-        return _alone(request, request.tensor)
+        payload.append(request.tensor.detach().clone())
+        return _result_alone(request, request.tensor)
 
-    return words, _hold(compressor, x, state, meet, answer)
+    return payload, _run(compressor, x, state, meet, answer)
 
 
-def decode_one(compressor: Compressor, spec: TensorSpec, words: Sequence[Tensor], meet: Meet) -> Tensor:
-    """The tensor that was meant."""
-    heard = iter(words)
+def decode_one(compressor: Compressor, spec: TensorSpec, payload: Sequence[Tensor], meet: Meet) -> Tensor:
+    """Decode the tensor that a sender encoded as these payload tensors."""
+    received = iter(payload)
 
     def answer(request: Request) -> Any:
-        return _alone(request, next(heard))
+        return _result_alone(request, next(received))
 
     empty = torch.zeros(spec.shape, dtype=spec.dtype)
-    return _hold(compressor, empty, compressor.init(spec), meet, answer).result
+    return _run(compressor, empty, compressor.init(spec), meet, answer).result
 
 
 def encode_all(
@@ -56,36 +57,36 @@ def encode_all(
     memory: dict[str, State],
     meeting: Callable[[str], Meet],
 ) -> tuple[dict[str, Field], tuple[Tensor, ...]]:
-    """Several tensors in one letter: how many words each has, and all words."""
+    """Encode several tensors for one message: the field that counts each one's payload tensors, and all of these."""
     counts: list[int] = []
-    words: list[Tensor] = []
+    payload: list[Tensor] = []
     for spec, x in zip(specs, tensors, strict=True):
-        speaker = compressor_for(compressor, spec)
+        codec = compressor_for(compressor, spec)
         if spec.name not in memory:
-            memory[spec.name] = speaker.init(spec)
-        spoken, outcome = encode_one(speaker, x, memory[spec.name], meeting(spec.name))
+            memory[spec.name] = codec.init(spec)
+        encoded, outcome = encode_one(codec, x, memory[spec.name], meeting(spec.name))
         memory[spec.name] = outcome.state
-        counts.append(len(spoken))
-        words += spoken
-    return {"words": counts}, tuple(words)
+        counts.append(len(encoded))
+        payload += encoded
+    return {"words": counts}, tuple(payload)
 
 
 def decode_all(
     compressor: Compressor, specs: Sequence[TensorSpec], message: ActorMessage, meeting: Callable[[str], Meet]
 ) -> list[Tensor]:
-    """The tensors of such a letter, if that is what it is."""
+    """Decode the tensors of a message that `encode_all` made, or raise if its counts do not fit."""
     counts = message.fields.get("words")
     lengths = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
     if len(lengths) != len(specs) or sum(lengths) != len(message.tensors) or min(lengths, default=0) < 0:
-        raise ContractError(f"{len(message.tensors)} words in a {message.kind} are not those of this shard")
-    rest, heard = list(message.tensors), []
+        raise ContractError(f"{len(message.tensors)} payload tensors in a {message.kind} do not fit this shard")
+    remaining, decoded = list(message.tensors), []
     for spec, count in zip(specs, lengths, strict=True):
-        words, rest = rest[:count], rest[count:]
-        heard.append(decode_one(compressor_for(compressor, spec), spec, words, meeting(spec.name)))
-    return heard
+        payload, remaining = remaining[:count], remaining[count:]
+        decoded.append(decode_one(compressor_for(compressor, spec), spec, payload, meeting(spec.name)))
+    return decoded
 
 
-def _hold(compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: Callable[[Request], Any]) -> Outcome:
+def _run(compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: Callable[[Request], Any]) -> Outcome:
     exchange = compressor.exchange(x, state, meet)
     reply: Any = None
     while True:
@@ -97,10 +98,10 @@ def _hold(compressor: Compressor, x: Tensor, state: State, meet: Meet, answer: C
         reply = answer(request)
 
 
-def _alone(request: Request, word: Tensor) -> Any:
-    """What a meeting of one brings."""
+def _result_alone(request: Request, payload: Tensor) -> Any:
+    """Return a request's result in an exchange of one member, whose payload is given."""
     if isinstance(request, Reduce):
-        return word.view(request.tensor.shape)
+        return payload.view(request.tensor.shape)
     if isinstance(request, Gather):
-        return word.unsqueeze(0)
-    return [word] if isinstance(request, GatherRagged) else word
+        return payload.unsqueeze(0)
+    return [payload] if isinstance(request, GatherRagged) else payload

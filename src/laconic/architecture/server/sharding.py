@@ -1,4 +1,4 @@
-"""Which server holds what: a model's tensors cut into ranges, balanced by bytes."""
+"""How a model's tensors are divided among shards: cut into ranges, balanced by bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from laconic.kernels.draws import key_of
 from laconic.values.tensor_spec import TensorSpec
 
 BLOCK = 4096
-"""Elements of a hashed range: small enough to spread evenly, large enough to be worth a name."""
+"""Elements of a hashed range: small enough to spread evenly, large enough for its entry to be cheap."""
 
-_POINTS = 2048  # places of one server on the ring: its share of it varies by a fiftieth
+_POINTS = 2048  # points of one server on the hash ring: its share varies by a fiftieth
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Range:
         return self.stop - self.start
 
     def spec(self, specs: Sequence[TensorSpec]) -> TensorSpec:
-        """As a tensor of its own: the tensor itself where the range is all of it."""
+        """Return the range's description as a tensor: the tensor's own where the range is all of it."""
         whole = specs[self.tensor]
         if len(self) == whole.numel:
             return whole
@@ -37,7 +37,7 @@ class Range:
 
 
 def even(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
-    """Each shard gets the same bytes, to an element: tensors are cut where a shard is full."""
+    """Give each shard the same bytes, to an element: tensors are cut where a shard is full."""
     total = sum(spec.nbytes for spec in specs)
     found: list[Range] = []
     passed = 0
@@ -52,7 +52,8 @@ def even(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
 
 
 def whole(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
-    """Uncut tensors, the largest first to whoever has least: for optimizers that look at a tensor as a whole."""
+    """Place whole tensors, the largest first, on the shard with the fewest bytes: for optimizers that use a tensor's
+    shape."""
     loads = [0] * shards
     placed: dict[int, int] = {}
     for i in sorted(range(len(specs)), key=lambda i: -specs[i].nbytes):
@@ -62,7 +63,7 @@ def whole(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
 
 
 def hashed(specs: Sequence[TensorSpec], shards: int) -> list[Range]:
-    """Blocks on a hash ring: one server more takes over its share of them, and no other block moves."""
+    """Place blocks on a hash ring: a server that is added takes over its share of them, and no other block moves."""
     ring = sorted((key_of(f"server {shard}/{point}"), shard) for shard in range(shards) for point in range(_POINTS))
     places = [place for place, _ in ring]
     found: list[Range] = []

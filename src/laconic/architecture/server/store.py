@@ -1,4 +1,4 @@
-"""What one server holds: values, the optimizer that steps on them, and who has come how far."""
+"""What one shard holds: values, the optimizer that steps on them, and the clocks of its workers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Scalar = int | float | bool | list[float]
 
 
 class Store:
-    """One shard of a model.
+    """The state of one shard of a model.
 
     `size` counts all workers, `group` says which of several servers of the whole model this is; `version` counts
-    updates; `clocks` say how many writes of each worker were received (what it calls its clock), and hold all who are
-    expected until they are lost; `resting` are those among them who push no more, so that no rule waits for them;
-    `memory` is the sync rule's own. Tensors of one dtype lie in one piece of memory, so that they travel as one.
+    updates; `clocks` hold how many writes of each worker were received (its clock), for all workers that are expected
+    until they are lost; `paused` are those among them that push no more, so that no rule waits for them; `memory`
+    belongs to the sync rule. Tensors of one dtype lie in one piece of memory, so that they are sent as one.
     """
 
     def __init__(
@@ -49,31 +49,31 @@ class Store:
         self.optimizer = _moved(optimizer, parameters, ranges, self.values)
         self.version = 0
         self.clocks = dict.fromkeys(range(size) if members is None else members, 0)
-        self.resting: set[int] = set()
+        self.paused: set[int] = set()
         self.scalars: dict[int, dict[str, Scalar]] = {}
         self.memory: dict[str, Any] = {}
-        self.planted = False
+        self.initialized = False
         self._copies = Copies()
 
     def views(self, flats: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors of all ranges, in their own shapes, within one flat tensor per dtype."""
+        """Return views of one flat tensor per dtype: a tensor per range, in its own shape."""
         lengths = {d: [s.numel for s in self.specs if s.dtype == d] for d in self.flats}
         parts = {d: iter(flat.split(lengths[d])) for d, flat in zip(self.flats, flats, strict=True)}
         return [next(parts[s.dtype]).view(s.shape) for s in self.specs]
 
     def flattened(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """A tensor per range as one new flat tensor per dtype: the reverse of `views`."""
+        """Return a tensor per range as one new flat tensor per dtype: the reverse of `views`."""
         pairs = list(zip(self.specs, tensors, strict=True))
         return [torch.cat([x.reshape(-1) for spec, x in pairs if spec.dtype == dtype]) for dtype in self.flats]
 
     def flat_copy(self) -> list[Tensor]:
-        """The values as they are now, one tensor per dtype."""
+        """Return a copy of the present values, one flat tensor per dtype."""
         return [self._copies.of(flat) for flat in self.flats.values()]
 
     @property
     def members(self) -> list[int]:
-        """Those whose pushes are expected."""
-        return sorted(self.clocks.keys() - self.resting)
+        """The workers whose pushes are expected."""
+        return sorted(self.clocks.keys() - self.paused)
 
     @property
     def slowest(self) -> int:
@@ -85,11 +85,11 @@ class Store:
         return max(self.clocks.values(), default=0)
 
     def rate(self, worker: int) -> float:
-        """The learning rate this worker sent, of the first group."""
+        """Return the learning rate of the first parameter group that this worker sent."""
         return float(self.scalars.get(worker, {}).get("0.lr", self.optimizer.param_groups[0]["lr"]))  # type: ignore[arg-type]
 
     def apply(self, gradients: Sequence[Tensor], worker: int, rate: float = 1.0) -> None:
-        """One step of the optimizer, with the settings this worker sent and `rate` times its learning rate."""
+        """Take one step of the optimizer, with the settings this worker sent and `rate` times its learning rate."""
         if len(gradients) != len(self.values):
             raise ContractError(f"worker {worker} pushed {len(gradients)} gradients for {len(self.values)} ranges")
         for value, gradient in zip(self.values, gradients, strict=True):
@@ -113,34 +113,36 @@ class Store:
 
     @torch.no_grad()
     def add(self, changes: Sequence[Tensor], weight: float = 1.0) -> None:
-        """Add these, weighted."""
+        """Add these tensors to the values, times `weight`."""
         for value, change in zip(self.values, changes, strict=True):
             value.add_(change, alpha=weight)
         self.version += 1
 
     @torch.no_grad()
     def set(self, values: Sequence[Tensor]) -> None:
+        """Replace the values, without counting an update."""
         for value, new in zip(self.values, values, strict=True):
             value.copy_(new)
 
     # ------------------------------------------------------------------------------------------ saving
 
     def state(self, flats: list[Tensor] | None = None) -> dict[str, Any]:
-        """Everything, as a copy; of the values, `flats` is one already if it is given."""
+        """Return a copy of everything; `flats`, if given, is a copy of the values that can be used."""
         return {
             "flats": self.flat_copy() if flats is None else flats,
             "optimizer": _copied(self.optimizer.state_dict()["state"]),
             "groups": [_scalars(group) for group in self.optimizer.param_groups],
             "version": self.version,
             "clocks": {str(w): c for w, c in self.clocks.items()},
-            "resting": sorted(self.resting),
+            "resting": sorted(self.paused),
             "scalars": {str(w): dict(s) for w, s in self.scalars.items()},
             "memory": _copied(self.memory),
-            "planted": self.planted,
+            "planted": self.initialized,
         }
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a saved state."""
         for flat, kept in zip(self.flats.values(), state["flats"], strict=True):
             flat.copy_(kept)
         whole = self.optimizer.state_dict()
@@ -148,15 +150,15 @@ class Store:
         self.optimizer.load_state_dict(whole)
         for group, kept in zip(self.optimizer.param_groups, state["groups"], strict=True):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
-        self.version, self.planted = state["version"], state["planted"]
+        self.version, self.initialized = state["version"], state["planted"]
         self.clocks = {int(w): c for w, c in state["clocks"].items()}
-        self.resting = set(state["resting"])
+        self.paused = set(state["resting"])
         self.scalars = {int(w): dict(s) for w, s in state["scalars"].items()}
         self.memory = _copied(state["memory"])
 
 
 def scalars_of(optimizer: Optimizer) -> dict[str, Scalar]:
-    """The numbers in an optimizer's groups, by `group.name`: what a scheduler may change."""
+    """Return the numbers in an optimizer's parameter groups, by `group.name`: what a scheduler may change."""
     return {
         f"{i}.{key}": value for i, group in enumerate(optimizer.param_groups) for key, value in _scalars(group).items()
     }
@@ -177,10 +179,10 @@ def _scalars(group: Mapping[str, Any]) -> dict[str, Scalar]:
 def _moved(
     optimizer: Optimizer, parameters: Sequence[Tensor], ranges: Sequence[Range], values: Sequence[nn.Parameter]
 ) -> Optimizer:
-    """The user's optimizer once more, stepping on these values in place of the model's own.
+    """Return a copy of the user's optimizer that steps on these values in place of the model's own.
 
-    Groups keep their settings; what it remembers of a tensor goes with the tensor's range. It is copied attribute by
-    attribute, because a subclass may have some that torch's own way of copying leaves behind.
+    Groups keep their settings; the optimizer's state of a tensor is cut as the tensor's ranges are. It is copied
+    attribute by attribute, because a subclass may have some that torch's own way of copying leaves behind.
     """
     order = {id(p): i for i, p in enumerate(parameters)}
     homes: dict[int, list[int]] = {}

@@ -1,7 +1,7 @@
-"""What a worker read, kept on the server until its next push: for rules that ask what has happened since.
+"""Snapshots of what a worker read, kept on the server until its next push: for rules that use what changed since.
 
-A read's ticket is its version, which the push carries anyway, so that nothing more travels. A ticket that a restarted
-server has forgotten is None: the rule decides what an unknown past means.
+A read's ticket is its version, which the push carries anyway, so that nothing more is sent. A ticket that a restarted
+server has lost is None: the rule decides what to do without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Snapshot = list[Tensor]
 
 
 def issue(store: Store, worker: int, make: Callable[[], Snapshot]) -> None:
-    """This worker reads now; who reads one version shares one snapshot."""
+    """Keep a snapshot of what this worker reads now; workers that read one version share one snapshot."""
     tickets: dict[str, dict[str, Snapshot]] = store.memory.setdefault("tickets", {})
     version = str(store.version)
     kept = next((of_one[version] for of_one in tickets.values() if version in of_one), None)
@@ -24,14 +24,14 @@ def issue(store: Store, worker: int, make: Callable[[], Snapshot]) -> None:
 
 
 def issue_first(store: Store, make: Callable[[], Snapshot]) -> None:
-    """Before the first update: all members have begun from the values they were given."""
+    """Keep the first values for all members, before the first update: all have started from them."""
     if store.version == 0 and "tickets" not in store.memory:
         for worker in store.members:
             issue(store, worker, make)
 
 
 def redeem(store: Store, worker: int, version: int) -> Snapshot | None:
-    """What this worker read at that version; what it read before is let go."""
+    """Return the snapshot of what this worker read at that version, and drop those of its earlier reads."""
     mine: dict[str, Snapshot] = store.memory.get("tickets", {}).get(str(worker), {})
     for old in [v for v in mine if int(v) < version]:
         del mine[old]
@@ -39,4 +39,5 @@ def redeem(store: Store, worker: int, version: int) -> Snapshot | None:
 
 
 def forget(store: Store, worker: int) -> None:
+    """Drop all snapshots of a worker that is lost."""
     store.memory.get("tickets", {}).pop(str(worker), None)

@@ -1,1 +1,1 @@
-"""Measuring by rehearsal: a script trains on all its workers at once, without talking, and leaves a `Profile`."""
+"""Profiling runs: a script trains on all its workers at once, without communication, and leaves a `Profile`."""

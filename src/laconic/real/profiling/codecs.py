@@ -1,7 +1,7 @@
-"""What words cost beside the wire: every registered compressor and every architecture that averages in a group, on the
+"""Times of encoding and decoding: every registered compressor and every architecture that averages in a group, on the
 model's own tensors.
 
-All workers do it at the same time, on an echo group, so that they share cores and memory as in a step.
+All workers measure at the same time, on an echo group, so that they share cores and memory as in a step.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Group, Handle, Reduce
 
 _CPU = torch.device("cpu")
-_TYPICAL = 1e-3  # of a gradient's element
+_TYPICAL = 1e-3  # size of a gradient's element
 _SMALL = tuple(TensorSpec(f"small{k}", (16, 16), torch.float32) for k in range(16))
 
 Parts = tuple[float, float]
-"""Seconds before the first word leaves, and after."""
+"""Seconds of computation before the first message is sent, and after it."""
 
 
 class Codecs:
-    """Trials of every compressor (alone and remembering) and every architecture, with their choices, by rounds."""
+    """Timed trials, in rounds, of every compressor (alone and with error feedback) and every architecture, with each
+    choice of their knobs."""
 
     def __init__(
         self,
@@ -48,14 +49,16 @@ class Codecs:
             self._trials.append(_Trials(world, tier.compression, _SMALL, specs, partial(_encoding, tier, echo, device)))
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
         for word in _with_choices("architecture"):
-            made = word.make()
-            if not made.collective or "average" not in made.offers:  # an echo has no server, and no neighbours
+            architecture = word.make()
+            if (
+                not architecture.collective or "average" not in architecture.offers
+            ):  # an echo has no server, and no neighbours
                 continue
             tier = Tier(Sentence.of(word), echo)
             self._trials.append(_Trials(world, str(word), _SMALL[:1], [whole], partial(_carrying, tier, echo)))
 
     def round(self) -> None:
-        """Collective: one more trial of each."""
+        """Run one more trial of each; all workers must call it."""
         for trials in self._trials:
             trials.take()
 
@@ -64,7 +67,8 @@ class Codecs:
 
 
 class _Trials:
-    """Words on a few small tensors and on the model's own: the slowest worker's time, after a common start."""
+    """Trials of one sentence's words on a few small tensors and on the model's own: the slowest worker's time, after a
+    common start."""
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class _Trials:
             seen.append((encode, decode))
 
     def times(self) -> CodecTimes:
-        """Per tensor and per element, neither negative."""
+        """Return the seconds per tensor and per element, neither negative."""
         (few, _), (many, _) = self._cases
         elements = sum(spec.numel for spec in many)
         solved: list[float] = []
@@ -107,7 +111,7 @@ def _compressions() -> list[tuple[Word, ...]]:
 
 
 def _chain(text: str) -> tuple[Word, ...]:
-    """The words of a chain as people write it."""
+    """Parse the text of a compression chain into its words."""
     sentence = Strategy.parse(text)
     assert isinstance(sentence, Sentence)
     return sentence.compression
@@ -124,48 +128,52 @@ def _with_choices(axis: str) -> list[Word]:
 
 
 def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
-    """A message's conversation, and its means put in place. What a selection costs depends on the values: they are
-    normal, as gradients nearly are, and new each time."""
-    taken = [spec for spec in specs if tier.compressor.accepts(spec)]
-    places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in taken]
+    """Return a trial that averages these tensors once and copies the means back.
+
+    The cost of a selection depends on the values: they are normal, as gradients nearly are, and new each time.
+    """
+    accepted = [spec for spec in specs if tier.compressor.accepts(spec)]
+    places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in accepted]
     draw = torch.Generator(device).manual_seed(0)
 
-    def talk() -> Generator[list[Handle], list[Any], None]:
-        for place, mean in zip(places, (yield from tier.average(taken, places, 0)), strict=True):
+    def communicate() -> Generator[list[Handle], list[Any], None]:
+        for place, mean in zip(places, (yield from tier.average(accepted, places, 0)), strict=True):
             place.copy_(mean)
 
     def trial() -> Parts:
         for place in places:
             place.normal_(std=_TYPICAL, generator=draw)
-        return _timed(talk(), echo, device)
+        return _timed(communicate(), echo, device)
 
     return trial
 
 
 def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
-    """One message through an architecture."""
+    """Return a trial that carries one message through an architecture."""
     place = torch.zeros(specs[0].shape, dtype=specs[0].dtype)
     return lambda: _timed(carry_concurrently([tier.carry(Reduce(place, "sum"))]), echo)
 
 
-def _timed(journey: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: torch.device = _CPU) -> Parts:
-    begin, echo.made_seconds = _now(device), 0.0
+def _timed(
+    communication: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: torch.device = _CPU
+) -> Parts:
+    begin, echo.copy_seconds = _now(device), 0.0
     left: float | None = None
     answers: Any = None
     try:
         while True:
-            answers = [handle.wait() for handle in journey.send(answers)]
+            answers = [handle.wait() for handle in communication.send(answers)]
             if left is None:
-                left, sent = _now(device), echo.made_seconds
+                left, sent = _now(device), echo.copy_seconds
     except StopIteration:
         end = _now(device)
     if left is None:
         return end - begin, 0.0
-    return left - begin - sent, end - left - (echo.made_seconds - sent)
+    return left - begin - sent, end - left - (echo.copy_seconds - sent)
 
 
 def _now(device: torch.device) -> float:
-    """The time at which what was asked for has been done, also where a GPU does it."""
+    """Return the time once all queued work is done, also on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

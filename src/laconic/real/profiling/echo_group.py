@@ -1,7 +1,7 @@
-"""A group in which everything has been said already: its operations return at once, with this worker's own words.
+"""A group without a network: its operations complete at once, with this worker's own tensors as everybody's.
 
-What a worker does beside waiting (packing, encoding, decoding, stepping) then costs what it costs, and the network
-nothing. Numbers that come back are not averages: an echo is for timing, not for training.
+What a worker does beside waiting (packing, encoding, decoding, stepping) then takes its usual time, and the network
+none. The results are not averages: an echo group is for timing, not for training.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from laconic.runtime.counted_group import CountedGroup
 from laconic.worker import Handle
 
 
-class Echo:
-    """A handle that never waits."""
+class EchoHandle:
+    """A handle of an operation that has completed already."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
@@ -30,42 +30,42 @@ class Echo:
 
 
 class EchoGroup(CountedGroup):
-    """As many members as the real group, all of whom say what this worker says.
+    """A group of as many members as the real one, each of which sends what this worker sends.
 
-    Where others' words need storage of their own, `made_seconds` is what it took to write them: a transport's work, not
-    the worker's.
+    Where the others' tensors need storage of their own, `copy_seconds` is the time it took to write them: the
+    transport's work, not the worker's.
     """
 
-    made_seconds = 0.0
+    copy_seconds = 0.0
 
     def barrier(self) -> Handle:
-        return Echo(None)
+        return EchoHandle(None)
 
     def _all_reduce(self, tensor: Tensor, op: str) -> Handle:
-        return Echo(tensor)
+        return EchoHandle(tensor)
 
     def _all_gather(self, tensor: Tensor) -> Handle:
-        return self._made(lambda: tensor.expand(self.size, *tensor.shape).contiguous())
+        return self._copied(lambda: tensor.expand(self.size, *tensor.shape).contiguous())
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> Handle:
         if sends == receives:
-            return Echo(tensor)
-        return self._made(lambda: tensor.split(sends)[self.rank].repeat(self.size)[: sum(receives)])
+            return EchoHandle(tensor)
+        return self._copied(lambda: tensor.split(sends)[self.rank].repeat(self.size)[: sum(receives)])
 
     def _reduce_scatter(self, flat: Tensor) -> Handle:
-        return Echo(flat[: flat.numel() // self.size])
+        return EchoHandle(flat[: flat.numel() // self.size])
 
     def _broadcast(self, tensor: Tensor, root: int) -> Handle:
-        return Echo(tensor)
+        return EchoHandle(tensor)
 
     def _send(self, tensor: Tensor, to: int, tag: int) -> Handle:
-        return Echo(tensor)
+        return EchoHandle(tensor)
 
     def _receive(self, tensor: Tensor, source: int, tag: int) -> Handle:
-        return Echo(tensor)
+        return EchoHandle(tensor)
 
-    def _made(self, make: Callable[[], Tensor]) -> Echo:
+    def _copied(self, make: Callable[[], Tensor]) -> EchoHandle:
         begin = time.perf_counter()
-        made = make()
-        self.made_seconds += time.perf_counter() - begin
-        return Echo(made)
+        copied = make()
+        self.copy_seconds += time.perf_counter() - begin
+        return EchoHandle(copied)

@@ -1,7 +1,7 @@
-"""From the marks of rehearsed steps to a model's times.
+"""The evaluation of a profiling run: from the marks of its steps to a model's times.
 
-A mark is (pass, part, tensor) and the seconds since the step began on all workers together. A gradient travels when the
-last worker has it, so a mark's time is the latest among the workers of its step.
+A mark is (pass, part, tensor) and the seconds since the step began on all workers together. A gradient can be reduced
+when the last worker has it, so a mark's time is the latest among the workers of its step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Step = dict[Mark, float]
 
 
 def latest(steps: Sequence[Sequence[Step]]) -> list[Step]:
-    """Of [worker][step], each step's marks when the last worker reached them."""
+    """Merge the marks of [worker][step]: for each step, the times at which the last worker reached them."""
     merged: list[Step] = []
     for same in zip(*steps, strict=True):
         marks = {mark: None for worker in same for mark in worker}
@@ -27,14 +27,15 @@ def latest(steps: Sequence[Sequence[Step]]) -> list[Step]:
 
 
 def evenness(steps: Sequence[Sequence[Step]]) -> float:
-    """Of [worker][step], the mean worker's time over the slowest one's, step by step."""
+    """Return the mean worker's time divided by the slowest one's, summed over the steps of [worker][step]."""
     ends = [[max(step.values(), default=0.0) for step in same] for same in zip(*steps, strict=True)]
     slowest = sum(map(max, ends))
     return sum(map(statistics.fmean, ends)) / slowest if slowest else 1.0
 
 
 def model_times(steps: Sequence[Step], specs: Sequence[TensorSpec]) -> ModelTimes:
-    """Medians over steps and passes; how backward divides over tensors is the mean, since time slices are coarse."""
+    """Return a model's times as medians over steps and passes; each tensor's share of backward is a mean, since time
+    slices are coarse."""
     parts: dict[str, list[float]] = {"forward": [], "backward": [], "step": []}
     shares: dict[str, list[float]] = {}
     for step in steps:
@@ -66,7 +67,7 @@ def model_times(steps: Sequence[Step], specs: Sequence[TensorSpec]) -> ModelTime
 
 
 def _in_order(steps: Sequence[Step], shares: dict[str, float]) -> list[tuple[str, float]]:
-    """By the time of arrival, as the last step had it."""
+    """Sort the tensors by the time at which their gradients were ready, as the last step had it."""
     arrived: dict[str, float] = {}
     for step in steps:
         arrived |= {name: seconds for (_, part, name), seconds in step.items() if part == "backward" and name}

@@ -1,7 +1,7 @@
-"""The rehearsing worker: `laconic profile` runs the script with it in place of the real one.
+"""The worker of a profiling run: `laconic profile` runs the script with it in place of the real one.
 
-The session notes how far computing has come through `Worker.computed`, on either engine; here each note is a time. All
-workers begin each step together, as after a collective, and share the machine as they will later. After enough steps
+The session marks the progress of computing through `Worker.computed`, on either engine; here each mark is a time. All
+workers begin each step together, as after a collective, and share the host as they will later. After enough steps
 rank 0 writes the profile, and the script ends. Links and codecs are measured by the same processes, in rounds between
 the steps, so that a passing disturbance does not fall on one thing alone.
 """
@@ -45,7 +45,7 @@ LINK_SECONDS = 90.0
 
 
 class ProfilingWorker:
-    """A worker whose groups are echoes and whose steps are timed."""
+    """A worker whose groups are echo groups and whose steps are timed."""
 
     def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec], device: torch.device) -> None:
         self._real, self._config, self._specs, self._device = real, config, specs, device
@@ -68,7 +68,7 @@ class ProfilingWorker:
         return time.perf_counter()
 
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
-        if self._device.type == "cuda":  # a mark is when it has been computed, not when it was asked for
+        if self._device.type == "cuda":  # a mark is the time at which it was computed, not that at which it was queued
             torch.cuda.synchronize(self._device)
         self._marks[self._pass, part, name] = time.perf_counter() - self._began
         if part == "forward":
@@ -83,12 +83,12 @@ class ProfilingWorker:
             self._begin()
 
     def coded(self, part: str, words: str, elements: Sequence[int]) -> None:
-        """Measured apart."""
+        """Do nothing: encoding and decoding are measured separately."""
 
     def stepper(
         self, optimizer: optim.Optimizer, parameters: Sequence[torch.Tensor], equal: Callable[[], bool]
     ) -> None:
-        """As among processes: its own."""
+        """Do nothing: as in a real process, the optimizer takes its own steps."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
         self._real.at_end_of_backward(finish)
@@ -103,19 +103,19 @@ class ProfilingWorker:
         self._began = time.perf_counter()
 
     def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
-        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+        raise LaconicError("a profiling run has no server: it times the default sentence, without compression")
 
     def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
-        raise LaconicError("a rehearsal has no server: it times the plainest sentence")
+        raise LaconicError("a profiling run has no server: it times the default sentence, without compression")
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:
         return self._real.shared_memory(group, numel, dtype)
 
     def catch_up(self) -> None:
-        """Real time needs no help."""
+        """Do nothing: real time needs no synchronisation."""
 
     def _probe(self) -> None:
-        """A round of links and codecs; links no more when they have had their time, which is rank 0's to say."""
+        """Measure codecs, and links until these have taken their time, which rank 0 decides."""
         self._codecs.round()
         spent = torch.tensor([self._probing_seconds], dtype=torch.float64)
         if self._rounds < LEAST_ROUNDS or float(self._real.world.broadcast(spent).wait()) < LINK_SECONDS:
@@ -125,7 +125,7 @@ class ProfilingWorker:
             self._probing_seconds += time.perf_counter() - begin
 
     def _finish(self) -> None:
-        """Everybody comes here after the same step."""
+        """Write the profile and end the script; all workers call it after the same step."""
         everyone: list[list[Step]] | None = [[] for _ in range(self._real.size)] if self.rank == 0 else None
         dist.gather_object(self._steps[WARM_UP_STEPS:], everyone)
         if everyone is not None and self._config.profile_to is not None:
@@ -142,7 +142,8 @@ class ProfilingWorker:
 def profile_training(
     model: nn.Module, optimizer: optim.Optimizer, worker: Worker, config: RunConfig, gather_sparse: bool
 ) -> tuple[nn.Module, optim.Optimizer]:
-    """What `distribute` gives in a rehearsal: all of a session's own work, in the plainest sentence, and echoes."""
+    """Return what `distribute` returns in a profiling run: a session that does all of its work, in the default
+    sentence, over echo groups."""
     if not isinstance(worker, RealWorker):
         raise ContractError("a profile is measured on real processes: leave out --engine virtual")
     parameters = Parameters.of(model, gather_sparse)
