@@ -5,8 +5,8 @@ the real engine, the virtual engine and whatever transport comes next all look t
 
 Two layers of conversation, both data:
 
-- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`, `Pass`): what should
-  happen to a tensor, not how. Several dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Broadcast`, `Merge`, `RingPass`): what
+  should happen to a tensor, not how. Several dependent rounds are several yields.
 - An architecture *carries a request* by yielding `Handle`s of group operations; an engine waits for them, never inside
   an autograd hook.
 
@@ -91,8 +91,8 @@ class Scatter:
 
 
 @dataclass(frozen=True, eq=False)
-class Tell:
-    """Everybody gets the tensor of one worker; the others' give shape and type."""
+class Broadcast:
+    """Send the tensor of the worker `source` to all workers; the other workers' tensors give shape and type."""
 
     tensor: Tensor
     source: int
@@ -107,8 +107,8 @@ class Merge:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """Give this to the next one round the ring of ranks, and get what the one before gives, which is alike."""
+class RingPass:
+    """Send the tensor to the next rank of the ring and receive one of equal shape and type from the previous rank."""
 
     tensor: Tensor
 
@@ -120,8 +120,8 @@ class Swap:
     tensor: Tensor
 
 
-Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Pass | Swap
-Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "ring", "edge"]
+Request = Reduce | Gather | GatherRagged | Scatter | Broadcast | Merge | RingPass | Swap
+Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "ring", "edge"]
 """How payloads meet, for their price on the wire."""
 
 
@@ -141,9 +141,9 @@ class Meet(Protocol):
     def gather(self, tensor: Tensor) -> Gather: ...
     def gather_ragged(self, tensor: Tensor) -> GatherRagged: ...
     def scatter(self, tensor: Tensor) -> Scatter: ...
-    def tell(self, tensor: Tensor, source: int) -> Tell: ...
+    def broadcast(self, tensor: Tensor, source: int) -> Broadcast: ...
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
-    def pass_on(self, tensor: Tensor) -> Pass: ...
+    def ring_pass(self, tensor: Tensor) -> RingPass: ...
 
     @property
     def rate(self) -> float:
