@@ -65,8 +65,8 @@ def conclusion(lines: tuple[Line, ...]) -> str:
     if faster < 1.03:
         return f"Nothing is faster than {base.name} here at its loss: on this network it does not pay."
     return (
-        f"On 100 Mb/s `{best.name}` makes {faster:.1f} times as many steps a second as {base.name} with {fewer:.0f} times "
-        f"fewer bytes, and ends {STEPS} steps with a loss {loss:+.1f} % from its."
+        f"On 100 Mb/s `{best.name}` makes {faster:.1f} times as many steps a second as {base.name} with {fewer:.0f} "
+        f"times fewer bytes, and ends {STEPS} steps with a loss {loss:+.1f} % from its."
     )
 
 

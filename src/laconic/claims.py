@@ -1,7 +1,7 @@
-"""Claims: promises a technique makes that a machine can check.
+"""Claims: promises of a technique that a program can check.
 
-The property tests run every registered technique against each claim it declares; a claim nobody can check has no place
-here. A claim is a small value, so that `laconic show` can print it.
+The property tests run every registered technique against each claim it declares; a claim that cannot be checked has no
+place here. A claim is a small value, so that `laconic show` can print it.
 """
 
 from __future__ import annotations

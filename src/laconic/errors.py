@@ -1,27 +1,27 @@
-"""Errors are sentences: each names the thing, the cause and the way out."""
+"""The exceptions of this library; each message is a sentence that names the thing, the cause and the way out."""
 
 from __future__ import annotations
 
 
 class LaconicError(Exception):
-    """Anything this library refuses or could not carry out."""
+    """The base class of all errors: something that this library refuses or could not carry out."""
 
 
 class StrategyError(LaconicError, ValueError):
-    """A strategy that makes no sense; the message says what to write instead."""
+    """A strategy that makes no sense; the message names what to write instead."""
 
 
 class ContractError(LaconicError, RuntimeError):
-    """The user's model, optimizer or loop does something the sentence cannot honour."""
+    """The user's model, optimizer or loop does something that the strategy cannot support."""
 
 
 class Disagreement(LaconicError, RuntimeError):
-    """Ranks that should be alike are not; the message names the difference."""
+    """Ranks that should agree do not; the message names the difference."""
 
 
 class WorkerLost(LaconicError, RuntimeError):
-    """A peer died, froze or cannot be reached any more."""
+    """A worker died, froze or cannot be reached any more."""
 
 
 class NonFinite(LaconicError, ArithmeticError):
-    """A NaN or infinite gradient under `nonfinite="raise"`."""
+    """A gradient is NaN or infinite under `nonfinite="raise"`."""

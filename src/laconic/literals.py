@@ -1,7 +1,7 @@
 """The values that a knob can hold and a sentence can write: numbers with units, names, quotes, lists.
 
-A leaf below registry and strategy, so that checking a knob, explaining a refusal and printing a sentence agree on
-one spelling.
+A module below registry and strategy, so that checking a knob, explaining a refusal and printing a sentence agree on one
+spelling.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _LARGEST = 2**63
 
 
 def whole(value: object) -> int:
-    """`value` as a 64-bit integer, whatever number type it came in; a ValueError where it would lose something."""
+    """Return `value` as a 64-bit integer, whatever number type it has; raise a ValueError where that would lose
+    something."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{value!r} is not a number")
     number = int(value) if isinstance(value, Integral) else int(float(value))
@@ -35,7 +36,7 @@ def whole(value: object) -> int:
 
 
 def real(value: object) -> float:
-    """`value` as a float; NaN is refused because it is not equal to itself, and strategies must be."""
+    """Return `value` as a float; NaN is refused because it is not equal to itself, and strategies must be."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{value!r} is not a number")
     number = float(value)
@@ -45,7 +46,7 @@ def real(value: object) -> float:
 
 
 def read_number(text: str) -> int | float:
-    """The value of a NUMBER: sizes become integer bytes, durations float seconds, percentages fractions."""
+    """Return the value of a NUMBER: sizes become integer bytes, durations float seconds, percentages fractions."""
     if split := _PARTS.fullmatch(text):
         return _with_unit(*split.groups())
     if not text.lstrip("-").isdigit():
@@ -72,7 +73,7 @@ def _with_unit(digits: str, unit: str) -> int | float:
 
 
 def literal(value: object, *, in_bytes: bool = False) -> str:
-    """How a sentence writes `value`; reading it back gives the same value."""
+    """Return `value` as a sentence writes it; reading it back gives the same value."""
     match value:
         case None | True | False:
             return str(value).lower()
@@ -94,12 +95,12 @@ def literal(value: object, *, in_bytes: bool = False) -> str:
 
 
 def quoted(value: str) -> str:
-    """`value` in double quotes, with JSON's escapes."""
+    """Return `value` in double quotes, with JSON's escapes."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def shown(value: object) -> str:
-    """`value` as an error message shows it: as a sentence would write it where it could, and never long."""
+    """Return `value` as an error message shows it: as a sentence would write it where it could, and never long."""
     try:
         text = literal(value)
     except ValueError:

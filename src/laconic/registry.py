@@ -1,8 +1,8 @@
-"""The one place a technique announces itself.
+"""The register of techniques, in which each technique is declared once.
 
 Command line, strategies, docs, property tests and benchmarks all read this register, so adding a technique touches one
-file. A technique is a *word* (a frozen dataclass whose fields are its knobs), a *sentence* (a whole method, as text) or
-a *function* (a bound, a model, a benchmark).
+file. A technique is a *word* (a frozen dataclass whose fields are its knobs), a *sentence* (a complete method, as text)
+or a *function* (a bound, a model, a benchmark).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 
 class Evidence(StrEnum):
-    """What a technique's behaviour was held against."""
+    """What a technique's behaviour was compared with."""
 
     FIXTURE = "fixture"
     PUBLISHED = "published"
@@ -62,7 +62,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered technique; `target` is the word's class, the function, or the sentence's text."""
+    """A registered technique; `target` is the word's class, the function, or the sentence's text."""
 
     name: str
     axis: str
@@ -75,9 +75,10 @@ class Entry:
     doc: str
     module: str
     reproduces: str = ""
-    """Whose numbers, where the evidence is more than the mechanism: a recorded file, or a figure of the paper."""
+    """The results that are reproduced, where the evidence is more than the mechanism: a recorded file, or a figure of
+    the paper."""
     formula: str = ""
-    """What it does to a tensor, in one line."""
+    """What the technique does to a tensor, in one line."""
 
     def __post_init__(self) -> None:
         if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
@@ -93,7 +94,7 @@ class Entry:
             raise LaconicError(f"{self.place} has no docstring; write one: `laconic list` shows its first line")
         for name in self.names:
             if not re.fullmatch(NAME, name):
-                raise LaconicError(f'"{name}" ({self.place}) is no name; use letters, digits and underscores')
+                raise LaconicError(f'"{name}" ({self.place}) is not a name; use letters, digits and underscores')
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,6 +109,7 @@ class Entry:
         return f"{self.module}.{getattr(self.target, '__qualname__', self.name)}"
 
     def answers_to(self, names: Iterable[str]) -> bool:
+        """Tell whether one of these names is a name or an alias of this entry."""
         return not {normal(name) for name in self.names}.isdisjoint(map(normal, names))
 
 
@@ -117,7 +119,7 @@ _composers: dict[type, Callable[[Sequence[Any]], Any]] = {}
 
 @cache
 def normal(name: str) -> str:
-    """Names match whatever their case, underscores, dashes and spaces."""
+    """Return a name in its normal form: names match whatever their case, underscores, dashes and spaces."""
     return re.sub(r"[_\-\s]", "", name).lower()
 
 
@@ -134,7 +136,7 @@ def technique(
 ) -> Callable[[Target], Target]:
     """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it."""
 
-    def announce(target: Target) -> Target:
+    def register(target: Target) -> Target:
         kind: Literal["word", "function"] = "function"
         if isinstance(target, type):
             kind = "word"
@@ -149,7 +151,7 @@ def technique(
                     "knobs as int, float, bool, str, None or a tuple[X, ...] of these, with a plain default"
                 )
         doc = inspect.cleandoc(target.__doc__ or "")
-        if doc.startswith(f"{target.__name__}("):  # what @dataclass writes where nobody else did
+        if doc.startswith(f"{target.__name__}("):  # the docstring that @dataclass writes where there is none
             doc = ""
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
@@ -160,7 +162,7 @@ def technique(
             target.name = name
         return target
 
-    return announce
+    return register
 
 
 def named_sentence(
@@ -176,7 +178,8 @@ def named_sentence(
     reproduces: str = "",
     formula: str = "",
 ) -> None:
-    """Register a whole method; its text is read when it is used, so it may name words that are not imported yet."""
+    """Register a complete method; its text is parsed when it is used, so it may name words that are not imported
+    yet."""
     module = sys._getframe(1).f_globals["__name__"]
     grade = _evidence(evidence)
     facts = (tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module, reproduces, formula)
@@ -184,17 +187,17 @@ def named_sentence(
 
 
 def composes(kind: type[Technique]) -> Callable[[Target], Target]:
-    """Register the function below it as what turns a chain of words of this kind into one."""
+    """Register the function below it as the one that turns a chain of words of this kind into one word."""
 
-    def announce(composer: Target) -> Target:
+    def register(composer: Target) -> Target:
         _composers[kind] = composer
         return composer
 
-    return announce
+    return register
 
 
 def compose(words: Sequence[Any]) -> Any:
-    """Return the one word that a chain of words becomes; raises where they cannot be chained."""
+    """Return the one word that a chain of words becomes; raise an error where they cannot be chained."""
     load()
     composer = next((_composers[kind] for kind in type(words[0]).__mro__ if kind in _composers), None)
     return words[-1] if composer is None else composer(words)
@@ -217,7 +220,7 @@ def _register(entry: Entry) -> None:
 
 
 def find(name: str, axes: Iterable[str] | None = None) -> Entry:
-    """The technique that answers to `name`, which must be on one of `axes` where they are given."""
+    """Return the technique that answers to `name`, which must be on one of `axes` where they are given."""
     load()
     entry = _entries.get(normal(name))
     homes = AXES + OTHER_AXES if axes is None else tuple(axes)
@@ -232,14 +235,14 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
 
 
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
-    """Every technique once, by axis and name."""
+    """Return every technique once, by axis and name."""
     load()
     return _sorted(axis)
 
 
 @cache
 def _sorted(axis: str | None) -> tuple[Entry, ...]:
-    """Until something is registered, or forgotten."""
+    """Return the sorted entries, cached until something is registered or removed."""
     order = AXES + OTHER_AXES
     unique = {entry.name: entry for entry in _entries.values() if axis in (None, entry.axis)}
     return tuple(sorted(unique.values(), key=lambda entry: (order.index(entry.axis), entry.name)))
@@ -249,8 +252,8 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 def load() -> None:
     """Import, once, every module of the packages that hold techniques, and the entry points `laconic.techniques`."""
     for package in (*AXES, "theory", "cost", "planner.validation"):
-        if find_spec(room := f"laconic.{package}"):
-            for module in walk_packages(import_module(room).__path__, f"{room}."):
+        if find_spec(family := f"laconic.{package}"):
+            for module in walk_packages(import_module(family).__path__, f"{family}."):
                 import_module(module.name)
     for point in entry_points(group="laconic.techniques"):
         try:
@@ -263,7 +266,7 @@ def load() -> None:
 
 @contextmanager
 def temporary(*, empty: bool = False) -> Iterator[None]:
-    """Undo, on leaving, what was registered inside: a test's own words. `empty` starts from no words at all."""
+    """Undo, on leaving, what was registered inside, such as a test's own words. `empty` starts from no words at all."""
     load()
     saved = dict(_entries)
     if empty:

@@ -1,4 +1,4 @@
-"""A strategy: what a training method says, when, to whom. A frozen value that is also text.
+"""A strategy: what a training method communicates, when, and to whom, as a frozen value that is also text.
 
 It is a sentence of six words, or one of three shapes built of strategies: tiers over a mesh, a map over parameters,
 phases over time. Constructors check, so that what exists can run; `Strategy.parse(str(s)) == s` for all of them.
@@ -51,20 +51,21 @@ DEFAULTS = {"sync": "bsp", "compression": "none", "architecture": "allreduce", "
 ALWAYS_PRINTED = ("sync", "compression", "architecture")
 ERROR_FEEDBACK = "error_feedback"
 _ASKED = {
-    "average": "means over everyone",
+    "average": "means over all workers",
     "mix": "neighbours to mix with",
     "server": "a server",
     "shared": "memory that all workers share",
 }
-"""What a sync rule may ask of the architecture, in words."""
+"""What a sync rule may ask of the architecture, as error messages name it."""
 
 
 class Strategy:
-    """What all shapes share. `repr` is the text, because that is how people write them."""
+    """The base class of all shapes of a strategy. Its `repr` contains the text, because that is how people write
+    strategies."""
 
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
-        """The strategy that `text` says; a strategy is returned as it is."""
+        """Return the strategy that `text` describes; a strategy is returned as it is."""
         if isinstance(text, Strategy):
             return text
         if not isinstance(text, str):
@@ -73,11 +74,11 @@ class Strategy:
 
     @property
     def parts_within(self) -> tuple[Strategy, ...]:
-        """The strategies this one is made of."""
+        """Return the strategies that this one is made of."""
         return ()
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Every condition that ends a phase somewhere in it, each once."""
+        """Return every condition that ends a phase somewhere in the strategy, each once."""
         return tuple(dict.fromkeys(condition for inner in self.parts_within for condition in inner.conditions()))
 
     def __repr__(self) -> str:
@@ -99,7 +100,8 @@ def _depth(strategy: Strategy) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Sentence(Strategy):
-    """Six words: exploits sync with compression, on an architecture with a schedule, over a protocol and a topology."""
+    """Six words: a method exploits sync with compression, runs on an architecture with a schedule, over a protocol and
+    a topology."""
 
     sync: Word = field(default_factory=lambda: Word("bsp"))
     compression: tuple[Word, ...] = field(default_factory=lambda: (Word("none"),))
@@ -123,16 +125,18 @@ class Sentence(Strategy):
 
     @classmethod
     def of(cls, *words: Word | tuple[Word, ...]) -> Sentence:
-        """The sentence of these words, in any order; a tuple is a chain of compression; the rest takes its default,
-        or what these words need in its place."""
+        """Return the sentence of these words, in any order; a tuple is a chain of compression.
+
+        Axes without a word take their default, or what the given words need in its place.
+        """
         return cls(**_completed(_by_axis(words)))
 
     def but(self, *words: Word | tuple[Word, ...]) -> Sentence:
-        """The same sentence with these words in place of its own."""
+        """Return the sentence with these words in place of its own."""
         return replace(self, **_by_axis(words))
 
     def on(self, axis: str) -> tuple[Word, ...]:
-        """The words that stand on an axis: one, a chain, or none."""
+        """Return the words that stand on an axis: one, a chain, or none."""
         found = getattr(self, axis)
         return found if isinstance(found, tuple) else () if found is None else (found,)
 
@@ -142,16 +146,16 @@ class Sentence(Strategy):
 
     @property
     def chain(self) -> str:
-        """Its compression as people write it."""
+        """The chain of compression as text."""
         return "+".join(map(str, self.compression))
 
     @property
     def compressor(self) -> Any:
-        """What its chain of compression becomes."""
+        """The compressor that the chain of compression becomes."""
         return _composed(self.compression)
 
     def _check_company(self) -> None:
-        """Words that cannot go together are refused, with a sentence that can be written instead."""
+        """Refuse words that cannot stand together, and name a sentence that can be written instead."""
         words = {axis: self.on(axis) for axis in AXES}
         if clash := _clash(words):
             trials = (words | {clash.axis: candidate} for candidate in clash.candidates)
@@ -170,7 +174,7 @@ def _text(words: Mapping[str, tuple[Word, ...]]) -> str:
 
 @dataclass(frozen=True)
 class _Clash:
-    """Why words cannot go together, and what could stand on an axis instead."""
+    """Why words cannot stand together, and what could stand on an axis instead."""
 
     reason: str
     axis: str
@@ -211,7 +215,7 @@ def _is_one_of(word: Word, names: Iterable[str]) -> bool:
 
 
 def _bare_words(axis: str) -> list[Word]:
-    """Words that can stand on an axis as they are, the default first."""
+    """Return the words that can stand on an axis without arguments, the default first."""
     entries = registry.entries(axis)
     known = _bare.get(axis)
     if known is None or known[0] is not entries:
@@ -220,7 +224,7 @@ def _bare_words(axis: str) -> list[Word]:
 
 
 _bare: dict[str, tuple[tuple[registry.Entry, ...], list[Word]]] = {}
-"""Of each axis, as long as its entries are these."""
+"""A cache of these words for each axis, valid while the axis has these entries."""
 
 
 def _made_bare(axis: str, entries: tuple[registry.Entry, ...]) -> list[Word]:
@@ -251,7 +255,7 @@ def _by_axis(words: Iterable[Word | tuple[Word, ...]]) -> dict[str, Any]:
 
 
 def _completed(placed: dict[str, Any]) -> dict[str, Any]:
-    """With what the words given need on axes that were left out: `ssp` alone brings its server."""
+    """Return the words completed by what they need on axes that were left out: `ssp` alone adds its server."""
     given: dict[str, tuple[Word, ...]] = {
         axis: words if axis == "compression" else (words,) for axis, words in placed.items()
     }
@@ -274,12 +278,12 @@ def _completed(placed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _offering(sync: Word) -> tuple[str, ...]:
-    """The architectures that offer what a rule asks."""
+    """Return the architectures that offer what a sync rule asks for."""
     return tuple(w.name for w in _bare_words("architecture") if sync.technique.talks in w.technique.offers)
 
 
 def _asking(architecture: Word) -> tuple[str, ...]:
-    """The rules that ask what an architecture offers."""
+    """Return the sync rules that ask for what an architecture offers."""
     return tuple(w.name for w in _bare_words("sync") if w.technique.talks in architecture.technique.offers)
 
 
@@ -298,7 +302,7 @@ def _check_chain(chain: tuple[Word, ...]) -> None:
 
 
 def _composed(chain: tuple[Word, ...]) -> Technique:
-    """What a chain of compression becomes."""
+    """Return the compressor that a chain of compression becomes."""
     compressor: Technique = registry.compose([word.make() for word in chain])
     return compressor
 
@@ -331,7 +335,7 @@ class Tiers(Strategy):
 
 @dataclass(frozen=True, repr=False)
 class Map(Strategy):
-    """A strategy by role, shape or name of the parameters; the first rule that matches counts."""
+    """A strategy for each parameter, by its role, shape or name; the first rule that matches counts."""
 
     rules: tuple[tuple[ParameterSelector, Strategy], ...]
 
@@ -353,6 +357,7 @@ class Map(Strategy):
         return tuple(strategy for _, strategy in self.rules)
 
     def choose(self, name: str, shape: tuple[int, ...], role: str) -> Strategy:
+        """Return the strategy of a parameter."""
         return next(strategy for selector, strategy in self.rules if selector.matches(name, shape, role))
 
     def __str__(self) -> str:

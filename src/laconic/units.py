@@ -1,4 +1,4 @@
-"""Rates and times as people write them: "1Gbit", "50us"."""
+"""Rates and times as people write them, such as "1Gbit" or "50us"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def bits_per_second(text: str | float) -> float:
-    """ "100Mbit", "1Gb/s" or a number of bits per second."""
+    """Return a rate in bits per second from "100Mbit", "1Gb/s" or a number of bits per second."""
     with suppress(ValueError):
         return float(text)
     assert isinstance(text, str)
@@ -23,7 +23,7 @@ def bits_per_second(text: str | float) -> float:
 
 
 def write_rate(rate: float | None) -> str:
-    """The rate, with the unit people use for its size; None is a link without a limit."""
+    """Return the rate as text with the usual unit for its size; None is a link without a limit."""
     if rate is None:
         return "unlimited"
     unit, size = max(((unit, size) for unit, size in _RATES.items() if size <= rate), key=lambda entry: entry[1])
@@ -31,7 +31,7 @@ def write_rate(rate: float | None) -> str:
 
 
 def seconds(text: str | float) -> float:
-    """ "50us", "25ms", "1s" or a number of seconds."""
+    """Return a time in seconds from "50us", "25ms", "1s" or a number of seconds."""
     if isinstance(text, int | float):
         return float(text)
     try:

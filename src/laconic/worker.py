@@ -5,8 +5,8 @@ This module holds protocols and plain values only, no behaviour. Techniques see 
 
 Communication has two layers, both of them data:
 
-- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Tell`, `Merge`, `Pass`): what should
-  happen to a tensor, not how. Several dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Broadcast`, `Merge`, `RingPass`): what
+  should happen to a tensor, not how. Several dependent rounds are several yields.
 - An architecture *carries a request out* by yielding `Handle`s of group operations; an engine waits for them, never
   inside an autograd hook.
 
@@ -95,7 +95,7 @@ class Scatter:
 
 
 @dataclass(frozen=True, eq=False)
-class Tell:
+class Broadcast:
     """Give every worker the tensor of the worker `source`; the other workers' tensors only provide shape and type."""
 
     tensor: Tensor
@@ -112,7 +112,7 @@ class Merge:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class RingPass:
     """Send the tensor to the next worker on the ring of ranks and receive the previous worker's, which has the same
     shape."""
 
@@ -126,8 +126,8 @@ class Swap:
     tensor: Tensor
 
 
-Request = Reduce | Gather | GatherRagged | Scatter | Tell | Merge | Pass | Swap
-Meets = Literal["reduce", "gather", "scatter", "tell", "merge", "ring", "edge"]
+Request = Reduce | Gather | GatherRagged | Scatter | Broadcast | Merge | RingPass | Swap
+Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "ring", "edge"]
 """The operations by which payloads meet; each has its own price on the wire."""
 
 
@@ -148,9 +148,9 @@ class Meet(Protocol):
     def gather(self, tensor: Tensor) -> Gather: ...
     def gather_ragged(self, tensor: Tensor) -> GatherRagged: ...
     def scatter(self, tensor: Tensor) -> Scatter: ...
-    def tell(self, tensor: Tensor, source: int) -> Tell: ...
+    def broadcast(self, tensor: Tensor, source: int) -> Broadcast: ...
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
-    def pass_on(self, tensor: Tensor) -> Pass: ...
+    def ring_pass(self, tensor: Tensor) -> RingPass: ...
 
     @property
     def rate(self) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import laconic
-from laconic.compression.adaptive_ratio import DGC, Heeding, IterationRatio
+from laconic.compression.adaptive_ratio import DGC, IterationRatio, MeasuredRatio
 from laconic.compression.base import Compressor, State
 from laconic.errors import ContractError, StrategyError
 from laconic.real.connect import connect
@@ -73,7 +73,7 @@ def test_shares_by_the_list_are_the_list(workers: int) -> None:
 def test_all_workers_have_the_same_share_in_the_same_step(by: str, inner: str) -> None:
     """Though they lose and log different numbers; and the share does change, as their mean says."""
     made = compressor(f"{inner}+iteration_ratio({by}, steps=2, low=0.2, high=0.3)")
-    assert isinstance(made, Heeding)
+    assert isinstance(made, MeasuredRatio)
     states = [made.init(spec_of(tensor("long"))) for _ in range(3)]
     shares = []
     for step in range(16):

@@ -123,7 +123,7 @@ def test_bytes_of_the_last_phase(eights: int) -> None:
         outcomes = meet(made, [x + rank for rank in range(3)], states, step, payloads=handed)
         states = [o.state for o in outcomes]
     for said in handed:
-        assert [(name, t.nbytes) for name, t in said] == [("Tell", 4 * mu), ("Reduce", 16 * -(-mu // 16))]
+        assert [(name, t.nbytes) for name, t in said] == [("Broadcast", 4 * mu), ("Reduce", 16 * -(-mu // 16))]
     assert made.payload_bytes(spec_of(x), 3) == 4 * mu + 16 * -(-mu // 16)
     if mu % 16 == 0:
         assert 8 * made.payload_bytes(spec_of(x), 3) == 32 * mu + 32 * mu // 4

@@ -152,7 +152,7 @@ def test_payload_and_error_of_the_ring() -> None:
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, payloads=handed)
         for said in handed:
-            passed = sum(x.nbytes for name, x in said if name == "Pass")
+            passed = sum(x.nbytes for name, x in said if name == "RingPass")
             told = sum(x.nbytes for name, x in said if name == "Gather")
             wire = passed + (size - 1) * told  # what is gathered goes round as it is
             assert wire == 2 * (size - 1) * n // size + 2 * (size - 1) * 256 * 4

@@ -14,7 +14,7 @@ from laconic.language.word import Word
 from laconic.strategy import Sentence, Strategy
 from tests.compression.table import KINDS, compressor, meet, spec_of, tensor
 
-WIRE = {"reduce": 1.0, "gather": 1.0, "scatter": 1.0, "tell": 1.0, "merge": 1.0}
+WIRE = {"reduce": 1.0, "gather": 1.0, "scatter": 1.0, "broadcast": 1.0, "merge": 1.0}
 
 
 def words() -> list[str]:

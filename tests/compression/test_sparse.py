@@ -490,7 +490,7 @@ def test_scalecom_hands_over_the_same_and_loses_nothing(size: int, per: str) -> 
         kept = torch.stack([state["error"] for state in states])
         torch.testing.assert_close(said + kept, came, rtol=0, atol=1e-5)
         for messages in handed:
-            assert [(kind, part.nbytes) for kind, part in messages] == [("Tell", 80), ("Reduce", 80)]
+            assert [(kind, part.nbytes) for kind, part in messages] == [("Broadcast", 80), ("Reduce", 80)]
 
 
 def test_a_memory_that_follows_slowly_is_the_papers() -> None:

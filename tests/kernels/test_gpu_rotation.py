@@ -30,8 +30,8 @@ def test_rotations_are_the_references(kind: str, n: int) -> None:
         z = gpu.rotate(x, KEY)
     assert alike(z, reference.rotate(x, KEY))
     with poisoned():
-        back, plain = gpu.turned_back(z, KEY), gpu.hadamard(z)
-    assert alike(back, reference.turned_back(z, KEY))
+        back, plain = gpu.rotate_back(z, KEY), gpu.hadamard(z)
+    assert alike(back, reference.rotate_back(z, KEY))
     assert alike(plain, reference.hadamard(z))
     assert alike(x, before)
 
@@ -43,7 +43,7 @@ def test_later_passes_go_on_where_the_first_ended(log: int) -> None:
         z = gpu.rotate(x, KEY)
     assert alike(z, reference.rotate(x, KEY))
     with poisoned():
-        assert alike(gpu.turned_back(z, 3), reference.turned_back(z, 3))
+        assert alike(gpu.rotate_back(z, 3), reference.rotate_back(z, 3))
 
 
 @given(st.integers(0, 4100), st.integers(0, 2**64 - 1))
@@ -57,7 +57,7 @@ def test_vectors_may_begin_anywhere_and_lie_anyhow() -> None:
     x = tensor("normal", 2048)
     expected = reference.rotate(x, KEY)
     assert alike(gpu.rotate(misaligned(x), KEY), expected)
-    assert alike(gpu.turned_back(misaligned(expected, 3), KEY), reference.turned_back(expected, KEY))
+    assert alike(gpu.rotate_back(misaligned(expected, 3), KEY), reference.rotate_back(expected, KEY))
     assert alike(gpu.rotate(torch.stack([x, x], dim=1)[:, 0], KEY), expected)
     assert alike(gpu.hadamard(x.double()), reference.hadamard(x.double()))
 
@@ -69,7 +69,7 @@ def test_there_are_as_many_passes_as_stages_take(monkeypatch: pytest.MonkeyPatch
     x = tensor("normal", 1 << 13)
     with poisoned():
         assert alike(gpu.rotate(x, KEY), reference.rotate(x, KEY))
-        assert alike(gpu.turned_back(x, KEY), reference.turned_back(x, KEY))
+        assert alike(gpu.rotate_back(x, KEY), reference.rotate_back(x, KEY))
 
 
 @pytest.mark.parametrize("n", [1, 2, 64])

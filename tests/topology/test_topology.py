@@ -176,7 +176,7 @@ def test_words_bring_what_they_need(text: str, whole: str) -> None:
     "text,reason",
     [
         ("dpsgd / allreduce", "neighbours to mix with"),
-        ("bsp / gossip", "means over everyone"),
+        ("bsp / gossip", "means over all workers"),
         ("bsp / allreduce / ring", "ring needs the architecture gossip"),
         ("dpsgd / bf16+ef", "dpsgd needs the compression"),
     ],

@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
-from laconic.worker import Gather, GatherRagged, Group, Meets, Merge, Pass, Reduce, Request, Scatter, Tell
+from laconic.worker import Broadcast, Gather, GatherRagged, Group, Meets, Merge, Reduce, Request, RingPass, Scatter
 
 
 @technique(
@@ -41,19 +41,19 @@ class AllReduce(Architecture):
             return _gather(request.tensor, group)
         if isinstance(request, Scatter):
             return _scatter(request.tensor, group)
-        if isinstance(request, Tell):
-            return _tell(request, group)
+        if isinstance(request, Broadcast):
+            return _broadcast(request, group)
         if isinstance(request, Merge):
             return _merge(request, group)
-        if isinstance(request, Pass):
-            return _pass(request.tensor, group)
+        if isinstance(request, RingPass):
+            return _ring_pass(request.tensor, group)
         assert isinstance(request, GatherRagged)
         return _gather_ragged(request, group)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         if meets == "ring":  # all of it is sent to the next worker
             return payload_bytes if size > 1 else 0.0
-        factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "tell": 1 / size, "merge": 2 / size}
+        factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
     def _reduce(self, request: Reduce, group: Group) -> Carrying:
@@ -116,11 +116,11 @@ def _scatter(x: Tensor, group: Group) -> Carrying:
     return (yield group.all_to_all(x.reshape(-1))).view(x.shape)
 
 
-def _tell(request: Tell, group: Group) -> Carrying:
+def _broadcast(request: Broadcast, group: Group) -> Carrying:
     return (yield group.broadcast(request.tensor, request.source))
 
 
-def _pass(x: Tensor, group: Group) -> Carrying:
+def _ring_pass(x: Tensor, group: Group) -> Carrying:
     """Send all of `x` to the next rank and receive the previous one's, as an all-to-all with nothing for the others."""
     flat = x.reshape(-1)
     to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size

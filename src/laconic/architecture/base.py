@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from laconic.errors import LaconicError
 from laconic.registry import Technique
-from laconic.worker import Gather, GatherRagged, Group, Handle, Meets, Merge, Pass, Reduce, Request, Scatter, Tell
+from laconic.worker import (
+    Broadcast,
+    Gather,
+    GatherRagged,
+    Group,
+    Handle,
+    Meets,
+    Merge,
+    Reduce,
+    Request,
+    RingPass,
+    Scatter,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +43,7 @@ class Architecture(Technique):
     collective: ClassVar[bool] = True
     """Whether all workers are one process group; otherwise they communicate through a server, and may join and
     leave."""
-    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Tell, Merge, Pass)
+    carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Broadcast, Merge, RingPass)
     """The requests that it can carry out; a compressor that needs others cannot be combined with it."""
     shares: ClassVar[bool] = False
     """Whether the parameters of all workers lie in one shared memory."""

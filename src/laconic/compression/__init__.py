@@ -1,1 +1,1 @@
-"""What workers say: compressors, from tensor to payload and back."""
+"""What workers send: compressors, which turn tensors into payloads and back."""

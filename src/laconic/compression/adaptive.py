@@ -1,4 +1,4 @@
-"""Compression that is decided anew in every step: the controller of adaptive methods."""
+"""The base class of adaptive compressors, which choose how to compress anew in every step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ Choice = Generator[Request, Any, tuple[Compressor, State]]
 
 
 class Adaptive(Compressor):
-    """Another compressor in every step. `choose` may ask the others first, so that all choose alike; what it decides by
-    is in the state. What it chooses keeps no state of its own."""
+    """A compressor that delegates to another compressor chosen anew in every step.
+
+    `choose` may exchange messages with the other workers first, so that all of them choose alike; what its decision
+    depends on is kept in the state. The compressor that it chooses must keep no state of its own.
+    """
 
     @abstractmethod
     def choose(self, x: Tensor, state: State, meet: Meet) -> Choice:
-        """Who speaks in this step, and what is remembered of the choice."""
+        """Return the compressor to use in this step, and the state to keep for the next choice."""
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         chosen, state = yield from self.choose(x, state, meet)

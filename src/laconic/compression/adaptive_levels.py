@@ -1,4 +1,5 @@
-"""Levels that follow the gradients: a table all workers share, fitted now and then to what they say of theirs."""
+"""Quantisation levels that follow the gradients: a table shared by all workers, refitted now and then to their
+statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from laconic.worker import Meet, Meets
 
 @dataclass(frozen=True, eq=False)
 class Fitted(Tabled):
-    """Rounding to shares of l2 norms that somebody has chosen."""
+    """A codec that rounds at random to a given table of levels, which are shares of a bucket's l2 norm."""
 
     levels: Tensor = field(default_factory=lambda: torch.tensor([-1.0, 1.0]))
 
@@ -37,19 +38,19 @@ class Fitted(Tabled):
 
 @dataclass(frozen=True)
 class FollowedLevels(Adaptive):
-    """2^b levels without zero, the same on both sides of it, as shares of a bucket's l2 norm.
+    """Quantisation to 2^b fitted levels without zero, symmetric around it, as shares of a bucket's l2 norm.
 
-    In `updates` and after every so many steps each worker says mean, deviation and norm of the coordinates of some of
-    its buckets, twelve bytes a bucket beside the step's payload; all fit the same table to the same mixture. One table
-    a tensor; with `flat` before it, one for the model. A bucket with a value that is not finite is not finite, and is
-    not fitted to.
+    In the steps listed in `updates`, and in every multiple of `every`, each worker sends mean, deviation and norm of
+    the coordinates of some of its buckets, twelve bytes a bucket beside the step's payload; all workers fit the same
+    table to the same mixture. There is one table for each tensor, or one for the model if `flat` stands before it. A
+    bucket that contains a value that is not finite decodes to values that are not finite, and is left out of the fit.
     """
 
-    bits: int = knob(3, low=2, high=8, doc="b, of a level's number")
+    bits: int = knob(3, low=2, high=8, doc="b: bits of a level's number")
     bucket: int = knob(8192, low=1, doc="elements that share a norm")
     updates: tuple[int, ...] = knob((100, 2000), low=0, doc="steps in which levels are fitted")
-    every: int = knob(10_000, low=1, doc="and every so many steps")
-    buckets: int = knob(16, low=1, doc="that each worker draws for a fit, at most")
+    every: int = knob(10_000, low=1, doc="levels are also fitted in every step that is a multiple of this number")
+    buckets: int = knob(16, low=1, doc="the largest number of buckets that each worker samples for a fit")
     weighted: bool = knob(True, doc="whether a bucket counts by the square of its norm, as its error does")
 
     @property
@@ -64,28 +65,31 @@ class FollowedLevels(Adaptive):
 
     @abstractmethod
     def positive(self, state: State) -> Tensor:
-        """Levels above zero, ascending to 1."""
+        """Return the levels above zero in ascending order, of which the last is 1."""
 
     @abstractmethod
     def fitted(self, state: State, model: Normals) -> State:
-        """The next table."""
+        """Return the state with the levels that fit the mixture `model`."""
 
     def due(self, step: int) -> bool:
+        """Tell whether levels are fitted in this step."""
         return step in self.updates or (step > 0 and step % self.every == 0)
 
     def codec(self, state: State) -> Fitted:
+        """Return the codec that rounds to the levels in `state`."""
         return Fitted(self.bucket, mirrored(self.positive(state)))
 
     def choose(self, x: Tensor, state: State, meet: Meet) -> Choice:
         if self.due(meet.step):
-            said = yield meet.gather(self.statistics(x.reshape(-1).float(), meet))
-            model = mixture(said.reshape(-1, 3).double().cpu().numpy(), self.weighted)
+            gathered = yield meet.gather(self.statistics(x.reshape(-1).float(), meet))
+            model = mixture(gathered.reshape(-1, 3).double().cpu().numpy(), self.weighted)
             if model is not None:
                 state = {key: value.to(x.device) for key, value in self.fitted(state, model.folded).items()}
         return self.codec(state), state
 
     def statistics(self, flat: Tensor, meet: Meet) -> Tensor:
-        """Mean and deviation of the coordinates of some buckets as shares of the norm, and the norm, a row each."""
+        """Return, for a random sample of buckets, a row each with the mean and the deviation of the coordinates as
+        shares of the bucket's norm, and that norm."""
         rows = in_buckets(flat, self.bucket)
         chosen = drawn(min(self.buckets, len(rows)), len(rows), meet.key("buckets"), flat.device)
         sizes = in_buckets(torch.ones_like(flat), self.bucket)[chosen].sum(dim=1)
@@ -95,12 +99,12 @@ class FollowedLevels(Adaptive):
         return torch.stack([mean, (square - mean**2).clamp(min=0).sqrt(), norms], dim=1)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """In steps in which nothing is fitted."""
+        """Return the bytes of a step in which no levels are fitted."""
         return self.codec(self.init(spec)).payload_bytes(spec, size)
 
 
 def mixture(statistics: Array, weighted: bool) -> Normals | None:
-    """Of all buckets that have something to say; None where there is none."""
+    """Return the mixture of truncated normals that these statistics describe, or None if no bucket is usable."""
     mean, deviation, norm = statistics[np.isfinite(statistics).all(axis=1) & (statistics[:, 2] > 0)].T
     if not len(norm):
         return None
@@ -116,16 +120,21 @@ def mixture(statistics: Array, weighted: bool) -> Normals | None:
 )
 @dataclass(frozen=True)
 class ALQ(FollowedLevels):
-    """Every level by coordinate descent, each to where the expected variance is least between its neighbours.
+    """Rounding at random to levels that are fitted to the gradients by coordinate descent on the expected variance.
 
-    Reading chosen: fits in steps 100 and 2000 and then every 10,000, of 16 buckets a worker. The smallest level's
-    neighbour is its own mirror image, since the table has no zero; `smallest=published` fits it as the published
-    program does, as if zero were a level, after which the variance of the table in use may rise.
+    Each level goes to where the expected variance between its neighbours is least. Reading chosen: fits in steps 100
+    and 2000 and then every 10,000, of 16 buckets a worker. The smallest level's neighbour is its own mirror image,
+    since the table has no zero; `smallest=published` fits it as the published program does, as if zero were a level,
+    after which the variance of the table in use may rise.
     """
 
     first: str = knob("exponential", choices=("exponential", "uniform"), doc="the table before the first fit")
-    sweeps: int = knob(10, low=1, doc="of coordinate descent in a fit")
-    smallest: str = knob("exact", choices=("exact", "published"), doc="whether its neighbour is its image or a zero")
+    sweeps: int = knob(10, low=1, doc="sweeps of coordinate descent in a fit")
+    smallest: str = knob(
+        "exact",
+        choices=("exact", "published"),
+        doc="whether the smallest level's neighbour is its mirror image or zero",
+    )
 
     def init(self, spec: TensorSpec) -> State:
         count = 2 ** (self.bits - 1)
@@ -152,10 +161,10 @@ class ALQ(FollowedLevels):
 )
 @dataclass(frozen=True)
 class AMQ(FollowedLevels):
-    """Powers of one multiplier p, which is fitted by descents of the expected variance from several starts.
+    """Rounding at random to powers of one multiplier p, which is fitted to the gradients by gradient descent.
 
-    It begins with a half, NUQSGD's levels without zero. Reading chosen: nine starts from 0.1 to 0.9, 300 steps of rate
-    0.1, and the best end, which is never worse than a half.
+    It begins with p = 1/2, which gives NUQSGD's levels without zero. Reading chosen: descents of the expected variance
+    from nine starts from 0.1 to 0.9, of 300 steps with rate 0.1, and the best end, which is never worse than p = 1/2.
     """
 
     def init(self, spec: TensorSpec) -> State:

@@ -1,4 +1,5 @@
-"""A ratio that changes with the iterations: by a list, or by what is lost or gained with it."""
+"""A compression ratio that changes with the iterations: by a list, by the energy lost, or by the training loss
+gained."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.schedules import who_shares, with_share
-from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.compression.schedules import ratio_holder, with_share
+from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.errors import ContractError
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -28,41 +29,41 @@ DGC = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 )
 @dataclass(frozen=True)
 class IterationRatio(Wrapping):
-    """The share of what is said follows a list, the energy that is lost, or the loss that is gained for it: the word
-    `iteration_ratio`, which wraps what stands before it, as in topk(0.01)+iteration_ratio+ef.
+    """Change the share of coordinates sent during training, by a list, by lost energy or by progress of the loss.
 
-    by=list takes the next of `shares` every `steps` steps. by=energy begins with the compressor's own share and looks
-    at |x - C(x)|²/|x|² in the mean of so many steps: above `high` the share doubles, below `low` it halves. by=progress
-    doubles it where the loss (`laconic.log(loss=…)`) fell less per byte than in the mean of all times before. What a
-    worker has seen rides on its next message, a float, and what all hear decides for all. Reading chosen: the mean over
+    The word `iteration_ratio` wraps what stands before it, as in topk(0.01)+iteration_ratio+ef. by=list takes the next
+    of `shares` every `steps` steps. by=energy begins with the compressor's own share and looks at |x - C(x)|²/|x|² in
+    the mean of `steps` steps: above `high` the share doubles, below `low` it halves. by=progress doubles it where the
+    loss (`laconic.log(loss=…)`) fell less per byte than in the mean of all times before. Each worker appends what it
+    measured, one float, to its next message, and the mean over workers decides for all. Reading chosen: the mean over
     workers in place of rank 0's own.
     """
 
     by: str = knob("energy", choices=("list", "energy", "progress"), doc="what the share follows")
-    steps: int = knob(10, low=1, doc="in which a share holds")
-    shares: tuple[float, ...] = knob(DGC, doc="the list; its last one holds for ever")
-    low: float = knob(0.5, low=0, high=1, doc="energy lost below which less is said")
-    high: float = knob(0.9, low=0, high=1, doc="energy lost above which more is said")
-    least: float = knob(0.001, above=0, high=1, doc="share below which it does not fall")
+    steps: int = knob(10, low=1, doc="steps for which a share is kept")
+    shares: tuple[float, ...] = knob(DGC, doc="the list of shares for by=list; the last one is kept for ever")
+    low: float = knob(0.5, low=0, high=1, doc="share of the energy lost below which less is sent")
+    high: float = knob(0.9, low=0, high=1, doc="share of the energy lost above which more is sent")
+    least: float = knob(0.001, above=0, high=1, doc="the smallest share, below which it does not fall")
 
     def objects(self, inner: Compressor) -> str | None:
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
-            return f"{self.shares} are no shares; write some above 0 and at most 1, as [0.25, 0.01]"
-        if not hasattr(who_shares(inner), "ratio"):
+            return f"{self.shares} are not shares; write numbers above 0 and at most 1, as [0.25, 0.01]"
+        if not hasattr(ratio_holder(inner), "ratio"):
             return "there is no share to change; write topk+iteration_ratio"
         return None if self.low <= self.high else f"low={self.low} is above high={self.high}"
 
     def around(self, inner: Compressor) -> Compressor:
-        return Listed(inner, self) if self.by == "list" else Heeding(inner, self)
+        return ListedRatio(inner, self) if self.by == "list" else MeasuredRatio(inner, self)
 
     def listed(self, step: int) -> float:
-        """The list's share in this step."""
+        """Return the share that the list gives for this step."""
         return self.shares[min(step // self.steps, len(self.shares) - 1)]
 
 
 @dataclass(frozen=True)
-class Listed(Keeping):
-    """By the list: a function of the step, the same on every worker by itself."""
+class ListedRatio(StatefulWrapper):
+    """A compressor whose share follows a list: a function of the step, equal on every worker without communication."""
 
     how: IterationRatio = field(default_factory=IterationRatio)
 
@@ -74,8 +75,8 @@ class Listed(Keeping):
         return self.how.steps * (len(self.how.shares) - 1)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        said = yield from with_share(self.inner, self.how.listed(meet.step)).exchange(x, inner_of(state), meet)
-        return Outcome(said.result, within(said.state), said.sent)
+        outcome = yield from with_share(self.inner, self.how.listed(meet.step)).exchange(x, inner_of(state), meet)
+        return Outcome(outcome.result, within(outcome.state), outcome.sent)
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
         return with_share(self.inner, self.how.shares[-1]).prices(spec, size)
@@ -88,8 +89,11 @@ class Listed(Keeping):
 
 
 @dataclass(frozen=True)
-class Heeding(Keeping):
-    """By what all workers have heard of each other. The price is that of the compressor's own share."""
+class MeasuredRatio(StatefulWrapper):
+    """A compressor whose share follows what the workers measured of lost energy or of the loss.
+
+    Its price is that of the compressor's own share.
+    """
 
     how: IterationRatio = field(default_factory=IterationRatio)
 
@@ -98,33 +102,35 @@ class Heeding(Keeping):
         return (Reduce, *self.inner.asks)
 
     def begin(self, spec: TensorSpec) -> State:
-        own = who_shares(self.inner).ratio
+        own = ratio_holder(self.inner).ratio
         return {
             "share": torch.tensor(own, dtype=torch.float64),
-            "told": torch.tensor([math.nan]),  # what rides on the next message
-            "window": torch.zeros(3, dtype=torch.float64),  # numbers heard: their sum, how many, of how many steps
+            "told": torch.tensor([math.nan]),  # the measurement that is appended to the next message
+            "window": torch.zeros(3, dtype=torch.float64),  # of the means received: sum, count, steps
             "before": torch.tensor([math.nan, 0.0, 0.0], dtype=torch.float64),  # last loss; sum and count of its falls
         }
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         share, wanted = float(state["share"]), x.clone()
-        speaking = with_share(self.inner, share).exchange(x, inner_of(state), meet)
+        inner_exchange = with_share(self.inner, share).exchange(x, inner_of(state), meet)
         if self.how.by == "progress":
             loss = meet.logged("loss")
             state["told"].fill_(math.nan if loss is None else loss)
-        said, heard = yield from riding(speaking, state["told"], meet)
-        own = said.result if said.sent is None else said.sent
+        outcome, received = yield from with_appended_float(inner_exchange, state["told"], meet)
+        own = outcome.result if outcome.sent is None else outcome.sent
         if self.how.by == "energy":
             state["told"].fill_((wanted - own.view_as(wanted)).float().square().sum() / wanted.float().square().sum())
         kept = {key: state[key] for key in ("told", "window", "before")}
-        kept["share"] = torch.tensor(self.next(share, heard, kept), dtype=torch.float64)
-        return Outcome(said.result, {**kept, **within(said.state)}, own)
+        kept["share"] = torch.tensor(self.next(share, received, kept), dtype=torch.float64)
+        return Outcome(outcome.result, {**kept, **within(outcome.state)}, own)
 
-    def next(self, share: float, heard: float, state: State) -> float:
-        """The share of the next step, from what is heard in this one: all hear the same. What is not finite was not
-        seen."""
+    def next(self, share: float, received: float, state: State) -> float:
+        """Return the share of the next step from the mean that all workers received in this one, which is equal on all.
+
+        A mean that is not finite counts as no measurement.
+        """
         window = state["window"]
-        seen = [heard, 1.0, 1.0] if math.isfinite(heard) else [0.0, 0.0, 1.0]
+        seen = [received, 1.0, 1.0] if math.isfinite(received) else [0.0, 0.0, 1.0]
         window += torch.tensor(seen, dtype=torch.float64, device=window.device)
         total, count, steps = window.tolist()
         if steps < self.how.steps:
@@ -155,7 +161,8 @@ class Heeding(Keeping):
 
 
 def _gained(loss: float, spent: float, before: Tensor) -> float:
-    """What multiplies the share where a loss came for so much; what came before is noted."""
+    """Return the factor for the share when the loss fell like this for so many bytes, and record the fall in
+    `before`."""
     last, total, count = before.tolist()
     fell = (last - loss) / spent
     if not math.isfinite(fell):
@@ -165,31 +172,31 @@ def _gained(loss: float, spent: float, before: Tensor) -> float:
     return 2.0 if count and fell < total / count else 1.0
 
 
-def riding(exchange: Exchange, told: Tensor, meet: Meet) -> Generator[Any, Any, tuple[Outcome, float]]:
-    """An exchange with one float32 of each worker on its first message: its outcome, and the mean of all.
+def with_appended_float(exchange: Exchange, measured: Tensor, meet: Meet) -> Generator[Any, Any, tuple[Outcome, float]]:
+    """Run an exchange with one float32 of each worker appended to its first message; return its outcome and the mean.
 
-    On payloads of bytes that are gathered, and on float32 sums; where nothing of the kind is said, in a message of its
-    own.
+    The float is appended to gathered payloads of bytes or to float32 sums; where the exchange makes no such request, it
+    is sent in a message of its own.
     """
-    heard: Tensor | None = None
+    received: Tensor | None = None
     answer: Any = None
     while True:
         try:
             request = exchange.send(answer)
         except StopIteration as end:
-            if heard is None:
-                heard = yield meet.mean(told.clone())
-            return end.value, float(heard)
+            if received is None:
+                received = yield meet.mean(measured.clone())
+            return end.value, float(received)
         x = request.tensor
         sums = isinstance(request, Reduce) and request.op != "max" and x.dtype == torch.float32
         gathers = isinstance(request, Gather | GatherRagged) and x.dtype == torch.uint8
-        if heard is not None or not (sums or gathers):
+        if received is not None or not (sums or gathers):
             answer = yield request
         elif isinstance(request, Reduce):
-            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), told]))
-            answer, heard = joined[:-1].view(x.shape), joined[-1] / (meet.size if request.op == "sum" else 1)
+            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), measured]))
+            answer, received = joined[:-1].view(x.shape), joined[-1] / (meet.size if request.op == "sum" else 1)
         else:
-            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), told.view(torch.uint8)]))
-            heard = torch.stack([row[-4:].clone().view(torch.float32) for row in joined]).mean()
+            joined = yield replace(request, tensor=torch.cat([x.reshape(-1), measured.view(torch.uint8)]))
+            received = torch.stack([row[-4:].clone().view(torch.float32) for row in joined]).mean()
             rows = [row[:-4] for row in joined]
             answer = rows if isinstance(request, GatherRagged) else torch.stack(rows).view(len(rows), *x.shape)

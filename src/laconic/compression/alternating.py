@@ -1,4 +1,4 @@
-"""ACP-SGD: low rank with one factor a step, so that nothing waits for an answer."""
+"""ACP-SGD: low-rank compression that exchanges one factor a step, so that no message waits for another's answer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class Alternating(PowerSGD):
-    """Two thin factors of the gradient's matrix, one of which is said in a step and the other in the next.
+    """Two thin factors of the gradient's matrix, of which one is sent in each step, alternating between them.
 
-    In turns, Q is made orthonormal and P becomes M·Q, or P is and Q becomes M'·P: one all-reduce a step, half of
-    power_sgd's bytes in the mean. What a worker said is its own factor times the common one, so that alternating+ef
-    keeps own errors. Vectors go dense. Where a factor is not finite the result is not, and the old one stays.
+    In even steps Q is made orthonormal and P becomes M·Q, in odd steps P is made orthonormal and Q becomes M'·P: one
+    all-reduce a step, half of power_sgd's bytes in the mean. What a worker sent is its own factor times the common one,
+    so that alternating+ef keeps each worker's own errors. Vectors are sent dense. Where a factor is not finite the
+    result is not finite, and the old factor is kept.
     """
 
     ragged: ClassVar[bool] = True
-    """How long a message is depends on the turn."""
+    """The length of a message depends on which factor is sent in the step."""
     rank: int = knob(4, low=1, doc="columns of the factors")
 
     def init(self, spec: TensorSpec) -> State:
@@ -47,13 +48,13 @@ class Alternating(PowerSGD):
         (own,) = times([matrix], [basis])
         mean = yield meet.mean(own.clone())
         products = [(f @ basis.T if first else basis @ f.T).view(x.shape).to(x.dtype) for f in (mean, own)]
-        found = (mean != 0).any(dim=0) & mean.isfinite().all(dim=0)  # from nothing no later step would come back
+        found = (mean != 0).any(dim=0) & mean.isfinite().all(dim=0)  # a column that becomes zero would stay zero
         kept = {still: torch.where((basis != 0).any(dim=0), basis, state[still])}
         kept[moving] = torch.where(found, mean, state[moving])
         return Outcome(products[0], {**kept, "turn": state["turn"] + 1}, products[1])
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """Of the longer factor."""
+        """Return the bytes of the longer factor."""
         return 4 * min(self.rank, *sides(spec.shape)) * max(sides(spec.shape))
 
 
@@ -62,9 +63,9 @@ named_sentence(
     "bsp / alternating(4)+error_feedback / allreduce",
     axis="compression",
     paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023",
-    doc="""PowerSGD with one factor a step and own errors: one all-reduce, which backward can hide as it does any other.
+    doc="""PowerSGD with one factor a step and each worker's own errors: one all-reduce that backward can hide.
 
-    Reading chosen: the published program's turns.
+    Reading chosen: the order of the factors of the published program.
     """,
     formula="M = G + E; P = M·Q, next step Q = M'·P, the other factor orthonormal; E ← M - own P·Q', result P·Q'",
 )

@@ -1,4 +1,4 @@
-"""ATOMO: a few atoms of a gradient, drawn so that the mean is right and the variance least."""
+"""ATOMO: a few atoms of a gradient, sampled so that the mean is right and the variance is least."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from laconic.worker import Meet
 
 
 def keep_probabilities(sizes: Tensor, budget: float) -> Tensor:
-    """With which probability to keep each of these magnitudes, `budget` of them in the mean: those that would need more
-    than 1 are kept for certain, the rest share what is left in proportion."""
+    """Return the probability with which to keep each of these magnitudes, `budget` of them in the mean.
+
+    Those that would need a probability above 1 are kept for certain; the others share the rest in proportion.
+    """
     falling, order = sizes.double().sort(descending=True)
     rest = falling.flip(0).cumsum(0).flip(0)  # from each one to the last
     left = budget - torch.arange(len(sizes), device=sizes.device)
@@ -40,11 +42,12 @@ def keep_probabilities(sizes: Tensor, budget: float) -> Tensor:
 )
 @dataclass(frozen=True)
 class Atomo(Codec):
-    """Singular vectors of the gradient's matrix, each kept with a probability p and divided by it.
+    """A random few singular vectors of the gradient's matrix, kept with probability p and divided by it.
 
-    p is proportional to the singular value, at most 1, `budget` of them in the mean. Atoms that are coordinates are the
-    word `gspar`. Reading chosen: convolutions become matrices as in the published program, and nothing is drawn again
-    where no atom was, which keeps the mean right. A tensor with a value that is not finite is not finite.
+    p is proportional to the singular value and at most 1, such that `budget` of them are kept in the mean. Atoms that
+    are coordinates are the word `gspar`. Reading chosen: convolutions become matrices as in the published program, and
+    where no atom was drawn nothing is drawn again, which keeps the mean right. A tensor that contains a value that is
+    not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "matmul"
@@ -65,20 +68,21 @@ class Atomo(Codec):
         rows, columns = matrix_sides(tuple(shape))
         (flat,) = unpack(payload, (torch.float32, -1))
         sizes, u, v = flat.view(-1, 1 + rows + columns).split([1, rows, columns], dim=1)
-        said: Tensor = (u * sizes).T @ v
-        return said.view(shape)
+        product: Tensor = (u * sizes).T @ v
+        return product.view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         return max(0.0, min(matrix_sides(spec.shape)) / self.budget - 1)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """If all were drawn."""
+        """Return the bytes of a message in which every atom is drawn."""
         rows, columns = matrix_sides(spec.shape)
         return 4 * min(rows, columns) * (1 + rows + columns)
 
 
 def atoms(u: Tensor, sizes: Tensor, v: Tensor, budget: float, draws: Tensor) -> Tensor:
-    """The message: for each atom whose draw is below its probability, its size over that, and both vectors."""
+    """Return the message: for each atom whose draw is below its probability, its size divided by that, and both
+    vectors."""
     kept = keep_probabilities(sizes, budget)
     picked = torch.nonzero(draws < kept).view(-1)
     scaled = (sizes[picked] / kept[picked]).float()
@@ -86,7 +90,8 @@ def atoms(u: Tensor, sizes: Tensor, v: Tensor, budget: float, draws: Tensor) -> 
 
 
 def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """A matrix stays as it is; a convolution's kernels (a, b, h, w) become (a·b/2) x (2·h·w) where that divides."""
+    """Return the sides of a tensor's matrix; a convolution's (a, b, h, w) become (a·b/2) x (2·h·w) where that
+    divides."""
     if len(shape) == 4 and shape[0] * shape[1] % 2 == 0:
         return shape[0] * shape[1] // 2, 2 * shape[2] * shape[3]
     return shape[0], torch.Size(shape[1:]).numel()

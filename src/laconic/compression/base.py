@@ -1,4 +1,4 @@
-"""The compressor's contract: explicit state, any number of rounds, a price without running.
+"""The contract of a compressor: explicit state, any number of communication rounds, and a price without running.
 
 A compressor object holds hyper-parameters only. Its memory is a `State` that the engine keeps per tensor, so that it
 can be saved, moved and compared; `exchange` takes the old one and returns the new one.
@@ -17,17 +17,30 @@ from torch import Tensor
 from laconic.errors import StrategyError
 from laconic.registry import Technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Edge, Gather, GatherRagged, Meet, Meets, Merge, Pass, Reduce, Request, Scatter, Swap, Tell
+from laconic.worker import (
+    Broadcast,
+    Edge,
+    Gather,
+    GatherRagged,
+    Meet,
+    Meets,
+    Merge,
+    Reduce,
+    Request,
+    RingPass,
+    Scatter,
+    Swap,
+)
 
 State = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The end of an exchange.
+    """The outcome of an exchange: the common result, the new state and this worker's own contribution.
 
-    `result` is what everyone applies. `sent` is this worker's own message, decoded: error feedback keeps the input
-    minus `sent`, or minus `result` where the method's own contribution cannot be told apart (PowerSGD).
+    `result` is what every worker applies. `sent` is this worker's own message, decoded: error feedback keeps the input
+    minus `sent`, or minus `result` where a worker's own contribution cannot be separated from it (PowerSGD).
     """
 
     result: Tensor
@@ -35,11 +48,11 @@ class Outcome:
     sent: Tensor | None = None
 
     def shaped(self, shape: Sequence[int]) -> Outcome:
-        """The same in a tensor's own shape."""
+        """Return the outcome with its tensors in this shape."""
         return Outcome(self.result.view(shape), self.state, None if self.sent is None else self.sent.view(shape))
 
     def split(self, shapes: Sequence[Sequence[int]]) -> list[Outcome]:
-        """One for each of the tensors that were joined."""
+        """Split the outcome of tensors that were joined into one outcome for each of them."""
         lengths = [torch.Size(shape).numel() for shape in shapes]
         results = self.result.reshape(-1).split(lengths)
         sents = [None] * len(shapes) if self.sent is None else self.sent.reshape(-1).split(lengths)
@@ -52,101 +65,115 @@ REQUESTS: dict[Meets, tuple[type, ...]] = {
     "reduce": (Reduce,),
     "gather": (Gather, GatherRagged),
     "scatter": (Scatter, Gather),
-    "tell": (Tell, Reduce),
+    "broadcast": (Broadcast, Reduce),
     "merge": (Merge,),
-    "ring": (Pass, Gather),
+    "ring": (RingPass, Gather),
     "edge": (Swap,),
 }
 
 
 class Compressor(Technique):
-    """From tensor to payload and back, meeting the others' payloads on the way."""
+    """A way to turn a tensor into payloads, to combine them with the other workers' payloads, and to decode the
+    result."""
 
     axis: ClassVar[str] = "compression"
     wire: ClassVar[torch.dtype | None] = None
-    """The format in which it sends, where casting is all it does: then it can also be told to one worker alone."""
+    """The format that is sent, if casting is all that this compressor does; such a compressor can also be used in a
+    message to a single worker."""
 
     joins: ClassVar[bool] = False
-    """Whether the tensors of a message are compressed as one."""
+    """Whether all tensors of a message are compressed as one."""
     takes: ClassVar[tuple[str, ...]] = ()
-    """Settings of the user's optimizer that it applies itself: zero there while it governs, in `meet.settings` here."""
+    """Settings of the user's optimizer that this compressor applies itself: they are zero in the optimizer while it is
+    in use, and are found in `meet.settings`."""
     takes_factors: ClassVar[bool] = False
-    """Whether it asks for what a linear layer's gradient is made of (`meet.factors`), which must be kept for it."""
+    """Whether it asks for the factors that a linear layer's gradient is the product of (`meet.factors`), which must be
+    kept for it."""
     cost: ClassVar[str] = "elementwise"
-    """What encoding takes, roughly: elementwise, reduce, select, transform, matmul."""
+    """The rough cost of encoding: elementwise, reduce, select, transform or matmul."""
 
     @property
     def meets(self) -> Meets:
-        """How its payloads meet; an architecture that cannot carry that out is refused beside it."""
+        """How the payloads of all workers are combined; an architecture that cannot do that is refused beside this
+        compressor."""
         return "reduce"
 
     @property
     def conserved(self) -> tuple[str, ...]:
-        """State entries whose sum over workers is kept when their number changes; the others are rank 0's."""
+        """The state entries whose sum over workers is kept when the number of workers changes; of the others, rank 0's
+        are kept."""
         return ()
 
     def accepts(self, spec: TensorSpec) -> bool:
-        """Whether this tensor is compressed at all; the rest of a message travels dense beside it."""
+        """Tell whether this tensor is compressed; the other tensors of a message are sent dense beside it."""
         return spec.dtype.is_floating_point and spec.numel > 0
 
     def init(self, spec: TensorSpec) -> State:
+        """Return the state of such a tensor before the first step."""
         return {}
 
     def memory_bytes(self, specs: Sequence[TensorSpec]) -> int:
-        """What it remembers of such tensors, without making any of it."""
+        """Return the bytes of the state for such tensors, without allocating any of it."""
         with torch.device("meta"):
             states = [self.init(spec) for spec in specs if self.accepts(spec)]
         return sum(tensor.nbytes for state in states for tensor in state.values())
 
     @abstractmethod
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        """Yield requests, receive their results, return the outcome. `x` and the state may be overwritten."""
+        """Exchange one tensor: yield requests, receive their results and return the outcome. `x` and the state may be
+        overwritten."""
 
     def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
-        """The same for all tensors of a message in one conversation, where that is faster than one for each and its
-        bytes are the same; None where it is not."""
+        """Exchange all tensors of a message in one sequence of requests, or return None.
+
+        A compressor implements this where it is faster than one exchange for each tensor and takes the same bytes.
+        """
         return None
 
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
-        """With one neighbour alone, where it meets the others so: the result is how far the neighbour's tensor is from
-        this one's, as both understand it."""
-        raise StrategyError(f"{self.name} speaks to everyone at once; between neighbours write power_gossip")
+        """Exchange with one neighbour alone, for compressors that work along the edges of a topology.
+
+        The result is the difference between the neighbour's tensor and this worker's, as both of them approximate it.
+        """
+        raise StrategyError(f"{self.name} exchanges with all workers at once; between neighbours write power_gossip")
 
     @abstractmethod
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """What one worker hands over for such a tensor among `size` workers, without running anything; where that
-        depends on the values, the most."""
+        """Return the bytes that one of `size` workers hands over for such a tensor, without running anything; where
+        that depends on the values, the largest possible number."""
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        """Its messages, each with how it meets the others and its bytes; together they are `payload_bytes`."""
+        """Return the messages of an exchange, each as how it is combined with the others' and its bytes; the bytes add
+        up to `payload_bytes`."""
         return ((self.meets, self.payload_bytes(spec, size)),)
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """ω where it is unbiased with E|C(v) - v|² ≤ ω|v|²; None where it makes no such promise."""
+        """Return ω if C is unbiased with E|C(v) - v|² ≤ ω|v|², or None if it makes no such promise."""
         return None
 
     def spread(self, spec: TensorSpec) -> float:
-        """ω of what it rounds at random, whatever else it leaves out: what a memory must be guarded against."""
+        """Return ω of the part that is rounded at random, whatever else is left out: what error feedback must be
+        guarded against."""
         return self.variance(spec) or 0.0
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        """δ where E|C(v) - v|² ≤ (1 - δ)|v|²; None where it makes no such promise."""
+        """Return δ if E|C(v) - v|² ≤ (1 - δ)|v|², or None if C makes no such promise."""
         omega = self.variance(spec)
         return None if omega is None or omega >= 1 else 1 - omega
 
     @property
     def settling(self) -> int:
-        """Steps at the start in which it says something else than what it is priced at."""
+        """The number of steps at the start whose messages differ from the ones that `prices` describes."""
         return 0
 
     @property
     def refuses_memory(self) -> str | None:
-        """Why error feedback must not wrap it, if it must not."""
+        """The reason why error feedback must not wrap this compressor, or None if it may."""
         return None
 
     @property
     def asks(self) -> tuple[type, ...]:
-        """The requests it makes."""
+        """The types of the requests that `exchange` yields."""
         return REQUESTS[self.meets]
 
     @property

@@ -24,15 +24,15 @@ from laconic.worker import Gather, Meet, Reduce
 class PCA(Compressor):
     """The gradient's coordinates in the leading directions of the first gradients: `rank` numbers a step.
 
-    For `samples` steps gradients are averaged whole and kept. Then each worker says the leading directions of its own,
-    once, and all take the leading eigenvectors of the mean of the projectors on them. A linear map that never changes:
-    what lies outside is lost. The accelerated form is the user's own `SGD(nesterov=True)`. Reading chosen: the
-    directions are of the workers' first gradients, bases merge by their projectors and are never found again, and
-    channels have no noise.
+    For `samples` steps gradients are averaged in full and kept. Then each worker sends the leading directions of its
+    own, once, and all take the leading eigenvectors of the mean of the projectors on them. The compressor is a linear
+    map that never changes: what lies outside of the basis is lost. The accelerated form is the user's own
+    `SGD(nesterov=True)`. Reading chosen: the directions are of the workers' first gradients, bases merge by their
+    projectors and are never found again, and channels have no noise.
     """
 
     cost: ClassVar[str] = "matmul"
-    rank: int = knob(4, low=1, doc="directions")
+    rank: int = knob(4, low=1, doc="number of directions")
     samples: int = knob(8, low=1, doc="steps whose gradients the directions are found from")
 
     @property
@@ -65,12 +65,13 @@ class PCA(Compressor):
         return Outcome(result, state, sent)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """In every step but the first ones."""
+        """Return the bytes of a step after the first ones."""
         return 4 * self.rank
 
 
 def leading(columns: Tensor, rank: int) -> Tensor:
-    """The leading left singular vectors; nothing where columns have fewer."""
+    """Return the leading left singular vectors of these columns, with zero columns where there are fewer than
+    `rank`."""
     clean = columns.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     u, sizes, _ = torch.linalg.svd(clean, full_matrices=False)
     found = u[:, :rank] * (sizes[:rank] > 1e-6 * sizes[0])

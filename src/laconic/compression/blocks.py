@@ -25,7 +25,7 @@ _BIAS = 127
 
 @dataclass(frozen=True)
 class Format:
-    """Values that are not negative, by code; negative ones have the bit above."""
+    """A format of short floats: its non-negative values in the order of their codes; the bit above is the sign."""
 
     width: int
     levels: tuple[float, ...]
@@ -41,6 +41,8 @@ class Format:
 
 @cache
 def formats() -> dict[str, Format]:
+    """Return the formats by name."""
+
     def eight(kind: torch.dtype) -> Format:
         every = torch.arange(128, dtype=torch.uint8).view(kind).float()
         return Format(8, tuple(every[every.isfinite()].tolist()))
@@ -63,17 +65,20 @@ def formats() -> dict[str, Format]:
 )
 @dataclass(frozen=True)
 class Blocks(Codec):
-    """Floats of eight or four bits and one scale for every few of them: mx(mxfp4), gathered or in two hops.
+    """Floats of eight or four bits with one scale for each small block (MXFP8, MXFP4, NVFP4).
 
-    MX: blocks of 32, whose scale is a power of two in a byte. NVFP4: blocks of 16, whose scale is an E4M3 float, and a
-    float32 for the tensor. With `scale=ceil` nothing is cut, so that stochastic rounding is right in the mean;
-    `scale=floor` is the standard's rule (for nvfp4 the nearest scale), which may cut the largest. Reading chosen: ceil.
-    The last block may be shorter. A block (nvfp4: a tensor) with a value that is not finite is not finite.
+    Payloads are gathered, or exchanged in two hops. MX: blocks of 32, whose scale is a power of two in a byte. NVFP4:
+    blocks of 16, whose scale is an E4M3 float, and a float32 for the tensor. With `scale=ceil` no value is cut, so that
+    stochastic rounding is right in the mean; `scale=floor` is the standard's rule (for nvfp4 the nearest scale), which
+    may cut the largest value. Reading chosen: ceil. The last block may be shorter. A block (nvfp4: a tensor) that
+    contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
-    format: str = knob("mxfp8", choices=("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4"), doc="of values and scales")
-    rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two are rounded")
+    format: str = knob("mxfp8", choices=("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4"), doc="format of values and scales")
+    rounding: str = knob(
+        "nearest", choices=("nearest", "stochastic"), doc="how values between two representable ones are rounded"
+    )
     scale: str = knob("ceil", choices=("ceil", "floor"), doc="which scale a block's largest magnitude gets")
 
     @property
@@ -86,7 +91,7 @@ class Blocks(Codec):
 
     @property
     def _head(self) -> int:
-        """Numbers of four bytes for the tensor as a whole."""
+        """The number of four-byte numbers that belong to the tensor as a whole."""
         return int(self.format == "nvfp4")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -111,7 +116,7 @@ class Blocks(Codec):
         return values.view(shape)
 
     def scales(self, largest: Tensor, whole: Tensor) -> Tensor:
-        """A byte for each block."""
+        """Return a byte for each block: the code of its scale."""
         form = self._format
         if self._head:
             shares = largest / (form.most * _divisors(whole))
@@ -126,14 +131,14 @@ class Blocks(Codec):
         return torch.where(largest.isfinite(), codes, _NO_NUMBER).to(torch.uint8)
 
     def values(self, scales: Tensor, whole: Tensor) -> Tensor:
-        """What these bytes stand for."""
+        """Return the scales that these bytes stand for."""
         if self._head:
             return scales.view(torch.float8_e4m3fn).float() * whole
         powers = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - _BIAS)
         return torch.where(scales == _NO_NUMBER, torch.nan, powers)
 
     def codes(self, rows: Tensor, meet: Meet) -> Tensor:
-        """Of values in units of their block's scale."""
+        """Return the codes of values in units of their block's scale."""
         form = self._format
         draws = None
         if self.rounding == "stochastic":
@@ -142,12 +147,13 @@ class Blocks(Codec):
         return found | (rows.signbit().long() << (form.width - 1))
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """A value above the least is off by an eighth of its square; one below it by a quarter of the least's, while
-        the block's largest is at least half of the format's."""
+        """Return ω: a value above the smallest level is off by at most an eighth of its square, one below it by a
+        quarter of that level's square, while the block's largest is at least half of the format's."""
         return self._left(spec, 1 / 8) if self.rounding == "stochastic" and self.scale == "ceil" else None
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        """Half a step for each: at most a third of a value above the least."""
+        """Return δ: rounding to the nearest is off by half a step, at most a third of a value above the smallest
+        level."""
         if self.rounding == "stochastic":
             return super().contraction(spec)
         return 1 - self._left(spec, 1 / 9)
@@ -163,8 +169,11 @@ class Blocks(Codec):
 
 
 def rounded(x: Tensor, levels: Tensor, draws: Tensor | None = None, up: float | None = None) -> Tensor:
-    """Codes of values that are not negative: the nearest (of two as near, the even one), or up where a draw is below
-    what is left over; above the largest level, that one. What is not a number has a code all the same."""
+    """Return the codes of non-negative values: the nearest level (of two equally near, the even one), or with draws the
+    next one up where the draw is below the remainder.
+
+    Values above the largest level get the largest one. NaN gets an arbitrary code.
+    """
     x = x.nan_to_num(nan=0.0).clamp(max=float(levels[-1]))
     low = (torch.searchsorted(levels, x.contiguous(), right=True) - 1).clamp(max=len(levels) - 2)
     over = (x - levels[low]) / (levels[low + 1] - levels[low])
@@ -178,7 +187,7 @@ def rounded(x: Tensor, levels: Tensor, draws: Tensor | None = None, up: float | 
 
 
 def decoded(codes: Tensor, form: Format) -> Tensor:
-    """The values of codes with a sign, in units of their scale; codes beyond the levels are no numbers."""
+    """Return the values of signed codes in units of their scale; codes beyond the levels are NaN."""
     half = 1 << (form.width - 1)
     beyond = [torch.inf if form.most > 448 else torch.nan] + [torch.nan] * half
     positive = torch.tensor([*form.levels, *beyond][:half], device=codes.device)

@@ -1,4 +1,4 @@
-"""Equal buckets around the mean, each read as the mean of what fell into it: the quantiser of outer gradients."""
+"""Equal buckets around the mean, each decoded as the mean of its values: the quantiser of outer gradients."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from laconic.worker import Meet
 
 
 def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Each value's bucket among `count` equal ones that reach so many standard deviations to either side of the mean;
-    the means of what is in each, less the mean of all; and that one.
+    """Return each value's bucket, the buckets' means less the mean of all, and that mean.
 
-    What lies beyond falls into the outermost. In shares of the largest magnitude, so that no square overflows.
+    The `count` equal buckets reach `deviations` standard deviations to either side of the mean; what lies beyond falls
+    into the outermost ones. Computed in shares of the largest magnitude, so that no square overflows.
     """
     most = flat.abs().amax()
     shares = flat / most.where(most != 0, 1)
@@ -43,18 +43,19 @@ def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tenso
 class BucketMeans(Codec):
     """A few bits a value: the number of its bucket, of equal ones around the mean, and a table of the buckets' means.
 
-    A bucket's mean is the best it can be read as, so that nothing grows; what lies beyond the outermost buckets is read
-    as their means. 2^bits float32 travel with a tensor: 1 KiB at eight bits. A tensor with a value that is not finite
-    is not finite. Reading chosen: six standard deviations to either side, as reported (an earlier program: three).
+    A bucket's mean is the best value to decode it as, so that nothing grows; what lies beyond the outermost buckets is
+    decoded as their means. 2^bits float32 are sent with a tensor: 1 KiB at eight bits. A tensor that contains a value
+    that is not finite decodes to values that are not finite. Reading chosen: six standard deviations to either side, as
+    reported (an earlier program: three).
     """
 
     cost: ClassVar[str] = "reduce"
-    bits: int = knob(8, low=1, high=8, doc="of a bucket's number")
+    bits: int = knob(8, low=1, high=8, doc="bits of a bucket's number")
     deviations: float = knob(6.0, above=0, doc="standard deviations that buckets reach to either side of the mean")
 
     @property
     def count(self) -> int:
-        """Of buckets."""
+        """The number of buckets."""
         return 1 << self.bits
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -76,10 +77,10 @@ named_sentence(
     "diloco(period=30) / bucket_means(bits=2, deviations=3)+two_hop+error_feedback / allreduce",
     axis="sync",
     paper="Therien, Huang, Rish, Belilovsky, arXiv 2505.23725, 2025",
-    doc="""DiLoCo around Muon, whose outer gradients survive two bits: with an error memory, and in two hops, so that no
-    value is rounded more than twice.
+    doc="""DiLoCo around Muon, whose outer gradients take two bits, with an error memory and in two hops.
 
-    The inner optimizer is the script's: `laconic.optim.Muon(matrices_apart(model))`. Reading chosen: bucket means over
-    three standard deviations to either side, and a memory that forgets nothing (the paper tries 0.9 to 1).
+    In two hops no value is rounded more than twice. The inner optimizer is the script's:
+    `laconic.optim.Muon(matrices_apart(model))`. Reading chosen: bucket means over three standard deviations to either
+    side, and a memory that forgets nothing (the paper tries 0.9 to 1).
     """,
 )

@@ -1,4 +1,4 @@
-"""AC-SGD: a budget of bits, spent where it matters most."""
+"""AC-SGD: a budget of bits that is spent in the steps and coordinates where it reduces the variance most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, Meet, Meets, Reduce
 
 _LEAST_BITS, _MOST_BITS = 2, 8
-_FIXED = 64  # bits of every step: the norm that is agreed on, and the scale of what is said
+_FIXED = 64  # bits of every step: the norm that is agreed on, and the scale of the values
 _FOLLOWS = 0.1  # how far the norm expected of later steps goes towards the present one
 
 
@@ -30,19 +30,19 @@ _FOLLOWS = 0.1  # how far the norm expected of later steps goes towards the pres
 )
 @dataclass(frozen=True)
 class ACSGD(Adaptive):
-    """Random coordinates in a few bits, both unbiased; how many and how few follow the gradient's norm and a budget.
+    """Random coordinates in a few bits, both unbiased; how many of each follows the gradient's norm and a budget.
 
-    Of what is left of the budget a step takes its part of the root of weight times squared norm, where later steps
+    A step's part of the remaining budget is in proportion to the root of weight times squared norm, where later steps
     weigh more; between more coordinates and more bits the smaller variance decides. Workers agree on the mean norm, so
-    that all choose alike. Reading chosen: places are drawn alike by all and do not travel; later norms are expected to
-    be like the last ones; the budget is for every `horizon` steps. Where a gradient is not finite, nothing that is said
-    of it is.
+    that all choose alike. Reading chosen: all workers draw the same places, which are not sent; later norms are
+    expected to be like the last ones; the budget is for every `horizon` steps. Where a gradient is not finite, the
+    decoded values are not finite.
     """
 
     ragged: ClassVar[bool] = True
-    bits: float = knob(1.0, above=0, high=8, doc="the budget, per coordinate and step in the mean")
+    bits: float = knob(1.0, above=0, high=8, doc="the budget: mean bits for each coordinate and step")
     horizon: int = knob(1000, low=1, doc="steps that share a budget")
-    discount: float = knob(0.995, above=0, high=1, doc="weight of a step over that of the next one")
+    discount: float = knob(0.995, above=0, high=1, doc="weight of a step divided by that of the next one")
 
     @property
     def meets(self) -> Meets:
@@ -78,7 +78,7 @@ class ACSGD(Adaptive):
         return _Scaled(k, b), found
 
     def allowance(self, n: int, made: int, spent: float, now: float, seen: float) -> float:
-        """Bits for this step."""
+        """Return the bits that this step may spend."""
         root, steps = math.sqrt(self.discount), self.horizon - made
         mine = root ** (steps - 1) * now
         later = seen * ((1 - root ** (steps - 1)) / (1 - root) if root < 1 else steps - 1)
@@ -91,7 +91,7 @@ class ACSGD(Adaptive):
         return _FIXED + _MOST_BITS * n
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """The most of one step; in the mean it is the budget."""
+        """Return the largest number of bytes of one step; their mean is the budget."""
         return max(_FIXED // 8 + 1, math.ceil(self._most(spec.numel) / 8))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
@@ -99,30 +99,30 @@ class ACSGD(Adaptive):
 
 
 def best(n: int, bits: float) -> tuple[int, int]:
-    """Coordinates and bits of each that fit, with the least variance."""
+    """Return the number of coordinates, and the bits of each, that fit into `bits` with the least variance."""
     pairs = [(min(n, max(1, int((bits - _FIXED) // b))), b) for b in range(_LEAST_BITS, _MOST_BITS + 1)]
     return min(pairs, key=lambda pair: variance(n, *pair))
 
 
 def variance(n: int, k: int, b: int) -> float:
-    """ω of k random coordinates of n, scaled by n/k, on 2^(b-1) - 1 levels of their norm."""
+    """Return ω of k random coordinates of n, scaled by n/k, on 2^(b-1) - 1 levels of their norm."""
     levels: int = 2 ** (b - 1) - 1
     return n / k * (1 + min(k / levels**2, math.sqrt(k) / levels)) - 1
 
 
 @dataclass(frozen=True)
 class _Scaled(Compressor):
-    """k coordinates that all draw alike, in b bits each, times n/k."""
+    """A compressor that sends k coordinates, the same on all workers, in b bits each, multiplied by n/k."""
 
     k: int
     b: int
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         drawn, codec = Masked(ratio=self.k / x.numel()), QSGD(levels=2 ** (self.b - 1) - 1, bucket=self.k)
-        said = yield from Selected(drawn, codec).exchange(x, state, meet)
-        assert said.sent is not None
+        outcome = yield from Selected(drawn, codec).exchange(x, state, meet)
+        assert outcome.sent is not None
         times = x.numel() / self.k
-        return Outcome(said.result * times, state, said.sent * times)
+        return Outcome(outcome.result * times, state, outcome.sent * times)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return math.ceil(self.k * self.b / 8) + 4

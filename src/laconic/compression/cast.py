@@ -1,4 +1,4 @@
-"""Casts: the same numbers in fewer bits."""
+"""Casts: the same numbers in a shorter floating-point format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from laconic.worker import Meet, Meets
 
 
 class Cast(Codec):
-    """Send a shorter floating-point format and sum in it; divided before the cast, so that large values survive.
+    """A shorter floating-point format on the wire, summed in it; divided before the cast, so that large values survive.
 
-    In a longer chain (`topk+bf16`, `bf16+two_hop`) it is only the format, and sums are made in float32.
+    In a longer chain (`topk+bf16`, `bf16+two_hop`) it is only the format of the values, and sums are made in float32.
     """
 
     wire: ClassVar[torch.dtype]
@@ -34,6 +34,7 @@ class Cast(Codec):
         return spec.dtype.itemsize > self.wire.itemsize
 
     def shorten(self, x: Tensor, meet: Meet) -> Tensor:
+        """Return the values in the format that is sent."""
         return x.to(self.wire)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -87,7 +88,9 @@ class CastBF16(Cast):
     """
 
     wire: ClassVar[torch.dtype] = torch.bfloat16
-    rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two are rounded")
+    rounding: str = knob(
+        "nearest", choices=("nearest", "stochastic"), doc="how values between two representable ones are rounded"
+    )
 
     def shorten(self, x: Tensor, meet: Meet) -> Tensor:
         if self.rounding == "nearest":

@@ -1,4 +1,4 @@
-"""From the words of a chain to one compressor: `x+y+ef`."""
+"""Build one compressor from the words of a chain such as `x+y+ef`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from laconic.registry import composes
 
 @composes(Compressor)
 def chain(links: Sequence[Compressor]) -> Compressor:
-    """One compressor that does what the links say.
+    """Return the compressor that a chain of words describes.
 
-    `flat` stands first and joins tensors; a selector is followed by what its values are written in; a wrapping word
-    (`two_hop`, `ef`, …) takes all that stands before it.
+    `flat` stands first and joins tensors; a selector is followed by the codec of its values; a wrapping word
+    (`two_hop`, `ef`, …) wraps everything that stands before it.
     """
     if len(links) > 1 and isinstance(links[0], Flat):
         return Joint(chain(links[1:]))

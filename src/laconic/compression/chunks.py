@@ -1,4 +1,5 @@
-"""SparseLoCo's message: the largest of every chunk, in two bits; and CocktailSGD's: random, then largest, in four."""
+"""SparseLoCo's message, the largest of every chunk in two bits; and CocktailSGD's, a random share of which the largest
+are sent in four bits."""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class ChunkTopK(Selector):
-    """The `k` largest magnitudes of every chunk of consecutive elements: places take log2 of a chunk, and no sort is
-    longer than one.
+    """The `k` largest magnitudes of every chunk of consecutive elements.
 
-    The last chunk is shorter, and says as many as it has. (The paper cuts matrices in square tiles; rows serve as well
-    for what is selected, and need no rearranging.) `ratio` and `index` are not used.
+    A place takes log2 of the chunk's length in bits, and no sort is longer than a chunk. The last chunk may be shorter,
+    and sends at most as many values as it has. (The paper cuts matrices in square tiles; rows serve as well for what is
+    selected, and need no rearranging.) `ratio` and `index` are not used.
     """
 
     chunk: int = knob(4096, low=1, doc="elements of a chunk")
-    k: int = knob(64, low=1, doc="coordinates that are said of each")
+    k: int = knob(64, low=1, doc="coordinates of each chunk that are sent")
 
     def _chunks(self, numel: int) -> tuple[int, int]:
-        """Whole ones, and the length of the rest."""
+        """Return the number of full chunks, and the length of the rest."""
         return numel // self.chunk, numel % self.chunk
 
     def count(self, numel: int) -> int:
@@ -81,11 +82,11 @@ _WIDTH = 6  # standard deviations that the four buckets of two bits span
 )
 @dataclass(frozen=True)
 class TwoBit(Codec):
-    """Two bits a value: four buckets over six standard deviations around the mean, each read as the mean of what fell
-    into it.
+    """Two bits a value: four buckets over six standard deviations, each decoded as the mean of its values.
 
-    A table of four and the mean travel with a tensor: 20 bytes. (The paper's quantiser is read from descendants of its
-    code; the width is a choice.) A tensor with a value that is not finite is not finite.
+    The buckets lie around the mean. A table of four and the mean are sent with a tensor: 20 bytes. (The paper's
+    quantiser is read from descendants of its code; the width is a choice.) A tensor that contains a value that is not
+    finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
@@ -107,9 +108,11 @@ named_sentence(
     "diloco(period=30, lr=1.0, momentum=0.0) / chunk_topk(k=64)+two_bit+error_feedback(decay=0.95) / allreduce",
     axis="sync",
     paper="Sarfi, Therien, Lidin, Belilovsky, arXiv 2508.15706, 2025",
-    doc="""DiLoCo whose outer momentum is the workers' fading error memories, so that extreme sparsity costs nothing:
-    rounds of local steps, the largest of every chunk in two bits, and no outer momentum. Readings chosen: `two_bit`'s
-    statistics are a tensor's, and places take twelve plain bits.""",
+    doc="""DiLoCo with the largest values of every chunk in two bits, and decaying error memories as outer momentum.
+
+    Rounds of local steps, no outer momentum: the workers' decaying error memories take its place, so that extreme
+    sparsity costs nothing. Readings chosen: `two_bit`'s statistics are a tensor's, and places take twelve plain bits.
+    """,
 )
 
 
@@ -120,10 +123,10 @@ named_sentence(
 )
 @dataclass(frozen=True)
 class Masked(Selector):
-    """A random share of the coordinates, the same on all workers, for what stands behind it in a chain: places do not
-    travel, both sides draw them from a shared key.
+    """A random share of the coordinates, the same on all workers, for the words behind it in a chain.
 
-    Unscaled, so that it wants a memory. `index` is not used.
+    Places are not sent: both sides draw them from a shared key. Values are not scaled, so that it wants a memory.
+    `index` is not used.
     """
 
     ratio: float = knob(0.1, above=0, high=1, doc="share of the coordinates")
@@ -151,15 +154,15 @@ class Masked(Selector):
 )
 @dataclass(frozen=True)
 class StridedBits(Codec):
-    """A few bits a value, to the nearest, of the largest magnitude of its bucket, which is a 16-bit float.
+    """A few bits a value: the nearest multiple of a fraction of its bucket's largest magnitude, a 16-bit float.
 
     Buckets are strided: values are laid out row by row and a bucket is a column, as in the published program; where
-    they do not fill the last row, the rest is zeros that do not travel. The largest positive value decodes to
-    (2^(b-1) - 1)/2^(b-1) of itself. A bucket with a value that is not finite is not finite.
+    they do not fill the last row, the rest is zeros that are not sent. The largest positive value decodes to (2^(b-1) -
+    1)/2^(b-1) of itself. A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
-    bits: int = knob(4, low=2, high=8, doc="of a value")
+    bits: int = knob(4, low=2, high=8, doc="bits of a value")
     bucket: int = knob(128, low=1, doc="values that share a scale")
 
     @property
@@ -190,7 +193,7 @@ class StridedBits(Codec):
 
 
 def codes_of(matrix: Tensor, scales: Tensor, width: int) -> Tensor:
-    """Unsigned codes, of which half stand for what is negative."""
+    """Return the unsigned codes of a matrix of values, of which the lower half stands for negative values."""
     half: int = 2 ** (width - 1)
     wide = scales.float()
     steps = (matrix / wide.where(wide > 0, 1) * half).round().nan_to_num(0.0)

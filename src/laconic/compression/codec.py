@@ -1,4 +1,5 @@
-"""Messages that one worker makes alone and anybody can read: gathered and averaged, or in two hops."""
+"""Codecs: messages that one worker encodes alone and any other can decode, gathered and averaged or exchanged in two
+hops."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from laconic.worker import Meet, Meets
 
 
 class Codec(Compressor):
-    """From a float32 tensor to bytes and back. Everybody gets everybody's bytes, decodes them and takes the mean.
+    """A compressor that encodes a float32 tensor as bytes; every worker receives all payloads and averages them.
 
-    What both sides must draw alike comes from the meeting's shared keys. `ragged` says that the length depends on the
-    values, too.
+    Random numbers that sender and receivers must both know are drawn from the shared keys of the meeting. `ragged`
+    means that the length of a payload depends on the values.
     """
 
     ragged: ClassVar[bool] = False
     left_out: ClassVar[float] = 0.0
-    """What stands where nobody said anything. -0.0 changes no sum, and can be told from a zero that was said."""
+    """The value of coordinates that no worker sent: adding -0.0 changes no sum, and it can be distinguished from a zero
+    that was sent."""
 
     @property
     def meets(self) -> Meets:
@@ -31,49 +33,51 @@ class Codec(Compressor):
 
     @property
     def unit(self) -> int:
-        """Parts of so many elements can be encoded apart from each other."""
+        """The number of elements of the smallest part that can be encoded separately from the rest."""
         return 1
 
     def part(self, shape: torch.Size, size: int) -> torch.Size:
-        """The shape of what one of `size` owners has of such a tensor: the same for all, the last filled up."""
+        """Return the shape of the part of such a tensor that one of `size` owners has; it is the same for all, the last
+        is padded."""
         return torch.Size([-(-shape.numel() // (size * self.unit)) * self.unit])
 
     def split(self, x: Tensor, size: int) -> Tensor:
-        """The parts of all owners, stacked."""
+        """Return the parts of all owners, stacked."""
         part = self.part(x.shape, size)
         return torch.nn.functional.pad(x.reshape(-1), (0, size * part.numel() - x.numel())).view(size, *part)
 
     def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
-        """What was split."""
+        """Return the tensor of this shape whose parts these are; the inverse of `split`."""
         return parts.reshape(-1)[: shape.numel()].view(shape)
 
     @property
     def lists(self) -> bool:
-        """Whether many tensors can be fed and averaged at once: `feed_all`, `means`."""
+        """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`."""
         return False
 
     def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
-        """Encode each x + error, and leave in `error` what was not said and is finite; all flat, in one payload."""
+        """Encode each x + error, all flat, into one payload, and leave in `error` the part that was not encoded and is
+        finite."""
         raise NotImplementedError
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Of what such payloads, a row for each worker, say of tensors of these lengths."""
+        """Return the means over workers of tensors of these lengths, from such payloads, a row for each worker."""
         raise NotImplementedError
 
     @abstractmethod
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        """The bytes (uint8) for a float32 tensor, which stays as it is."""
+        """Return the payload (uint8) of a float32 tensor, which is not modified."""
 
     @abstractmethod
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        """What such bytes say, in float32."""
+        """Return the float32 tensor that a payload encodes."""
 
     def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
-        """Decode into a sum."""
+        """Decode a payload and add it to `total`."""
         total += self.decode(payload, total.shape, meet)
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
-        """Encode x + error, and leave in `error` what was not said and is finite."""
+        """Encode x + error, and leave in `error` the part that was not encoded and is finite."""
         if self.lists and error.is_contiguous():
             return self.feed_all([x.reshape(-1)], [error.view(-1)], [meet])
         error += x
@@ -88,12 +92,13 @@ class Codec(Compressor):
         return Outcome(mean.to(x.dtype), state, sent=self.decode(payload, x.shape, meet).to(x.dtype))
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
-        """Of what everybody's payloads say, added up in the order of ranks."""
+        """Gather the payloads of all workers and return the mean of their decoded tensors, added up in the order of
+        ranks."""
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
         return self.mean(rows, like, meet)
 
     def mean(self, rows: Sequence[Tensor] | Tensor, like: Tensor, meet: Meet) -> Tensor:
-        """The same of payloads that are there."""
+        """Return the mean of the tensors that these payloads encode, added up in their order."""
         if self.lists and isinstance(rows, Tensor):
             return self.means(rows, [like.numel()])[0].view(like.shape)
         total = torch.full_like(like, self.left_out)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -21,14 +21,15 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class Compensation(Wrapping):
-    """u = g + alpha·h is said as q, and h becomes beta·h + g - q: what `ef` is with both at 1, without its guard.
+    """An error memory that is added with weight alpha and fades by beta: u = g + alpha·h is compressed to q.
 
-    alpha=0 is the quantiser alone. With both at 1 it diverges around a variance above 1, where `ef` counts less of what
-    was said; here weaker coefficients do that.
+    The memory h becomes beta·h + g - q. With both coefficients at 1 this is `ef` without its guard, which diverges
+    around a variance above 1, where `ef` counts less of what was sent; here weaker coefficients do that. alpha=0 is the
+    quantiser alone.
     """
 
-    alpha: float = knob(0.2, low=0, high=1, doc="how strongly old errors are added")
-    beta: float = knob(0.9, above=0, high=1, doc="what is left of them in the next step")
+    alpha: float = knob(0.2, low=0, high=1, doc="weight with which old errors are added")
+    beta: float = knob(0.9, above=0, high=1, doc="share of the old errors that is kept in the next step")
 
     def objects(self, inner: Compressor) -> str | None:
         return inner.refuses_memory
@@ -38,8 +39,11 @@ class Compensation(Wrapping):
 
 
 @dataclass(frozen=True)
-class Compensated(Keeping):
-    """What such a chain becomes. Where something is not finite, it is in the result, and not in h."""
+class Compensated(StatefulWrapper):
+    """The compressor that a chain with `compensation` becomes.
+
+    A value that is not finite is in the result, and not in the memory h.
+    """
 
     how: Compensation
 
@@ -56,11 +60,11 @@ class Compensated(Keeping):
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         before = state["errors"]
-        said = yield from self.inner.exchange(x + self.how.alpha * before, inner_of(state), meet)
-        own = said.result if said.sent is None else said.sent
+        outcome = yield from self.inner.exchange(x + self.how.alpha * before, inner_of(state), meet)
+        own = outcome.result if outcome.sent is None else outcome.sent
         errors = self.how.beta * before + (x - own.view_as(x))
-        kept = {"errors": errors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0), **within(said.state)}
-        return Outcome(said.result, kept, own)
+        kept = {"errors": errors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0), **within(outcome.state)}
+        return Outcome(outcome.result, kept, own)
 
 
 named_sentence(
@@ -68,7 +72,10 @@ named_sentence(
     "bsp / qsgd(levels=4)+compensation(0.2, 0.9) / allreduce",
     axis="compression",
     paper="Wu, Huang, Huang, Zhang, ICML 2018",
-    doc="""Stochastic quantisation that old errors correct a little, and less the older they are. Reading chosen: QSGD's
-    norm and widths; both coefficients are from a simulation, since the paper's defaults are not known.""",
+    doc="""Stochastic quantisation that old errors correct a little, and less the older they are.
+
+    Reading chosen: QSGD's norm and widths; both coefficients are from a simulation, since the paper's defaults are not
+    known.
+    """,
     formula="q = QSGD(g + 0.2h), h ← 0.9h + g - q",
 )

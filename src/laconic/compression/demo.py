@@ -1,4 +1,5 @@
-"""DeMo: every worker keeps its own momentum and says its fast-moving components, as cosines of small tiles."""
+"""DeMo: every worker keeps its own momentum and sends its fast-moving components, as cosine coefficients of small
+tiles."""
 
 from __future__ import annotations
 
@@ -29,19 +30,20 @@ from laconic.worker import Meet, Meets
 )
 @dataclass(frozen=True)
 class DeMo(Compressor):
-    """The largest cosines of each tile of a worker's momentum; what was said leaves it, and all step by a sign.
+    """The largest cosine coefficients of each tile of a worker's momentum; the common step is a sign.
 
-    d = decay·d + rate·g is momentum and error memory at once, and differs from worker to worker. A cosine is averaged
-    over those who said it; the result is the sign of what that makes, for torch.optim.SGD, whose own momentum is taken
-    over (and whose weight decay is the paper's). Reading chosen: 32 cosines a tile, as in the published program, and
-    more than two dimensions are seen as a matrix. What is not finite is said (as no number), and forgotten.
+    d = decay·d + rate·g is momentum and error memory at once, and differs from worker to worker; what was sent is
+    subtracted from it. A coefficient is averaged over the workers that sent it; the result is the sign of the inverse
+    transform, for torch.optim.SGD, whose own momentum is applied here instead (and whose weight decay is the paper's).
+    Reading chosen: 32 coefficients a tile, as in the published program, and tensors of more than two dimensions are
+    seen as a matrix. Values that are not finite are sent (as NaN), and then forgotten.
     """
 
     cost: ClassVar[str] = "transform"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
-    k: int = knob(32, low=1, doc="cosines that are said of a tile")
+    k: int = knob(32, low=1, doc="cosine coefficients of a tile that are sent")
     chunk: int = knob(64, low=1, doc="longest side of a tile, which divides the tensor's")
-    decay: float = knob(0.999, low=0, high=1, doc="what is left of the momentum in the next step")
+    decay: float = knob(0.999, low=0, high=1, doc="share of the momentum that is kept in the next step")
 
     @property
     def meets(self) -> Meets:
@@ -53,18 +55,18 @@ class DeMo(Compressor):
 
     @property
     def refuses_memory(self) -> str | None:
-        return "its momentum keeps what was not said; write demo"
+        return "its momentum keeps what was not sent; write demo"
 
     def init(self, spec: TensorSpec) -> State:
         return {"momentum": torch.zeros(spec.shape)}
 
     def tile(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The sides of a tile: for a vector one, else two."""
+        """Return the sides of a tile: one for a vector, else two."""
         whole = (torch.Size(shape).numel(),) if len(shape) < 2 else sides(shape)
         return tuple(max(d for d in range(1, min(self.chunk, side) + 1) if side % d == 0) for side in whole)
 
     def cosines(self, d: Tensor) -> Tensor:
-        """Of every tile, a row."""
+        """Return the cosine coefficients of every tile, a row each."""
         tile = self.tile(tuple(d.shape))
         if len(tile) == 1:
             return d.reshape(-1, tile[0]) @ basis(tile[0]).to(d.device).T
@@ -74,7 +76,7 @@ class DeMo(Compressor):
         return rows.reshape(-1, h * w)
 
     def restored(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        """What such cosines are of."""
+        """Return the tensor of this shape whose tiles have these cosine coefficients."""
         tile = self.tile(tuple(shape))
         if len(tile) == 1:
             return (rows @ basis(tile[0]).to(rows.device)).view(shape)
@@ -91,9 +93,9 @@ class DeMo(Compressor):
         values = rows.gather(1, places)
         own = self.restored(torch.zeros_like(rows).scatter_(1, places, values), x.shape)
         left = (d - own).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        told = yield meet.gather(self.write(places, values, rows.shape[1]))
+        messages = yield meet.gather(self.write(places, values, rows.shape[1]))
         total, count = torch.zeros(2, *rows.shape, device=x.device)
-        for message in told:
+        for message in messages:
             where, what = self.read(message, *rows.shape)
             total.scatter_add_(1, where, what)
             count.scatter_add_(1, where, torch.ones_like(what))
@@ -102,11 +104,12 @@ class DeMo(Compressor):
         return Outcome(step.to(x.dtype), {"momentum": left}, own.to(x.dtype))
 
     def write(self, places: Tensor, values: Tensor, length: int) -> Tensor:
+        """Encode places and coefficients as a message."""
         width = _width(length)
         return pack(values, bits.pack(places, width)) if width else pack(values)
 
     def read(self, message: Tensor, tiles: int, length: int) -> tuple[Tensor, Tensor]:
-        """Places in each tile, and the cosines there."""
+        """Return the places in each tile and the coefficients there, from a message."""
         count, width = tiles * min(self.k, length), _width(length)
         values, packed = unpack(message, (torch.float32, count), (torch.uint8, bits.length(count, width)))
         places = bits.unpack(packed, width, count).long() if width else torch.zeros_like(values, dtype=torch.long)
@@ -119,13 +122,13 @@ class DeMo(Compressor):
 
 
 def _width(length: int) -> int:
-    """Bits for a place in so many."""
+    """Return the number of bits of a place among `length`."""
     return (length - 1).bit_length()
 
 
 @cache
 def basis(n: int) -> Tensor:
-    """The orthonormal cosine transform (DCT-II) of n values, as a matrix."""
+    """Return the matrix of the orthonormal cosine transform (DCT-II) of n values."""
     places = torch.arange(n, dtype=torch.float64)
     waves = torch.cos(torch.pi / n * (places + 0.5) * places[:, None]) * math.sqrt(2 / n)
     waves[0] /= math.sqrt(2)

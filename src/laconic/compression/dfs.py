@@ -1,4 +1,4 @@
-"""DFS: blocks of which all is small are pruned whole and skipped, in blocks of the size that costs least."""
+"""DFS: blocks of small values are pruned and skipped, with the block size that costs the fewest bytes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
-_UNIT = 8  # the smallest block; a header says a block's size and where it begins in these
-_SHIFT = 28  # bits of where it begins
+_UNIT = 8  # the smallest block, and the unit of sizes and positions in headers
+_SHIFT = 28  # bits of a block's position
 
 
 def price(blocks: int, size: int) -> int:
-    """Bytes of so many blocks with their headers."""
+    """Return the bytes of so many blocks of this size with their headers."""
     return blocks * (4 + 4 * size)
 
 
 def in_blocks(flat: Tensor, size: int) -> Tensor:
-    """The last is filled up with zeros."""
+    """Return the values in rows of `size`, the last of which is padded with zeros."""
     return torch.nn.functional.pad(flat, (0, -flat.numel() % size)).view(-1, size)
 
 
 def pruned(rows: Tensor, budget: float) -> Tensor:
-    """Which rows are left when the smallest are left out, as many as have no more energy than the budget together."""
+    """Tell which rows are left when the smallest are left out, as many as have no more energy than `budget`
+    together."""
     energy, order = rows.double().square().sum(dim=1).sort()
     left = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     left[order[energy.cumsum(0) <= budget]] = False
@@ -45,18 +46,20 @@ def pruned(rows: Tensor, budget: float) -> Tensor:
 )
 @dataclass(frozen=True)
 class DFS(Codec):
-    """Blocks that are zero are skipped; those with the least energy are made so, up to `prune` of all energy.
+    """Blocks of values: those that are zero are skipped, and those with the least energy are pruned to zero.
 
-    Of the block sizes the one that costs least is taken, anew for every message: small ones skip more and have more
-    headers. Nothing else of the same energy leaves fewer blocks. Reading chosen: whole blocks are pruned, the size is
-    searched for among powers of two, and what is pruned is remembered only by dfs+ef; what comes back from a server is
-    not coded. A tensor with a value that is not finite is not pruned.
+    Pruning takes at most `prune` of the energy. Of the block sizes the one that costs least is taken, anew for every
+    message: small blocks skip more and have more headers. Nothing else of the same energy leaves fewer blocks. Reading
+    chosen: whole blocks are pruned, the size is searched for among powers of two, and what is pruned is remembered only
+    by dfs+ef; a server's answers are not coded. A tensor that contains a value that is not finite is not pruned.
     """
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
     prune: float = knob(0.1, low=0, below=1, doc="share of the squared norm that may be left out")
-    blocks: tuple[int, ...] = knob((8, 16, 32, 64, 128, 256, 512), doc="sizes to choose from, powers of two from 8 on")
+    blocks: tuple[int, ...] = knob(
+        (8, 16, 32, 64, 128, 256, 512), doc="block sizes to choose from, powers of two from 8 on"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +67,7 @@ class DFS(Codec):
             raise StrategyError(f"blocks={self.blocks} are not powers of two from 8 to 131072; write (8, 32, 128)")
 
     def choose(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """The cheapest blocks, and which of them are said."""
+        """Return the values in the cheapest blocks, and which of them are sent."""
         energy = float(flat.double().square().sum())
         budget = self.prune * energy if energy < torch.inf else 0.0
         found = [(rows, pruned(rows, budget)) for rows in (in_blocks(flat, size) for size in self.blocks)]
@@ -77,20 +80,20 @@ class DFS(Codec):
         return pack(torch.where(header >= 1 << 31, header - (1 << 32), header).to(torch.int32), rows[kept])
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        said = torch.zeros(shape.numel(), device=payload.device)
+        decoded = torch.zeros(shape.numel(), device=payload.device)
         if payload.numel():
             size = _UNIT << (int(payload[:4].clone().view(torch.int32)) >> _SHIFT & 0xF)
             blocks = payload.numel() // price(1, size)
             header, values = payload.tensor_split([4 * blocks])
             starts = header.clone().view(torch.int32).long() & (1 << _SHIFT) - 1
-            rows = in_blocks(said, size)
+            rows = in_blocks(decoded, size)
             rows[starts * _UNIT // size] = values.clone().view(torch.float32).view(blocks, size)
-            said = rows.view(-1)[: shape.numel()]
-        return said.view(shape)
+            decoded = rows.view(-1)[: shape.numel()]
+        return decoded.view(shape)
 
     def contraction(self, spec: TensorSpec) -> float | None:
         return 1 - self.prune
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """Where nothing can be skipped."""
+        """Return the bytes of a message in which no block can be skipped."""
         return min(price(-(-spec.numel // block), block) for block in self.blocks)

@@ -1,4 +1,4 @@
-"""Deep gradient compression: momentum moves to the workers, and selects with the rest."""
+"""Deep gradient compression: momentum is applied at the workers before selection, and masked with what was sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 _SAMPLE, EXACT = 0.01, 1 << 16
-_STAGES = 4  # of the warm-up: a quarter, a sixteenth, …
+_STAGES = 4  # stages of the warm-up: a quarter, a sixteenth, …
 
 
 @technique(
@@ -32,21 +32,21 @@ _STAGES = 4  # of the warm-up: a quarter, a sixteenth, …
 )
 @dataclass(frozen=True)
 class DGC(Compressor):
-    """The largest of what momentum has gathered; what is said leaves both the velocity and the sum.
+    """The largest values of locally accumulated momentum; what is sent is cleared from the velocity and the sum.
 
-    The optimizer's own momentum is taken over, in its plain form (an optimizer without has none to move); local
-    gradients are cut to `clip`/√N of norm, tensor by tensor; during `warmup` steps the share falls from a quarter by
-    quarters to `ratio`. The threshold is estimated on a sample of large tensors, and selected again where too many
-    pass. Places are 16-bit gaps. Reading chosen: a gap above 65,535 takes filler entries of value zero. What is not
-    finite is said, and forgotten.
+    The optimizer's own momentum is applied here instead, in its plain form (an optimizer without momentum has none to
+    move); local gradients are cut to a norm of `clip`/√N, tensor by tensor; during `warmup` steps the share falls from
+    a quarter by quarters to `ratio`. The threshold is estimated on a sample of large tensors, and selection is repeated
+    where too many values pass. Places are 16-bit gaps. Reading chosen: a gap above 65,535 takes filler entries of value
+    zero. Values that are not finite are sent, and then forgotten.
     """
 
     cost: ClassVar[str] = "select"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
-    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are said, at least one")
-    clip: float = knob(0.0, low=0, doc="norm to which a worker's gradient is cut, over the root of N; 0: never")
-    masking: bool = knob(True, doc="whether the velocity of what was said is forgotten")
-    warmup: int = knob(0, low=0, doc="steps in which the share falls from a quarter")
+    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    clip: float = knob(0.0, low=0, doc="norm to which a worker's gradient is cut, divided by the root of N; 0: never")
+    masking: bool = knob(True, doc="whether the velocity of the coordinates that were sent is set to zero")
+    warmup: int = knob(0, low=0, doc="steps during which the share falls from a quarter")
 
     @property
     def meets(self) -> Meets:
@@ -67,7 +67,7 @@ class DGC(Compressor):
         return {"velocity": torch.zeros(spec.shape), "sum": torch.zeros(spec.shape)}
 
     def share(self, step: int) -> float:
-        """Of the coordinates, in this step."""
+        """Return the share of the coordinates that is sent in this step."""
         if step >= self.warmup:
             return self.ratio
         return max(self.ratio, 0.25 ** (1 + _STAGES * step // self.warmup))
@@ -77,7 +77,7 @@ class DGC(Compressor):
         gradient = _cut(x.float(), self.clip / math.sqrt(meet.size))
         velocity.mul_(meet.settings.get("momentum", 0.0)).add_(gradient)
         total.add_(velocity)
-        places, values = self.say(total.view(-1), state, meet)
+        places, values = self.to_send(total.view(-1), state, meet)
         total.view(-1)[places] -= values
         if self.masking:
             velocity.view(-1)[places] = 0
@@ -91,20 +91,21 @@ class DGC(Compressor):
         result /= len(rows)
         return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
-    def say(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
-        """Places in the sum, and what is said of them."""
+    def to_send(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
+        """Return the places that are selected from the accumulated sum, and the values that are sent for them."""
         places = self.choose(flat, meet)
         return places, flat[places]
 
     def write(self, places: Tensor, values: Tensor) -> Tensor:
-        """As bytes."""
+        """Encode places and values as bytes."""
         return pack(*runs.gaps(places, values))
 
     def read(self, payload: Tensor) -> tuple[Tensor, Tensor]:
-        """And back."""
+        """Return the places and values of a payload."""
         return runs.read(payload)
 
     def choose(self, flat: Tensor, meet: Meet) -> Tensor:
+        """Return the selected places of a flat tensor."""
         n = flat.numel()
         k = share_of(self.share(meet.step), n)
         if n <= EXACT:
@@ -113,12 +114,12 @@ class DGC(Compressor):
         return places if len(places) <= 1.3 * k else places[largest(flat[places], k)]
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """After the warm-up, where no gap is long and the estimate is right."""
+        """Return the bytes after the warm-up, if no gap is long and the threshold's estimate is right."""
         return runs.EACH * share_of(self.ratio, spec.numel)
 
 
 def sampled(flat: Tensor, k: int, meet: Meet) -> float:
-    """An estimate of the k-th largest magnitude, from a hundredth of the values."""
+    """Return an estimate of the k-th largest magnitude, from a hundredth of the values."""
     looked = sample(flat, max(1000, int(_SAMPLE * flat.numel())), meet.key("sample"))
     wanted = max(1, round(looked.numel() * k / flat.numel()))
     return float(looked.abs().topk(wanted).values[-1])

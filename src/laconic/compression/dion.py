@@ -1,4 +1,4 @@
-"""Dion: an orthonormal step of low rank, from momenta that workers keep apart."""
+"""Dion: an orthonormal update of low rank, from momenta that stay local to the workers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _LEAST = 1e-8  # added to the norms of columns
 )
 @dataclass(frozen=True)
 class Dion(Compressor):
-    """A step of power iteration on the mean of momenta that never travel; all directions of the step are as long.
+    """One step of power iteration on the mean of local momenta; all directions of the update have equal length.
 
     B = M + G at each worker; P is the orthonormal mean of B·Q, R the mean of B'·P, M = B - (1-μ)·P·R', and Q becomes R
-    with columns of length one. The result is √(m/q)·P·Q', for torch.optim.SGD, whose own momentum is taken over (and
-    whose weight decay is the paper's). Vectors go dense, and no other rule is made for them here. Reading chosen:
-    √(m/q), not √max(1, m/q). Momenta are kept as shares of their mean, so that another number of workers keeps it. A
-    gradient that is not finite makes a result that is not, and is forgotten.
+    with columns of length one. The result is √(m/q)·P·Q', for torch.optim.SGD, whose own momentum is applied here
+    instead (and whose weight decay is the paper's). Momenta are never sent. Vectors are sent dense, and have no other
+    rule here. Reading chosen: √(m/q), not √max(1, m/q). Momenta are kept as shares of their mean, so that another
+    number of workers keeps it. A gradient that is not finite makes a result that is not finite, and is then forgotten.
     """
 
     cost: ClassVar[str] = "matmul"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
     rank: float = knob(0.25, above=0, high=1, doc="columns of the factors, as a share of the shorter side")
-    mu: float = knob(0.95, low=0, below=1, doc="what is left in the momentum of what was said")
+    mu: float = knob(0.95, low=0, below=1, doc="share of what was sent that is kept in the momentum")
 
     @property
     def conserved(self) -> tuple[str, ...]:
@@ -46,12 +46,13 @@ class Dion(Compressor):
 
     @property
     def refuses_memory(self) -> str | None:
-        return "its momentum keeps what was not said; write dion"
+        return "its momentum keeps what was not sent; write dion"
 
     def accepts(self, spec: TensorSpec) -> bool:
         return len(spec.shape) > 1 and spec.dtype.is_floating_point and spec.numel > 0
 
     def columns(self, shape: tuple[int, ...]) -> int:
+        """Return the number of columns of the factors for a tensor of this shape."""
         return share_of(self.rank, min(sides(shape)))
 
     def init(self, spec: TensorSpec) -> State:
@@ -64,7 +65,7 @@ class Dion(Compressor):
         p = orthogonal((yield meet.sum(own @ q)))
         r = yield meet.sum(own.T @ p)
         norms = r.norm(dim=0)
-        known = torch.isfinite(norms).all()  # to all alike
+        known = torch.isfinite(norms).all()  # the same on all workers
         left = own - (1 - self.mu) / meet.size * (p @ r.T)
         kept = {
             "momentum": torch.where(known, left, momentum.view_as(left)).view(x.shape),

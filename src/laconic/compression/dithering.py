@@ -1,4 +1,5 @@
-"""Quantisers that are a table of levels: DoReFa, QNN, binary and affine quantisation, natural dithering, NUQSGD."""
+"""Quantisers that are defined by a table of levels: DoReFa, QNN, binary and affine quantisation, natural dithering,
+NUQSGD."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class DoReFa(Tabled):
-    """2^k points at equal distances from minus to plus the largest magnitude: noise of one step before rounding.
+    """Rounding at random to 2^k equally spaced points from minus to plus the largest magnitude.
 
-    Reading chosen: the paper's quantiser of activation gradients, on weight gradients with one scale a tensor. Noise of
-    a full step before rounding to the nearest point is rounding up with the probability of what is left over.
+    Reading chosen: the paper's quantiser of activation gradients, on weight gradients with one scale a tensor. Its
+    noise of a full step before rounding to the nearest point is the same as rounding up with the probability of the
+    remainder.
     """
 
     bits: int = knob(6, low=1, high=16, doc="k: 2^k points, none of them zero")
@@ -49,14 +51,14 @@ class DoReFa(Tabled):
 )
 @dataclass(frozen=True)
 class QNN(Tabled):
-    """One bit: plus or minus the scale, plus with the probability of a hard sigmoid; each loses s² - g² in the mean.
+    """One bit: plus or minus the scale, with the probability of a hard sigmoid; a value g loses s² - g² in the mean.
 
     Reading chosen: the paper's stochastic binarisation of weights and activations, on gradients. With range=max the
-    scale is the largest magnitude; with range=one it is 1 and does not travel, and values beyond it always give their
-    sign, infinite ones too (what is not a number is said as -1).
+    scale s is the largest magnitude; with range=one it is 1 and is not sent, and values beyond it always give their
+    sign, infinite ones too (NaN is sent as -1).
     """
 
-    range: str = knob("max", choices=("max", "one"), doc="what levels are shares of: the largest magnitude, or 1")
+    range: str = knob("max", choices=("max", "one"), doc="the scale: the largest magnitude, or 1")
 
     @property
     def table(self) -> Tensor:
@@ -71,8 +73,8 @@ class QNN(Tabled):
     def coded(self, flat: Tensor, scales: Tensor, draws: Tensor) -> Tensor:
         return super().coded(flat, self._known(scales, flat.numel()), draws)
 
-    def said(self, codes: Tensor, scales: Tensor) -> Tensor:
-        return super().said(codes, self._known(scales, codes.numel()))
+    def decoded(self, codes: Tensor, scales: Tensor) -> Tensor:
+        return super().decoded(codes, self._known(scales, codes.numel()))
 
     def _known(self, scales: Tensor, numel: int) -> Tensor:
         return scales if self.range == "max" else scales.new_ones(super().count(numel))
@@ -91,9 +93,10 @@ class QNN(Tabled):
 )
 @dataclass(frozen=True)
 class Binary(Tabled):
-    """One bit: the least value or the largest, at random so that the mean is right; a value x loses (hi - x)(x - lo).
+    """One bit: the smallest value or the largest, at random so that the mean is right.
 
-    Each worker draws for itself, so that the error of the mean falls as 1/N.
+    A value x loses (hi - x)(x - lo) in the mean. Each worker draws for itself, so that the error of the mean falls as
+    1/N.
     """
 
     @property
@@ -113,7 +116,7 @@ class Binary(Tabled):
 )
 @dataclass(frozen=True)
 class Affine(Tabled):
-    """256 points at equal distances from the least value to the largest, at random so that the mean is right.
+    """Rounding at random to 256 equally spaced points from the smallest value to the largest.
 
     Reading chosen: of the paper's 8-bit training, the code of layer gradients, as a message; its batch normalisation by
     the range is `range_deviation`, and its second copy of 16 bits is `cast_fp16`.
@@ -129,18 +132,18 @@ class Affine(Tabled):
 
 
 def range_deviation(x: Tensor) -> Tensor:
-    """The range of n values over √(2·ln n): what range batch-norm divides by in place of the standard deviation."""
+    """Return the range of n values divided by √(2·ln n), which range batch-norm uses as the standard deviation."""
     return (x.max() - x.min()) / math.sqrt(2 * math.log(x.numel()))
 
 
 @dataclass(frozen=True)
 class Halving(Tabled):
-    """Zero, and halvings of the norm on both sides of it."""
+    """A table of zero and successive halves of the norm on both sides of it."""
 
     @property
     @abstractmethod
     def halvings(self) -> int:
-        """To the smallest level above zero."""
+        """The number of halvings down to the smallest level above zero."""
 
     @property
     def table(self) -> Tensor:
@@ -158,13 +161,14 @@ class Halving(Tabled):
 )
 @dataclass(frozen=True)
 class NaturalDithering(Halving):
-    """Dithering with levels that halve, 1, 1/2, … down to 2^(1-s), and zero: s levels do what 2^(s-1) equal ones do.
+    """Dithering with levels that halve, 1, 1/2, … down to 2^(1-s), and zero.
 
-    Between powers of two a value loses at most an eighth of its square, and below the last the width of that gap.
+    s levels do what 2^(s-1) equally spaced ones do. Between powers of two a value loses at most an eighth of its
+    square, and below the last the width of that gap.
     """
 
     levels: int = knob(7, low=1, high=63, doc="s, the levels above zero: 7 makes 4 bits with the sign")
-    norm: str = knob("l2", choices=("l2", "max"), doc="what levels are shares of")
+    norm: str = knob("l2", choices=("l2", "max"), doc="the norm that levels are shares of")
 
     @property
     def halvings(self) -> int:
@@ -185,13 +189,15 @@ class NaturalDithering(Halving):
 class NUQSGD(Halving):
     """QSGD with levels that halve: zero and 2^-s, …, 1/2, 1 of the bucket's l2 norm.
 
-    Reading chosen: the bound that the level spacing gives, and buckets of 8192. With `coding=elias` a level counts from
-    zero and the small ones take few bits, as in `qsgd`.
+    Reading chosen: the bound that the level spacing gives, and buckets of 8192. With `coding=elias` levels are numbered
+    from zero and small numbers take few bits, as in `qsgd`.
     """
 
     bucket: int = knob(8192, low=0, doc="elements that share a norm; 0: the whole tensor")
     s: int = knob(6, low=0, high=60, doc="halvings: s + 2 levels with zero, 6 makes 4 bits with the sign")
-    coding: str = knob("fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or the smaller the shorter")
+    coding: str = knob(
+        "fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or shorter codes for smaller levels"
+    )
 
     @property
     def ragged(self) -> bool:  # type: ignore[override]
@@ -217,7 +223,7 @@ class NUQSGD(Halving):
         if not self.ragged:
             return super().decode(payload, shape, meet)
         scales, packed = unpack(payload, (torch.float32, self.count(shape.numel())), (torch.uint8, -1))
-        return self.said(elias.decode_signed(packed, shape.numel()) + self.s + 1, scales).view(shape)
+        return self.decoded(elias.decode_signed(packed, shape.numel()) + self.s + 1, scales).view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         if not self.ragged:

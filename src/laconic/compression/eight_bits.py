@@ -1,4 +1,4 @@
-"""Eight bits a value: whole numbers, or short floats, of the largest magnitude of a block."""
+"""Eight bits a value: integers or short floats, scaled by the largest magnitude of a block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from laconic.worker import Meet, Meets
 
 @dataclass(frozen=True)
 class EightBits(Codec):
-    """A byte a value, and a scale for each block; a block with a value that is not finite is not finite."""
+    """A codec of one byte a value and a scale for each block; a block with a value that is not finite decodes to values
+    that are not finite."""
 
     cost: ClassVar[str] = "reduce"
     block: int = knob(0, low=0, doc="elements that share a scale; 0: the whole tensor")
@@ -36,11 +37,11 @@ class EightBits(Codec):
 
     @abstractmethod
     def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        """A byte each for rows of values between plus and minus `most`."""
+        """Return a byte for each of these values, which lie between plus and minus `most`, in rows."""
 
     @abstractmethod
     def read(self, codes: Tensor, most: Tensor) -> Tensor:
-        """The values of rows of bytes."""
+        """Return the values of rows of bytes."""
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
@@ -68,15 +69,15 @@ class EightBits(Codec):
 )
 @dataclass(frozen=True)
 class CastInt8(EightBits):
-    """Whole multiples of 1/127 of the largest magnitude: the nearest, or at random so that the mean is right.
+    """Integer multiples of 1/127 of the largest magnitude, rounded to the nearest or at random.
 
-    Everybody has scales of its own, so that codes cannot be added on the way: `int8` gathers, `int8+two_hop` says less.
-    With `shared` scales, the largest of all workers', codes are summed as whole numbers of 32 bits: no fewer bytes than
-    float32, but the same sum in whatever order it is made.
+    Rounding at random keeps the mean right. Each worker has scales of its own, so that codes cannot be added by the
+    collective: `int8` gathers, `int8+two_hop` sends less. With `shared` scales, the largest of all workers', codes are
+    summed as integers of 32 bits: no fewer bytes than float32, but the same sum in any order.
     """
 
     rounding: str = knob("nearest", choices=("nearest", "stochastic"), doc="how values between two codes are rounded")
-    shared: bool = knob(False, doc="whether all workers have the same scales, and codes are summed")
+    shared: bool = knob(False, doc="whether all workers use the same scales, so that codes are summed")
 
     @property
     def meets(self) -> Meets:
@@ -110,7 +111,7 @@ class CastInt8(EightBits):
         return super().payload_bytes(spec, size) + 3 * spec.numel * self.shared
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """At most a quarter of a step squared for each value, and the largest is one of them."""
+        """Return ω: each value loses at most a quarter of a squared step, and the largest of a block is exact."""
         block = self._block(spec.numel)
         return min(block, spec.numel) / 4 / 127**2 if self.rounding == "stochastic" else None
 
@@ -136,11 +137,11 @@ _FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 class CastFP8(EightBits):
     """Eight-bit floats, scaled so that the largest magnitude is the format's: e5m2 for range, e4m3 for precision.
 
-    No collective adds them: they are gathered, or go in two hops (`fp8+two_hop`), and are summed in float32.
+    No collective adds them: they are gathered, or exchanged in two hops (`fp8+two_hop`), and are summed in float32.
     Reading chosen: one scale a tensor.
     """
 
-    format: str = knob("e5m2", choices=tuple(_FORMATS), doc="bits of exponent and mantissa")
+    format: str = knob("e5m2", choices=tuple(_FORMATS), doc="bits of exponent (e) and mantissa (m)")
 
     @property
     def _most(self) -> float:
@@ -156,8 +157,11 @@ class CastFP8(EightBits):
 
 @cache
 def dynamic_code() -> Tensor:
-    """256 points from -1 to 1 in ascending order, denser near zero: in each of seven decades the middles of equal parts
-    between a tenth and all of it, twice as many as in the decade below, on both sides; and zero and 1."""
+    """Return 256 points from -1 to 1 in ascending order, denser near zero.
+
+    They are zero, 1 and on both sides, in each of seven decades, the middles of equal parts between a tenth and all of
+    it, twice as many as in the decade below.
+    """
     decades = [10.0 ** (e - 6) * (0.1 + 0.9 * (torch.arange(2.0**e) + 0.5) / 2**e) for e in range(7)]
     positive = torch.cat(decades)
     return torch.cat([-positive.flip(0), torch.zeros(1), positive, torch.ones(1)])
@@ -187,5 +191,5 @@ class BlockwiseEightBits(EightBits):
 
 
 def _shares(rows: Tensor, most: Tensor) -> Tensor:
-    """Of the largest, by division: its reciprocal may be too large for a float."""
+    """Return values as shares of the largest, by division: the reciprocal may be too large for a float."""
     return rows / most.where(most > 0, 1)

@@ -1,4 +1,4 @@
-"""EGC: layers whose gradients carry more information say more of them."""
+"""EGC: layers whose gradients have a higher entropy send a larger share of them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from laconic.worker import Meet
 class EGC(DGC):
     """DGC's memory with momentum, where a layer's share grows with the entropy of its values' histogram.
 
-    Reading chosen: the share goes in a straight line from `floor` at entropy 0 to `ratio` at the entropy of a flat
-    histogram, the values are those that wait to be said, and the learning rate is left alone. Each worker decides by
-    its own values, so that messages differ in length.
+    Reading chosen: the share grows linearly from `floor` at entropy 0 to `ratio` at the entropy of a flat histogram,
+    the values are the accumulated ones that wait to be sent, and the learning rate is left alone. Each worker decides
+    by its own values, so that messages differ in length.
     """
 
     ragged: ClassVar[bool] = True
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates at the highest entropy")
-    floor: float = knob(0.001, above=0, high=1, doc="share of the coordinates at the lowest")
-    bins: int = knob(64, low=2, doc="of the histogram")
+    floor: float = knob(0.001, above=0, high=1, doc="share of the coordinates at the lowest entropy")
+    bins: int = knob(64, low=2, doc="bins of the histogram")
 
     def kept(self, flat: Tensor) -> float:
-        """Share of these values that is said."""
+        """Return the share of these values that is sent."""
         low, high = min(self.floor, self.ratio), self.ratio
         return low + (high - low) * entropy(flat, self.bins) / math.log2(self.bins)
 
@@ -46,12 +46,13 @@ class EGC(DGC):
         return largest(flat, share_of(self.kept(flat), flat.numel()))
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """At the highest entropy, where no gap is long."""
+        """Return the bytes at the highest entropy, if no gap is long."""
         return runs.EACH * share_of(self.ratio, spec.numel)
 
 
 def entropy(values: Tensor, bins: int) -> float:
-    """Of a histogram from the smallest value to the largest, in bits; 0 where all are alike or one is not finite."""
+    """Return the entropy in bits of a histogram from the smallest value to the largest; 0 if all values are equal or
+    one is not finite."""
     low, high = (float(limit) for limit in values.aminmax())
     if not math.isfinite(high - low) or high == low:
         return 0.0

@@ -1,4 +1,4 @@
-"""Error feedback: what was not said today is added to what is said tomorrow."""
+"""Error feedback: what a message leaves out is added to the input of the next one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
 from laconic.compression.codec import Codec
-from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -25,15 +25,15 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class ErrorFeedback(Wrapping):
-    """What was not said today is added to what is said tomorrow: the word `ef`, which wraps the chain before it.
+    """Error feedback: what a message left out is added to the next step's input; it wraps the chain before it.
 
-    `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo); `low_pass` below 1 lets
-    the memory follow slowly (ScaleCom); `inside` keeps it in changes of parameters, so that a new learning rate does
-    not rescale old errors (EF-SignSGD, Mem-SGD).
+    The word is `ef`; `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo);
+    `low_pass` below 1 lets the memory follow slowly (ScaleCom); `inside` keeps it in changes of parameters, so that a
+    new learning rate does not rescale old errors (EF-SignSGD, Mem-SGD).
     """
 
-    decay: float = knob(1.0, above=0, high=1, doc="what is kept of the memory when it is added")
-    low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory goes towards the new error")
+    decay: float = knob(1.0, above=0, high=1, doc="share of the memory that is kept when it is added")
+    low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory moves towards the new error")
     inside: bool = knob(False, doc="whether the learning rate is inside the memory")
 
     def objects(self, inner: Compressor) -> str | None:
@@ -44,14 +44,15 @@ class ErrorFeedback(Wrapping):
 
 
 @dataclass(frozen=True)
-class Remembering(Keeping):
-    """v = x + e goes into the inner compressor; e becomes v minus what it said.
+class Remembering(StatefulWrapper):
+    """A compressor with an error memory e: v = x + e is compressed by the inner one, and e becomes v minus what was
+    sent.
 
-    Invariant, whatever the inner compressor does: the sum of all that was said plus the last e is the sum of all
-    inputs. What the inner compressor says of itself is its own message, or the common result where that cannot be told
-    apart (PowerSGD). Around an unbiased compressor whose variance ω is above 1 the memory would grow for ever: there
-    what was said counts 1/(1+ω), which is a contraction. (Where v is not finite the memory is dropped: an overflow must
-    not be remembered for ever.)
+    Invariant, whatever the inner compressor does: the sum of all that was sent plus the last e is the sum of all
+    inputs. What was sent is the worker's own decoded message, or the common result where the own part cannot be
+    separated from it (PowerSGD). Around an unbiased compressor whose variance ω is above 1 the memory would grow for
+    ever: there what was sent counts 1/(1+ω), which is a contraction. (Where v is not finite the memory is dropped: an
+    overflow must not be remembered for ever.)
     """
 
     how: ErrorFeedback = field(default_factory=ErrorFeedback)
@@ -72,7 +73,7 @@ class Remembering(Keeping):
         return x.dtype == torch.float32 and self.how == ErrorFeedback() and counted(self.inner, x) == 1.0
 
     def _fused(self, codec: Codec, x: Tensor, state: State, meet: Meet) -> Exchange:
-        """In as few passes over memory as the codec knows."""
+        """Exchange with as few passes over memory as the codec has."""
         error = state["error"]
         payload = codec.feed(x, error, meet)
         mean = yield from codec.average(payload, x, meet)
@@ -87,7 +88,7 @@ class Remembering(Keeping):
     def _fused_all(
         self, codec: Codec, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]
     ) -> Exchanges:
-        """All tensors in one launch, and in one message."""
+        """Encode all tensors in one launch, and send them in one message."""
         errors = [state["error"].view(-1) for state in states]
         rows = yield meets[0].gather(codec.feed_all([x.reshape(-1) for x in xs], errors, meets))
         means = codec.means(rows, [x.numel() for x in xs])
@@ -97,17 +98,17 @@ class Remembering(Keeping):
         rate = meet.rate if self.how.inside else 1.0
         share, before = counted(self.inner, x), state["error"]
         wanted = rate * x + self.how.decay * before
-        said = yield from self.inner.exchange(wanted.clone(), inner_of(state), meet)
-        own = said.result if said.sent is None else said.sent
+        outcome = yield from self.inner.exchange(wanted.clone(), inner_of(state), meet)
+        own = outcome.result if outcome.sent is None else outcome.sent
         error = wanted - share * own.view_as(wanted)
         if self.how.low_pass < 1:
             error = before + self.how.low_pass * (error - before)
-        state = {"error": finite(error), **within(said.state)}
-        result = said.result * (share / rate) if rate else torch.zeros_like(said.result)
+        state = {"error": finite(error), **within(outcome.state)}
+        result = outcome.result * (share / rate) if rate else torch.zeros_like(outcome.result)
         return Outcome(result, state, share * own)
 
 
 def counted(inner: Compressor, x: Tensor) -> float:
-    """How much of what such a compressor says of such a tensor a memory takes for said."""
+    """Return the share of a decoded message that the memory counts as sent, for such a compressor and tensor."""
     omega = inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
     return 1.0 if omega <= 1 else 1 / (1 + omega)

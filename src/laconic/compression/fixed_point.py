@@ -1,4 +1,4 @@
-"""Fixed point: multiples of a power of two that everybody knows beforehand, added up as whole numbers on the way."""
+"""Fixed point: multiples of a power of two that is known beforehand, summed as integers by the collective."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ _WORD = 16  # bits
 )
 @dataclass(frozen=True)
 class FixedPoint(Compressor):
-    """Words of 16 bits, some of them behind the point: rounded at random so that the mean is right, and cut to range.
+    """Fixed-point numbers of 16 bits, rounded at random so that the mean is right, and cut to their range.
 
-    Reading chosen: the paper's number format for arithmetic, on messages. No scale travels, and sums of words are exact
-    in any order. With 16 bits of sum, log2 N bits behind the point are given up for head-room, and two words travel in
-    an integer of 32 bits, which transports can add; with 32 bits nothing is given up, at float32's bytes. Beyond the
-    range, which is 2 on both sides with 14 bits behind the point, values are cut, infinite ones too; what is not a
-    number says zero.
+    Reading chosen: the paper's number format for arithmetic, on messages. No scale is sent, and integer sums are exact
+    in any order. With 16 bits of sum, log2 N bits behind the point are given up for head-room, and two numbers are sent
+    in an integer of 32 bits, which transports can add; with 32 bits nothing is given up, at float32's bytes. Beyond the
+    range, which is 2 on both sides with 14 bits behind the point, values are cut, infinite ones too; NaN is sent as
+    zero.
     """
 
     fraction: int = knob(14, low=0, high=_WORD - 1, doc="bits behind the point, of 16")
     sum_bits: int = knob(
-        16, choices=(16, 32), doc="of a sum on the wire: 16 give up some of the fraction for head-room"
+        16, choices=(16, 32), doc="bits of a sum on the wire: 16 give up some of the fraction for head-room"
     )
-    rounding: str = knob("stochastic", choices=("stochastic", "nearest"), doc="to multiples of the last bit")
+    rounding: str = knob(
+        "stochastic", choices=("stochastic", "nearest"), doc="how values are rounded to multiples of the last bit"
+    )
 
     def room(self, size: int) -> int:
-        """Bits of the fraction that are given up among so many."""
+        """Return how many bits of the fraction are given up for sums of `size` workers."""
         return (size - 1).bit_length() if self.sum_bits == _WORD else 0
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
@@ -66,8 +68,8 @@ class FixedPoint(Compressor):
 
 
 def to_words(x: Tensor, step: float, bits: int, draws: Tensor | None) -> Tensor:
-    """Multiples of a power of two, as int32 of so many bits: the next one where the draw is less than what is left
-    over; without draws, the nearest."""
+    """Return multiples of `step` as int32 of so many bits: rounded up where the draw is below the remainder, or to the
+    nearest without draws."""
     half = 2.0 ** (bits - 1)
     scaled = (x * (1 / step)).nan_to_num(0.0, math.inf, -math.inf).clamp(-half, half - 1)
     whole = scaled.floor()
@@ -76,14 +78,16 @@ def to_words(x: Tensor, step: float, bits: int, draws: Tensor | None) -> Tensor:
 
 
 def paired(words: Tensor, size: int) -> Tensor:
-    """Two in one integer, such that sums of `size` of them are sums of both: the second is made positive, so that
-    nothing is borrowed from the first."""
+    """Return two numbers in one integer, such that sums of `size` such integers contain both sums.
+
+    The second number is made non-negative, so that nothing is borrowed from the first.
+    """
     first, second = torch.nn.functional.pad(words, (0, words.numel() % 2)).view(-1, 2).unbind(1)
     return (first << _WORD) + (second + _shift(size))
 
 
 def unpaired(total: Tensor, size: int) -> Tensor:
-    """The sums of words, in their order."""
+    """Return the sums of the numbers, in their order."""
     first, second = total >> _WORD, (total & 2**_WORD - 1) - size * _shift(size)
     return torch.stack([first, second], dim=1).view(-1)
 

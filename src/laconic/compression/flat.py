@@ -1,4 +1,4 @@
-"""The scope of compression: each tensor by itself, or all of a message as one."""
+"""The scope of compression: each tensor by itself, or all tensors of a message as one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ class Flat(Compressor):
     """Compress all tensors of a message as one: the word `flat`, first in a chain, as in flat+topk+ef.
 
     With the schedule `sequential` a message is the whole model. What is selected, and what shares a scale, changes with
-    it: layers of small gradients may say nothing for long.
+    it: layers of small gradients may send nothing for a long time.
     """
 
     wraps: ClassVar[bool] = True
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        raise StrategyError("flat says what is compressed, not how: write it first in a chain, as in `flat+topk+ef`")
+        raise StrategyError(
+            "flat is the scope of compression, not a compressor: write it first in a chain, as in `flat+topk+ef`"
+        )
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 0
@@ -39,6 +41,7 @@ class Flat(Compressor):
 
 @dataclass(frozen=True)
 class Joint(Wrapper):
-    """What such a chain becomes: whoever holds the tensors joins them."""
+    """The compressor that a chain with `flat` becomes; whoever holds the tensors joins them before they are
+    compressed."""
 
     joins: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from laconic.worker import Meet
 
 _SCALE_BYTES = 4
 _LEVELS = torch.tensor([0.0, *(2.0**k for k in range(-6, 1))])
-"""Of the largest value: nothing, and seven halvings up to it."""
+"""The levels as shares of the largest value: zero, and seven that double up to it."""
 _BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2
 
 
@@ -28,11 +28,12 @@ _BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2
 )
 @dataclass(frozen=True)
 class E3M0(Codec):
-    """Sign and power of two, in 4 bits a value: everybody's are gathered, decoded, and averaged in float32.
+    """A sign and a power of two in 4 bits a value, gathered, decoded and averaged in float32.
 
     Biased: the nearest of 15 values, which are zero and ± the tensor's largest magnitude, halved up to six times. The
-    paper describes no scale and no zero; here a tensor's largest magnitude travels with it, and the lowest exponent
-    means zero, so that what has not moved says so. Where a value is not finite, none of its tensor is.
+    paper describes no scale and no zero; here a tensor's largest magnitude is sent with it, and the lowest exponent
+    means zero, so that parameters that have not moved decode to zero. Where a value is not finite, none of its tensor
+    is.
     """
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -46,7 +47,7 @@ class E3M0(Codec):
 
 
 def encode(x: Tensor) -> Tensor:
-    """Two values in a byte, the first in its lower half; the scale's four bytes come last."""
+    """Encode two values in a byte, the first in its lower half; the scale's four bytes come last."""
     flat = x.detach().reshape(-1).float()
     scale = flat.abs().max().reshape(1)
     codes = torch.bucketize(flat.abs() / scale.where(scale > 0, 1), _BETWEEN.to(x.device), right=True).to(torch.uint8)
@@ -56,7 +57,7 @@ def encode(x: Tensor) -> Tensor:
 
 
 def decode(payload: Tensor, shape: torch.Size) -> Tensor:
-    """What `encode` was given, as far as 4 bits say it, in float32."""
+    """Return the values that `encode` encoded, to the precision of 4 bits, in float32."""
     pairs, scale = payload.split([len(payload) - _SCALE_BYTES, _SCALE_BYTES])
     codes = torch.stack([pairs & 15, pairs >> 4], dim=1).view(-1)[: shape.numel()].int()
     signed = torch.cat([_LEVELS, -_LEVELS]).to(payload.device)

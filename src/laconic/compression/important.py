@@ -1,4 +1,4 @@
-"""Each layer's own limit, from its root mean square: what stands out in a layer is said, at most a share of it."""
+"""A limit for each layer from its root mean square: what exceeds it is sent, up to a share of the layer."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class Important(Selector):
-    """Magnitudes from a multiple of the layer's root mean square on, the largest `ratio` of them at most.
+    """Magnitudes at or above a multiple of the layer's root mean square, at most the largest `ratio` of them.
 
-    The multiple is the one that this share of a normal distribution exceeds, so that layers with heavier tails say
-    less. At least one value is said; all are at ratio 1. What is not finite is said first. Reading chosen: the layer's
-    l2 norm is the indicator of importance, and its limit is in proportion to it.
+    The multiple is the one that this share of a normal distribution exceeds, so that layers with heavier tails send
+    less. At least one value is sent; all are at ratio 1. Values that are not finite are sent first. Reading chosen: the
+    layer's l2 norm is the indicator of importance, and its limit is in proportion to it.
     """
 
     left_out: ClassVar[float] = -0.0
-    ratio: float = knob(0.5, above=0, high=1, doc="share of a layer that is said at most; at least one value")
+    ratio: float = knob(0.5, above=0, high=1, doc="largest share of a layer that is sent; at least one value")
     index: str = knob("bitmap", choices=PLACES, doc="places as a bitmap, in log2 n bits, in 32, as coded gaps")
 
     @property
@@ -42,7 +42,7 @@ class Important(Selector):
 
     @property
     def multiple(self) -> float:
-        """Of the root mean square."""
+        """The limit as a multiple of the root mean square."""
         return NormalDist().inv_cdf(1 - self.ratio / 2)
 
     def count(self, numel: int) -> int:
@@ -53,12 +53,12 @@ class Important(Selector):
         if most == x.numel():
             return torch.arange(most, device=x.device)
         top = x.abs().max()
-        level = top * (x / top).square().mean().sqrt()  # no square overflows
+        level = top * (x / top).square().mean().sqrt()  # scaled so that no square overflows
         places = passing(x, self.multiple * float(level)) if top > 0 else x.new_empty(0, dtype=torch.int64)
         return places if 0 < len(places) <= most else largest(x, most if len(places) else 1)
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        """What is left out is less than the limit, or the smaller part of a layer."""
+        """Return δ: the values left out are below the limit, or are the smaller part of a layer."""
         if not spec.numel:
             return None
         share = min(self.count(spec.numel) / spec.numel, 1 - self.multiple**2)

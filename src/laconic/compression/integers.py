@@ -1,4 +1,4 @@
-"""IntSGD: whole numbers that any all-reduce, or a switch, can add."""
+"""IntSGD: scaled integers that any all-reduce, or a switch, can add."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _EPSILON = 1e-8
 )
 @dataclass(frozen=True)
 class IntSGD(Compressor):
-    """Gradients times a scale that everybody knows without being told, as whole numbers that are summed on the way.
+    """Gradients times a scale that every worker computes by itself, as integers that are summed by the collective.
 
     The scale follows a moving average of the squared norm of what was applied, equal on all workers; the first step is
-    exact. Integers are cut so that the sum of all workers' fits (head-room). The block version, one scale a tensor.
-    What is not finite is cut, too: it is not seen by the others.
+    exact. Integers are cut so that the sum over all workers fits (head-room). This is the block version, with one scale
+    a tensor. Values that are not finite are cut, too: the other workers do not see them.
     """
 
-    bits: int = knob(8, choices=(8, 32), doc="of an integer on the wire")
-    rounding: str = knob("stochastic", choices=("stochastic", "nearest"), doc="to whole numbers")
-    beta: float = knob(0.9, low=0, below=1, doc="of the moving average")
+    bits: int = knob(8, choices=(8, 32), doc="bits of an integer on the wire")
+    rounding: str = knob("stochastic", choices=("stochastic", "nearest"), doc="how values are rounded to integers")
+    beta: float = knob(0.9, low=0, below=1, doc="coefficient of the moving average")
 
     @property
     def settling(self) -> int:
@@ -66,6 +66,7 @@ class IntSGD(Compressor):
         return Outcome(mean.to(x.dtype), {"norm": norm}, own)
 
     def rounded(self, x: Tensor, meet: Meet) -> Tensor:
+        """Return these values as whole numbers, cut so that the sum over workers fits."""
         half = 2 ** (self.bits - 1)
         if self.rounding == "nearest":
             whole = x.round()
@@ -78,12 +79,12 @@ class IntSGD(Compressor):
 
 
 def scale(norm: float, numel: int, size: int) -> float:
-    """What gradients are multiplied by, from the squared norm of what was applied."""
+    """Return the factor that gradients are multiplied by, from the squared norm of what was applied."""
     return float((numel / (2 * size * norm + _EPSILON**2)) ** 0.5)
 
 
 def _inside(limit: float) -> float:
-    """The limit, or the next number towards zero where float32 has only one beyond it: a sum of 32 bits must fit."""
+    """Return the limit as a float32 that is not beyond it, so that a sum of 32 bits fits."""
     near = np.float32(limit)
     return float(np.nextafter(near, np.float32(0)) if abs(float(near)) > abs(limit) else near)
 

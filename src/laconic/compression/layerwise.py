@@ -1,4 +1,4 @@
-"""Different ratios for different layers under one budget of bytes, so that what is said holds the most energy."""
+"""Different ratios for different layers under one budget of bytes, so that the messages hold the most energy."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from laconic.worker import Meet, Meets
 
 _PAPER = "Shi et al., IEEE Network 2020 (a direction of their survey)"
 WIDTHS = (0, *range(2, 9))
-"""Bits that a number may have: nothing, or a sign and levels."""
+"""The numbers of bits that a value may have: none, or a sign and levels."""
 
 named_sentence(
     "layerwise_ratio",
     "bsp / flat+topk(0.01, index=plain)+ef / allreduce / sequential",
     axis="compression",
     paper=_PAPER,
-    doc="""One threshold over all layers: where every entry costs the same, no other share of a budget among them holds
-    more of the gradient's energy.
+    doc="""One threshold over all layers, which keeps the most energy of the gradient where every entry costs the same.
 
-    Reading chosen: places are plain, so that an entry costs eight bytes in every layer and the promise is exact. For
-    quantisers there is `layerwise_bits`, for densities that hide behind computing `hidden_density`.
+    No other division of the budget among layers holds more. Reading chosen: places are plain, so that an entry costs
+    eight bytes in every layer and the promise is exact. For quantisers there is `layerwise_bits`, for densities that
+    hide behind computing `hidden_density`.
     """,
     formula="C(x)_i = x_i where |x_i| is among the k largest of the whole model, else 0",
 )
@@ -47,17 +47,17 @@ named_sentence(
 )
 @dataclass(frozen=True)
 class LayerwiseBits(Compressor):
-    """Rounding in as many bits as a layer is worth, 0 or 2 to 8, in the bytes of `bits` everywhere.
+    """Rounding with a different number of bits in each layer, 0 or 2 to 8, under a common budget of bytes.
 
-    Write flat+layerwise_bits+ef: `flat` joins the layers, whose lengths are known here; alone a tensor is one layer,
-    with nothing to divide. Each worker divides by its own gradient, and says how in a byte for each layer. A layer with
-    no bits is left to the memory. Reading chosen: to the nearest share of a bucket's largest magnitude, so that the
-    error of every width is known, and none is above saying nothing. What is not finite is said first, and spoils its
-    bucket.
+    The budget is what `bits` in all layers would take. Write flat+layerwise_bits+ef: `flat` joins the layers, whose
+    lengths are known here; without it a tensor is one layer, with nothing to divide. Each worker divides the budget by
+    its own gradient, and sends the result in a byte for each layer. A layer with no bits is left to the memory. Reading
+    chosen: to the nearest share of a bucket's largest magnitude, so that the error of every width is known, and none is
+    above that of sending nothing. Values that are not finite are sent first, and spoil their bucket.
     """
 
     ragged: ClassVar[bool] = True
-    bits: int = knob(4, low=2, high=8, doc="the budget: what so many bits in all layers take")
+    bits: int = knob(4, low=2, high=8, doc="the budget: the bytes that so many bits in all layers would take")
     bucket: int = knob(512, low=1, doc="elements that share a scale")
 
     @property
@@ -80,7 +80,7 @@ class LayerwiseBits(Compressor):
         return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
     def write(self, layers: Sequence[Tensor]) -> Tensor:
-        """How many bits each layer has, and those that have some."""
+        """Return the payload: the number of bits of each layer, and the codes and scales of those that have some."""
         widths = self.divide(layers)
         parts = [torch.tensor(widths, dtype=torch.uint8, device=layers[0].device)]
         for layer, width in zip(layers, widths, strict=True):
@@ -91,7 +91,7 @@ class LayerwiseBits(Compressor):
         return pack(*parts)
 
     def add(self, totals: Sequence[Tensor], payload: Tensor) -> None:
-        """What a payload says, into the layers of a sum."""
+        """Decode a payload and add it to the layers of a sum."""
         head, rest = payload.tensor_split([len(totals)])
         for total, width in zip(totals, head.tolist(), strict=True):
             if width:
@@ -104,7 +104,8 @@ class LayerwiseBits(Compressor):
                 total += levels * scales.repeat_interleave(self.bucket)[:n]
 
     def divide(self, layers: Sequence[Tensor]) -> list[int]:
-        """Bits for each of these layers; the same for all where that loses less, since steps do not fit together."""
+        """Return the bits of each layer; the same for all where that loses less, since the greedy steps may not use up
+        the budget."""
         curves = [
             [(self._bytes(layer.numel(), width), lost) for width, lost in zip(WIDTHS, self.errors(layer), strict=True)]
             for layer in layers
@@ -114,7 +115,7 @@ class LayerwiseBits(Compressor):
         return [WIDTHS[to] for to in min(chosen, alike, key=lambda choice: error_of(curves, choice))]
 
     def errors(self, layer: Tensor) -> list[float]:
-        """Energy lost at each width."""
+        """Return the energy that is lost at each width."""
         energy = float(layer.double().square().sum())
         if not math.isfinite(energy):
             return [math.inf, *[0.0] * (len(WIDTHS) - 1)]
@@ -131,7 +132,7 @@ class LayerwiseBits(Compressor):
         return torch.where(each == 0, 0.0, layer / each)
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        """The largest of a bucket is said as it is, wherever the same bits for all would say it."""
+        """Return δ: the largest value of a bucket is exact, wherever equal bits for all layers would send it."""
         return 1 / min(self.bucket, spec.numel)
 
     def _bytes(self, numel: int, width: int) -> int:
@@ -143,28 +144,30 @@ class LayerwiseBits(Compressor):
 
 
 def _steps(width: int) -> int:
-    """Levels on each side of zero."""
+    """Return the number of levels on each side of zero."""
     return int(2 ** (width - 1)) - 1
 
 
 Curve = Sequence[tuple[int, float]]
-"""What a layer costs in bytes, ascending, and loses in energy."""
+"""The points of a layer's trade-off: its cost in bytes, ascending, and the energy that is lost."""
 
 
 def error_of(curves: Sequence[Curve], chosen: Sequence[int]) -> float:
-    """By all layers together."""
+    """Return the energy that all layers lose together."""
     return math.fsum(curve[to][1] for curve, to in zip(curves, chosen, strict=True))
 
 
 def spend(curves: Sequence[Curve], budget: float) -> list[int]:
-    """Which point of each layer's curve, the first of which is given: again and again the step of one layer by which
-    the error falls most per byte, of those that can still be paid."""
+    """Return the chosen point of each layer's curve under a budget, beginning with the first of each, which is given.
+
+    Again and again one layer makes the affordable step by which the error falls most per byte.
+    """
     chosen = [0] * len(curves)
     left = budget - sum(curve[0][0] for curve in curves)
-    waiting: list[tuple[float, int, int]] = []  # of equal steps, that of the layer that has made fewest
+    waiting: list[tuple[float, int, int]] = []  # among equal steps, the one of the layer that has made fewest
 
     def offer(layer: int) -> None:
-        """Its best step from where it is."""
+        """Queue the layer's best affordable step from its present point."""
         now = chosen[layer]
         (nbytes, error), further = curves[layer][now], enumerate(curves[layer])
         steps = [(_gain(error - e, b - nbytes), to) for to, (b, e) in further if to > now and b - nbytes <= left]
@@ -176,7 +179,7 @@ def spend(curves: Sequence[Curve], budget: float) -> list[int]:
     while waiting:
         _, to, layer = heapq.heappop(waiting)
         cost = curves[layer][to][0] - curves[layer][chosen[layer]][0]
-        if cost <= left:  # else too dear by now, and perhaps another is not
+        if cost <= left:  # else it is too expensive by now, and another step may not be
             chosen[layer], left = to, left - cost
         offer(layer)
     return chosen
@@ -194,8 +197,11 @@ def hidden_density(
     seconds_per_element: float,
     least: float = 0.001,
 ) -> float:
-    """The largest share of a layer that an all-gather of places and values carries within the computing it can hide
-    behind: what is left after log2 N start-ups, over the time of 2(N-1) times the layer, and at least `least`."""
+    """Return the largest share of a layer that an all-gather of places and values carries within `hide_seconds`.
+
+    That is the computation it can hide behind: what is left after log2 N start-ups, over the time of 2(N-1) times the
+    layer, and at least `least`.
+    """
     if workers == 1:
         return 1.0
     whole = 2 * (workers - 1) * seconds_per_element * elements

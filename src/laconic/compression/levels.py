@@ -1,4 +1,4 @@
-"""Rounding to levels at random, so that the mean is right: QSGD, TernGrad, natural compression."""
+"""Random rounding to levels, so that the mean is right: QSGD, TernGrad, natural compression."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ from laconic.worker import Meet, Meets, Reduce
 )
 @dataclass(frozen=True)
 class QSGD(Codec):
-    """Multiples of 1/s of the bucket's norm, rounded up with the probability of what is left over.
+    """Multiples of 1/s of the bucket's norm, rounded up with the probability of the remainder.
 
     Reading chosen: buckets of 512 and levels of a fixed width, as in the paper's experiments; the norm is l2, as in its
     theory, or the largest magnitude. With `coding=elias` each level is an Elias code and a sign unless it is zero (the
     paper's dense regime): about 3 bits where s is the root of the bucket, in a message whose length depends on the
-    values. A bucket with a value that is not finite is not finite.
+    values. A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "elementwise"
     levels: int = knob(7, low=1, high=127, doc="s, the levels above zero: 7 makes 4 bits with the sign")
     bucket: int = knob(512, low=1, doc="elements that share a norm")
-    norm: str = knob("l2", choices=("l2", "max"), doc="what levels are shares of")
-    coding: str = knob("fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or the smaller the shorter")
+    norm: str = knob("l2", choices=("l2", "max"), doc="the norm that levels are shares of")
+    coding: str = knob(
+        "fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or shorter codes for smaller levels"
+    )
 
     @property
     def ragged(self) -> bool:  # type: ignore[override]
@@ -79,9 +81,9 @@ class QSGD(Codec):
         return pack(bits.pack(codes, self.bits), scales)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        said = torch.zeros(shape, device=payload.device)
-        self.add(said, payload, meet)
-        return said
+        decoded = torch.zeros(shape, device=payload.device)
+        self.add(decoded, payload, meet)
+        return decoded
 
     def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
         if not total.is_contiguous():
@@ -119,11 +121,12 @@ class QSGD(Codec):
 )
 @dataclass(frozen=True)
 class TernGrad(Compressor):
-    """-s, 0 or s, where s is the largest magnitude among all workers, so that ternaries can be added as integers.
+    """-s, 0 or s, where s is the largest magnitude among all workers, so that ternary digits are added as integers.
 
     Values are cut at `clip` standard deviations first (0: never), which is the only bias. Workers agree on s; then in
-    two hops the owner of a part adds up everybody's ternaries, two bits each, and answers with the sums, in as many
-    bits as 2N + 1 values take. A tensor with a value that is not finite is not finite.
+    two hops the owner of a part adds up the ternary digits of all workers, two bits each, and answers with the sums, in
+    as many bits as 2N + 1 values take. A tensor that contains a value that is not finite decodes to values that are not
+    finite.
     """
 
     clip: float = knob(2.5, low=0, doc="standard deviations beyond which values are cut; 0: nowhere")
@@ -142,9 +145,9 @@ class TernGrad(Compressor):
         (scale,) = yield meet.max(flat.abs().max().view(1))
         digits = kernels.encode_ternaries(flat, scale, meet.key(), meet.size * part)
         sent = kernels.ternaries_of(digits, scale, n)
-        heard = yield meet.scatter(digits.view(meet.size, -1))
-        told = yield meet.gather(bits.pack(kernels.sum_of_digits(heard, part), bits.width(2 * meet.size)))
-        sums = torch.cat([bits.unpack(row, bits.width(2 * meet.size), part).long() for row in told])[:n] - meet.size
+        received = yield meet.scatter(digits.view(meet.size, -1))
+        gathered = yield meet.gather(bits.pack(kernels.sum_of_digits(received, part), bits.width(2 * meet.size)))
+        sums = torch.cat([bits.unpack(row, bits.width(2 * meet.size), part).long() for row in gathered])[:n] - meet.size
         mean = sums.float() * (scale / meet.size)
         return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
@@ -161,10 +164,11 @@ class TernGrad(Compressor):
 
 
 def clipped(flat: Tensor, deviations: float) -> Tensor:
+    """Return the values cut at so many standard deviations; 0 cuts nothing."""
     if not deviations:
         return flat
     limit = deviations * flat.std(correction=0)
-    return torch.where(limit > 0, flat.clamp(-limit, limit), flat)  # values that are all alike are not cut to nothing
+    return torch.where(limit > 0, flat.clamp(-limit, limit), flat)  # equal values, whose deviation is zero, are not cut
 
 
 @technique(
@@ -180,8 +184,8 @@ def clipped(flat: Tensor, deviations: float) -> Tensor:
 class Natural(Codec):
     """The power of two below or above, at random so that the mean is right: a sign and eight bits of exponent.
 
-    Integers only: the mantissa over 2²³ is the probability of the next exponent. Numbers too small for a normal
-    exponent become zero, the largest exponent is not raised, and what is not finite becomes infinite.
+    Integer arithmetic only: the mantissa over 2²³ is the probability of the next exponent. Numbers too small for a
+    normal exponent become zero, the largest exponent is not raised, and what is not finite becomes infinite.
     """
 
     @property

@@ -28,9 +28,9 @@ from laconic.worker import Meet
 class PowerSGD(Compressor):
     """Two thin factors of the gradient's matrix, by one step of power iteration from the last step's factor.
 
-    Linear: the result is what one worker would say of the mean. Its error is what the common result does not say, so
-    that it needs error feedback (power_sgd+ef). Vectors, and matrices that factors would not make smaller, go dense.
-    Reading chosen: the paper's own program, a whole iteration a step and the error of the averaged result.
+    Linear: the result is what one worker would send of the mean. Its error is what the common result leaves out, so
+    that it needs error feedback (power_sgd+ef). Vectors, and matrices that factors would not make smaller, are sent
+    dense. Reading chosen: the paper's own program, a full iteration a step and the error of the averaged result.
     """
 
     cost: ClassVar[str] = "matmul"
@@ -51,7 +51,7 @@ class PowerSGD(Compressor):
         matrix = x.reshape(len(x), -1).float()
         p = orthogonal((yield meet.mean(kernels.left_products([matrix], [state["q"]])[0])))
         q = yield meet.mean(kernels.right_products([matrix], [p])[0])
-        found = (q != 0).any(dim=0) & q.isfinite().all(dim=0)  # from nothing no later step would come back
+        found = (q != 0).any(dim=0) & q.isfinite().all(dim=0)  # a column that becomes zero would stay zero
         return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": torch.where(found, q, state["q"])})
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -60,15 +60,16 @@ class PowerSGD(Compressor):
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Of a tensor seen as a matrix: its first dimension, and all others."""
+    """Return the sides of a tensor that is seen as a matrix: its first dimension, and all others."""
     return shape[0], torch.Size(shape[1:]).numel()
 
 
 def first_draw(spec: TensorSpec) -> torch.Generator:
-    """For the first factors of a tensor of this name and shape: the same on every worker."""
+    """Return the generator of a tensor's first factors, which depends on its name and shape alone and is equal on all
+    workers."""
     return torch.Generator().manual_seed(key_of(f"{spec.name} {spec.shape}") >> 1)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The same columns made orthonormal, from the first on; one that is nothing but rounding becomes nothing."""
+    """Return the columns made orthonormal, from the first on; a column that is only rounding noise becomes zero."""
     return kernels.orthogonalised([matrix])[0]

@@ -27,19 +27,20 @@ _BLOCK = 1024  # values of the memory that share a scale
 )
 @dataclass(frozen=True)
 class LoCo(Wrapping):
-    """Error feedback with a memory that is short, follows slowly and is emptied now and then: strided_bits+loco.
+    """Error feedback with an 8-bit memory that follows slowly and is reset now and then: strided_bits+loco.
 
-    The memory is whole numbers of eight bits in blocks with a scale each. It is also emptied when the number of workers
+    The memory is integers of eight bits in blocks with a scale each. It is also reset when the number of workers
     changes. With `blend` 1, `bits` 32 and `reset` 0 it is error feedback. Reading chosen: scales are the largest
     magnitudes of blocks of 1,024; how far the memory moves and how long it lasts are knobs.
     """
 
-    blend: float = knob(0.2, above=0, high=1, doc="how far the memory goes towards the new error")
-    bits: int = knob(8, choices=(8, 32), doc="of a value in the memory")
-    reset: int = knob(1024, low=0, doc="steps after which the memory is emptied; 0: never")
+    blend: float = knob(0.2, above=0, high=1, doc="how far the memory moves towards the new error")
+    bits: int = knob(8, choices=(8, 32), doc="bits of a value in the memory")
+    reset: int = knob(1024, low=0, doc="steps after which the memory is reset; 0: never")
 
     @property
     def codec(self) -> Codec:
+        """The codec of the memory."""
         return CastInt8(block=_BLOCK) if self.bits == 8 else Raw()
 
     def objects(self, inner: Compressor) -> str | None:
@@ -51,7 +52,7 @@ class LoCo(Wrapping):
 
 @dataclass(frozen=True)
 class ShortMemory(Wrapper):
-    """What such a chain becomes: error feedback whose memory is written down between steps."""
+    """The compressor that a chain with `loco` becomes: error feedback whose memory is encoded between steps."""
 
     how: LoCo
 
@@ -75,13 +76,13 @@ class ShortMemory(Wrapper):
         error = codec.decode(state["codes"].clone(), x.shape, meet).to(x.dtype)
         if size != meet.size:
             error, age = torch.zeros_like(error), 0
-        said = yield from self.inner.exchange(x, rest | {"error": error}, meet)
-        left, age = said.state.pop("error"), age + 1
+        outcome = yield from self.inner.exchange(x, rest | {"error": error}, meet)
+        left, age = outcome.state.pop("error"), age + 1
         if self.how.reset and age >= self.how.reset:
             left, age = torch.zeros_like(left), 0
         codes = codec.encode(left.float(), meet)
         counts = {"age": torch.full_like(state["age"], age), "size": torch.full_like(state["size"], meet.size)}
-        return Outcome(said.result, said.state | counts | {"codes": codes}, said.sent)
+        return Outcome(outcome.result, outcome.state | counts | {"codes": codes}, outcome.sent)
 
 
 named_sentence(
@@ -92,6 +93,7 @@ named_sentence(
     doc="""Four bits a value to the owner of a part, who averages in float32, and a memory of eight bits at the worker.
 
     Owners answer densely, in the place of sharded training's gather of parameters; the optimizer stays as it is.
-    Readings chosen: those of `loco`.""",
+    Readings chosen: those of `loco`.
+    """,
     formula="v = x + e, q = 4 bits of v, e ← int8(e + 0.2(v - q - e)); owners answer mean q in float32",
 )

@@ -1,4 +1,4 @@
-"""No compression: the gradient as it is."""
+"""No compression: the gradient is sent as it is."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class Identity(Compressor):
-    """Say everything: no compression.
+    """No compression: the gradient is sent as it is.
 
-    In a message it accepts no tensor, because what is not accepted travels dense, divided by the number of workers as
+    In a message it accepts no tensor, because what is not accepted is sent dense, divided by the number of workers as
     it is copied into the message: the same operations in the same order as PyTorch's DDP, so that bits agree.
     """
 

@@ -1,4 +1,5 @@
-"""Ok-Topk: the largest of the sum of everybody's largest, by owners of regions, with thresholds that are used again."""
+"""Ok-Topk: the largest values of the sum of all workers' largest, by owners of regions, with thresholds that are
+reused."""
 
 from __future__ import annotations
 
@@ -19,8 +20,12 @@ from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce, Scatter
 
-_RAISE, _TIMES, _MANY = 1.03, 5, 4 / 3  # a threshold that lets too many pass is raised, so often in a step at most
-_MOST = 4  # times k are said at most
+_RAISE, _TIMES, _MANY = (
+    1.03,
+    5,
+    4 / 3,
+)  # factor by which a threshold is raised while too many pass; how often a step at most; how many are too many
+_MOST = 4  # the largest number of values sent, in multiples of k
 
 
 @technique(
@@ -33,20 +38,20 @@ _MOST = 4  # times k are said at most
 )
 @dataclass(frozen=True)
 class OkTopK(Compressor):
-    """About the k largest of the sum of everybody's about k largest, summed by the owners of regions of places.
+    """About the k largest of the sum of all workers' about k largest, summed by the owners of regions of places.
 
-    Both thresholds, of a worker's own values and of sums, are exact every `refresh` steps and used again in between;
-    there, as in the published program, what passes is strictly above, and while more than 4k/3 pass the own one is
-    raised by 3 %, five times a step at most. Regions are made anew every `rebalance` steps from everybody's places, so
-    that owners get like counts. What a worker chose counts as said only where the sum was kept: write
-    ok_topk_select+ef. Places are written within regions, in few bits; rows to owners are as long as the longest, and
-    more than 4k are never said. A value that is not finite is above any threshold.
+    Both thresholds, of a worker's own values and of sums, are exact every `refresh` steps and reused in between; there,
+    as in the published program, what passes is strictly above, and while more than 4k/3 pass the own one is raised by 3
+    %, five times a step at most. Regions are made anew every `rebalance` steps from all workers' places, so that owners
+    get similar counts. What a worker chose counts as sent only where the sum was kept: write ok_topk_select+ef. Places
+    are written within regions, in few bits; rows to owners are as long as the longest, and more than 4k values are
+    never sent. A value that is not finite is above any threshold.
     """
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "elementwise"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
-    refresh: int = knob(32, low=1, doc="steps for which thresholds are used")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    refresh: int = knob(32, low=1, doc="steps for which thresholds are reused")
     rebalance: int = knob(64, low=1, doc="steps for which regions stay as they are")
 
     @property
@@ -61,14 +66,16 @@ class OkTopK(Compressor):
         return share_of(self.ratio, numel)
 
     def most(self, numel: int) -> int:
+        """Return the largest number of values that are sent."""
         return min(numel, _MOST * self.count(numel))
 
     def init(self, spec: TensorSpec) -> State:
-        """Thresholds, of own values and of sums; and where regions end, as shares of the tensor, once it is known."""
+        """Return the thresholds of own values and of sums, and the ends of regions as shares of the tensor, all still
+        unknown."""
         return {"thresholds": torch.zeros(2, dtype=torch.float64), "ends": torch.zeros(0)}
 
     def choose(self, flat: Tensor, threshold: float, exact: bool) -> tuple[Tensor, float]:
-        """Places, and the threshold after this step."""
+        """Return the selected places, and the threshold after this step."""
         k = self.count(flat.numel())
         if exact:
             places = largest(flat, k)
@@ -82,7 +89,8 @@ class OkTopK(Compressor):
         return self._limited(places, flat[places], flat.numel()), threshold
 
     def _is_due(self, threshold: float, meet: Meet) -> bool:
-        """Whether it is exact in this step: also where there is none to use."""
+        """Tell whether the threshold is computed exactly in this step, which is also so while there is none to
+        reuse."""
         return meet.step % self.refresh == 0 or not 0 < threshold < math.inf
 
     def _limited(self, places: Tensor, values: Tensor, numel: int) -> Tensor:
@@ -98,10 +106,10 @@ class OkTopK(Compressor):
             ends = yield meet.mean(_quantiles(places, n, size))
         regions = _Regions.of(ends, n)
         owners = regions.owners(places)
-        told = owners.bincount(minlength=size)
-        (width,) = yield meet.max(told.max().view(1))
-        heard = yield meet.scatter(regions.rows(places, flat[places], owners, told, max(1, int(width))))
-        sums, found = regions.summed(heard, meet.rank)
+        counts = owners.bincount(minlength=size)
+        (width,) = yield meet.max(counts.max().view(1))
+        received = yield meet.scatter(regions.rows(places, flat[places], owners, counts, max(1, int(width))))
+        sums, found = regions.summed(received, meet.rank)
         k, exact = self.count(n), self._is_due(of_sums, meet)
         best = largest(sums, k) if exact else passing(sums, above(of_sums))
         best = self._limited(best, sums[best], n)
@@ -123,26 +131,27 @@ class OkTopK(Compressor):
         return sum(nbytes for _, nbytes in self.prices(spec, size))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        """Where thresholds are exact; at most, as rows are as long as if all of a worker's places had one owner."""
+        """Return the messages of a step with exact thresholds, at most: rows are as long as if all of a worker's places
+        had one owner."""
         k = self.count(spec.numel)
         each = 4 * k + bits.length(k, bits.width(spec.numel))
         return ("reduce", 4 * (size - 1) + 8), ("scatter", size * each), ("gather", each)
 
 
 def _least(values: Tensor) -> float:
-    """The smallest magnitude; what is not a number is large."""
+    """Return the smallest magnitude; NaN counts as large."""
     return float(torch.where(values.isnan(), torch.inf, values.abs()).min())
 
 
 def _quantiles(places: Tensor, numel: int, size: int) -> Tensor:
-    """Where regions with like counts of these places would end, as shares of the tensor."""
+    """Return where regions with equal counts of these places would end, as shares of the tensor."""
     at = torch.arange(1, size, device=places.device) * len(places) // size
     return places[at].float() / numel
 
 
 @dataclass(frozen=True, eq=False)
 class _Regions:
-    """Where each owner's places begin; places within a region are written in as many bits as the longest takes."""
+    """The regions of all owners; places within a region are written in as many bits as the longest region takes."""
 
     starts: Tensor
     numel: int
@@ -158,28 +167,28 @@ class _Regions:
         return torch.bucketize(places, self.starts[1:], right=True)
 
     def write(self, places: Tensor, values: Tensor, owner: int) -> Tensor:
-        """Of one owner's places: bytes."""
+        """Encode one owner's places and values as bytes."""
         return pack(values, bits.pack(places - self.starts[owner], self.bits))
 
     def read(self, payload: Tensor, owner: int) -> tuple[Tensor, Tensor]:
-        """And back; a row's empty places, which no region has, are left out."""
+        """Return the places and values of a payload, without the padding of a row, which lies in no region."""
         count = 8 * payload.numel() // (32 + self.bits)
         values, written = payload.tensor_split([4 * count])
         within = bits.unpack(written, self.bits, count).long()
-        said = within < (1 << self.bits) - 1
-        return (within + self.starts[owner])[said], values.clone().view(torch.float32)[said]
+        used = within < (1 << self.bits) - 1
+        return (within + self.starts[owner])[used], values.clone().view(torch.float32)[used]
 
-    def rows(self, places: Tensor, values: Tensor, owners: Tensor, told: Tensor, width: int) -> Tensor:
-        """What each owner is told, filled up with empty places."""
+    def rows(self, places: Tensor, values: Tensor, owners: Tensor, counts: Tensor, width: int) -> Tensor:
+        """Return the row for each owner, padded to `width` entries."""
         empty = (1 << self.bits) - 1
         where = self.starts[:, None].repeat(1, width) + empty
         what = torch.zeros(where.shape, device=values.device)
-        order = torch.arange(len(places), device=places.device) - (told.cumsum(0) - told)[owners]
+        order = torch.arange(len(places), device=places.device) - (counts.cumsum(0) - counts)[owners]
         where[owners, order], what[owners, order] = places, values
-        return torch.stack([self.write(where[j], what[j], j) for j in range(len(told))])
+        return torch.stack([self.write(where[j], what[j], j) for j in range(len(counts))])
 
     def summed(self, rows: Tensor, owner: int) -> tuple[Tensor, Tensor]:
-        """Sums of what all say, in the order of ranks, and their places in ascending order."""
+        """Return the sums over all workers, in the order of ranks, and their places in ascending order."""
         places, values = (torch.cat(part) for part in zip(*(self.read(row, owner) for row in rows), strict=True))
         found, where = places.unique(return_inverse=True)
         return torch.zeros(len(found), device=rows.device).index_add_(0, where, values), found

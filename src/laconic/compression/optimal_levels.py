@@ -1,4 +1,4 @@
-"""Levels between which rounding loses least of the values at hand, by a dynamic programme."""
+"""Levels for which random rounding loses least of the given values, found by dynamic programming."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _CANDIDATES = 256
 
 
 def optimal_levels(values: Array, count: int, most: int = _CANDIDATES) -> Array:
-    """So many levels, the least and the largest value among them, that minimise the sum of (high - x)(x - low).
+    """Return `count` levels, including the smallest and the largest value, that minimise the sum of (high - x)(x -
+    low).
 
-    An optimum has its levels at values, so that up to `most` different ones are all tried; of more, quantiles and a
-    uniform grid are, in which uniform levels are, too: what is found is never worse than these.
+    An optimum has its levels at values, so that up to `most` different values are all tried; of more, quantiles and a
+    uniform grid are tried, which includes uniform levels: the result is never worse than these.
     """
     x = np.sort(np.asarray(values, np.float64))
     candidates = np.unique(x)
@@ -29,8 +30,8 @@ def optimal_levels(values: Array, count: int, most: int = _CANDIDATES) -> Array:
 
 
 def _costs(x: Array, candidates: Array) -> Array:
-    """What the values between each two candidates lose to these two; x is sorted."""
-    middle = x.mean()  # near which squares do not cancel
+    """Return what the values between each two candidates lose to these two; x is sorted."""
+    middle = x.mean()  # centred, so that squares do not cancel
     ends = np.searchsorted(x, candidates, side="right")
     centred, c = x - middle, candidates - middle
     sums = [np.append(0.0, np.cumsum(powers))[ends] for powers in (np.ones_like(x), centred, centred**2)]
@@ -41,7 +42,8 @@ def _costs(x: Array, candidates: Array) -> Array:
 
 
 def _chosen(costs: Array, count: int) -> Array:
-    """Places of `count` candidates, from the first to the last, with the least sum of costs from one to the next."""
+    """Return the places of `count` candidates, from the first to the last, with the least sum of costs between
+    neighbours."""
     last = len(costs) - 1
     costs = np.where(np.arange(last + 1)[:, None] <= np.arange(last + 1), costs, np.inf)
     best, came = costs[0], []

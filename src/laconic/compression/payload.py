@@ -1,7 +1,7 @@
 """Payloads: typed parts in one run of bytes, without anything between them.
 
-Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not travel; the layout is
-that of laconic's own version, which workers and servers compare before the first payload.
+Both sides know a tensor's shape and the words of the sentence, so that lengths and types need not be sent; the layout
+is that of laconic's own version, which workers and servers compare before the first payload.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from laconic.errors import ContractError
 
 
 def pack(*parts: Tensor) -> Tensor:
-    """One after another, as bytes."""
+    """Join these tensors, one after another, as bytes."""
     return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts])
 
 
 def unpack(payload: Tensor, *parts: tuple[torch.dtype, int]) -> list[Tensor]:
-    """Parts of so many elements of these types; the last may ask for the rest with -1."""
+    """Return the parts of a payload, given as types and numbers of elements; -1 for the last one means the rest."""
     lengths = [dtype.itemsize * count for dtype, count in parts]
     if lengths and parts[-1][1] < 0:
         lengths[-1] = payload.numel() - sum(lengths[:-1])
@@ -28,7 +28,7 @@ def unpack(payload: Tensor, *parts: tuple[torch.dtype, int]) -> list[Tensor]:
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
-    """As this type; copied where it does not begin at a multiple of its size."""
+    """Return these bytes as this type, copied where they do not begin at a multiple of its size."""
     if dtype == torch.uint8:
         return part
     aligned = part.storage_offset() % dtype.itemsize == 0

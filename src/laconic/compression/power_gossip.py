@@ -1,4 +1,4 @@
-"""PowerGossip: what two neighbours differ by, in low rank."""
+"""PowerGossip: the difference between two neighbours' parameters, in low rank."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from laconic.worker import Edge, Meet, Meets
 )
 @dataclass(frozen=True)
 class PowerGossip(Compressor):
-    """Neighbours send products of their own matrices with a common factor: the difference of these is theirs.
+    """A low-rank approximation of the difference between two neighbours, by alternating power iteration.
 
-    For each edge and matrix both ends hold the same factors p and q. In turns, q is made orthonormal and p becomes
-    (X_hi - X_lo)·q, or p is and q becomes (X_hi - X_lo)'·p: half a power iteration on the difference a step, which p·q'
-    approximates, and no memory, since what is not said stays in the models. Vectors go as they are; the first step,
-    before which all models are equal, is silent. Reading chosen: the published program's turns.
+    Neighbours send products of their own matrices with a common factor, whose difference is the product of the
+    difference. For each edge and matrix both ends hold the same factors p and q. Alternately, q is made orthonormal and
+    p becomes (X_hi - X_lo)·q, or p is and q becomes (X_hi - X_lo)'·p: half a power iteration on the difference a step,
+    which p·q' approximates, and no memory, since what is not sent stays in the models. Vectors are sent as they are;
+    the first step, before which all models are equal, sends nothing. Reading chosen: the published program's order of
+    the factors.
     """
 
     cost: ClassVar[str] = "matmul"
@@ -45,7 +47,7 @@ class PowerGossip(Compressor):
 
     @property
     def refuses_memory(self) -> str | None:
-        return "the models themselves keep what was not said; write power_gossip"
+        return "the models themselves keep what was not sent; write power_gossip"
 
     def accepts(self, spec: TensorSpec) -> bool:
         return len(spec.shape) > 1 and spec.dtype.is_floating_point and spec.numel > 0
@@ -73,9 +75,9 @@ class PowerGossip(Compressor):
         return Outcome(difference, {**factors, "turn": state["turn"] + 1})
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        raise StrategyError("power_gossip speaks to neighbours one by one: write dpsgd / power_gossip / gossip")
+        raise StrategyError("power_gossip exchanges with one neighbour at a time: write dpsgd / power_gossip / gossip")
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """To one neighbour in a step, in the mean over two."""
+        """Return the bytes for one neighbour in a step, in the mean over two steps."""
         rows, columns = sides(spec.shape)
         return spec.dtype.itemsize * min(self.rank, rows, columns) * (rows + columns) // 2

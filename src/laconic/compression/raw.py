@@ -1,4 +1,4 @@
-"""Values as they are: what a selector's values are written in unless the chain says otherwise."""
+"""Values in float32: the codec of a selector's values unless the chain names another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laconic.worker import Meet
 
 @dataclass(frozen=True)
 class Raw(Codec):
-    """Four bytes a value."""
+    """A codec that sends values as they are, four bytes each."""
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return x.contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""RedSync: residuals selected by searches that only count, each by the size of the tensor."""
+"""RedSync: accumulated gradients are selected by searches that only count, chosen by the size of the tensor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
-_TRIMS = (0.8, 0.6, 0.4, 0.2, 0.0)  # of the way from the mean to the largest
-_NARROW = 1e-7  # an interval of shares of that way in which no search goes on
+_TRIMS = (0.8, 0.6, 0.4, 0.2, 0.0)  # thresholds to try, as shares of the way from the mean to the largest
+_NARROW = 1e-7  # width of the interval of such shares at which bisection stops
 
 
 def trimmed(size: Tensor, k: int) -> Tensor:
-    """The k largest, sought only among what passes a threshold that comes down until k do."""
+    """Return the places of the k largest, searched only among values above a threshold that is lowered until k pass."""
     mean, most = float(size.mean()), float(size.max())
     for share in _TRIMS:
         places, values = kernels.select(size, mean + share * (most - mean))
@@ -33,7 +33,7 @@ def trimmed(size: Tensor, k: int) -> Tensor:
 
 
 def bisected(size: Tensor, k: int) -> tuple[float, bool]:
-    """A threshold between the mean and the largest, and whether k to 2k pass it."""
+    """Return a threshold between the mean and the largest value, and whether k to 2k values pass it."""
     mean, most = float(size.mean()), float(size.max())
     low, high, limit = 0.0, 1.0, mean
     while high - low > _NARROW:
@@ -53,21 +53,25 @@ def bisected(size: Tensor, k: int) -> tuple[float, bool]:
 )
 @dataclass(frozen=True)
 class RedSync(DGC):
-    """As dgc, with a search that fits the tensor: small ones go dense, medium ones are trimmed before the largest are
-    sought, in large ones a threshold is found by bisection that k to 2k pass, and kept for `reuse` steps.
+    """DGC with a search by size: small tensors dense, medium ones trimmed, large ones by a bisected threshold.
 
-    `quantized`: only positive values in even steps, only negative ones in odd steps, so that one number, their mean, is
-    said of all; what it misses stays in the sum. The output layer is better left out: {"head*": redsync, else:
-    redsync(quantized=true)}. Dense warm-up: `bsp until step 100, then redsync`. What is not finite is said, and
-    forgotten. Reading chosen: cuts of 128 KiB and 4 MiB, thresholds kept for five steps while k to 2k pass, a trimming
-    that goes down by fifths from 0.8; where no threshold is found, the k largest.
+    Medium tensors are trimmed before the largest are searched for; in large ones bisection finds a threshold that k to
+    2k values pass, which is kept for `reuse` steps. `quantized`: only positive values in even steps, only negative ones
+    in odd steps, so that one number, their mean, is sent for all; what it misses stays in the sum. The output layer is
+    better left out: {"head*": redsync, else: redsync(quantized=true)}. Dense warm-up: `bsp until step 100, then
+    redsync`. Values that are not finite are sent, and then forgotten. Reading chosen: cuts of 128 KiB and 4 MiB,
+    thresholds kept for five steps while k to 2k pass, a trimming that goes down by fifths from 0.8; where no threshold
+    is found, the k largest.
     """
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
-    quantized: bool = knob(False, doc="whether all values of a message are their mean, positive or negative in turn")
-    small: int = knob(128 * 2**10, low=0, doc="bytes below which a tensor goes dense")
-    large: int = knob(4 * 2**20, low=0, doc="bytes from which on a threshold is sought by bisection")
+    quantized: bool = knob(
+        False,
+        doc="whether the values of a message are sent as their mean, positive and negative in alternate steps",
+    )
+    small: int = knob(128 * 2**10, low=0, doc="bytes below which a tensor is sent dense")
+    large: int = knob(4 * 2**20, low=0, doc="bytes from which on a threshold is found by bisection")
     reuse: int = knob(5, low=1, doc="steps for which a threshold is kept")
 
     def accepts(self, spec: TensorSpec) -> bool:
@@ -76,7 +80,7 @@ class RedSync(DGC):
     def init(self, spec: TensorSpec) -> State:
         return {**super().init(spec), "threshold": torch.zeros(2, dtype=torch.float64)}
 
-    def say(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
+    def to_send(self, flat: Tensor, state: State, meet: Meet) -> tuple[Tensor, Tensor]:
         turn = meet.step % 2 if self.quantized else 0
         size = (1 - 2 * turn) * flat.clone() if self.quantized else flat.abs()
         size = torch.where(flat.isfinite(), size.clamp_(min=0), torch.inf)
@@ -87,7 +91,7 @@ class RedSync(DGC):
         return places, flat[places].mean().repeat(len(places))
 
     def search(self, size: Tensor, kept: Tensor, turn: int, meet: Meet) -> Tensor:
-        """About the k largest; a threshold for each turn is kept."""
+        """Return the places of about the k largest; positive and negative steps each keep a threshold in `kept`."""
         k = share_of(self.share(meet.step), size.numel())
         if 4 * size.numel() < self.large:
             return trimmed(size, k)

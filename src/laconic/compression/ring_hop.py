@@ -1,4 +1,4 @@
-"""Round a ring, hop by hop: each worker decodes what comes, adds its own and encodes the sum again."""
+"""A ring all-reduce of encoded messages: on each hop a worker decodes, adds its own part and encodes the sum again."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from laconic.worker import Meet, Meets
 )
 @dataclass(frozen=True)
 class RingHop(Wrapping):
-    """Meet hop by hop round a ring in place of a gather: the word `ring_hop`, which wraps the codec before it.
+    """Exchange hop by hop around a ring in place of a gather: the word `ring_hop`, which wraps the codec before it.
 
-    A tensor is cut in N chunks; each goes round, and on every hop it is decoded, added to and encoded again. Sums are
-    float32 in memory, and statistics are each hop's own. Whoever has a chunk's last sum encodes it once for all and
-    reads it as the others do, so that all hold the same bits. A value is rounded up to N times (`two_hop`: twice), and
-    no worker hears more than one message at a time. The bytes are those of an all-reduce.
+    A tensor is cut in N chunks; each goes around the ring, and on every hop it is decoded, added to and encoded again.
+    Sums are float32 in memory, and statistics are each hop's own. The worker with a chunk's last sum encodes it once
+    for all and decodes it as the others do, so that all hold the same bits. A value is rounded up to N times
+    (`two_hop`: twice), and no worker receives more than one message at a time. The bytes are those of an all-reduce.
     """
 
     def objects(self, inner: Compressor) -> str | None:
         if isinstance(inner, Codec) and not inner.ragged:
             return None
-        return "a ring carries messages of a known length, each read by itself; write int8"
+        return "a ring carries messages of a known length that are decoded one by one; write int8"
 
     def around(self, inner: Compressor) -> Compressor:
         assert isinstance(inner, Codec)
@@ -43,7 +43,10 @@ class RingHop(Wrapping):
 
 @dataclass(frozen=True)
 class InRing(Compressor):
-    """What the chain becomes. What one worker said cannot be told apart in the sums."""
+    """The compressor that a chain with `ring_hop` becomes.
+
+    A worker's own contribution cannot be separated from the sums, so that `sent` is not known.
+    """
 
     inner: Codec
 
@@ -59,10 +62,10 @@ class InRing(Compressor):
         own = codec.split(x.float(), size)
         total = own[rank]
         for hop in range(1, size):
-            heard = yield meet.pass_on(codec.encode(total, meet))
-            total = own[rank - hop] + codec.decode(heard, total.shape, meet)
-        told = yield meet.gather(codec.encode(total, meet))
-        chunks = torch.stack([codec.decode(payload, total.shape, meet) for payload in told])
+            received = yield meet.ring_pass(codec.encode(total, meet))
+            total = own[rank - hop] + codec.decode(received, total.shape, meet)
+        encoded_sums = yield meet.gather(codec.encode(total, meet))
+        chunks = torch.stack([codec.decode(payload, total.shape, meet) for payload in encoded_sums])
         ended = chunks.roll(1, dims=0)  # chunk c ended at the worker before the one that began it
         return Outcome((codec.join(ended, x.shape) / size).to(x.dtype), state)
 
@@ -81,11 +84,11 @@ named_sentence(
     axis="sync",
     paper="Jaghouar et al., arXiv 2412.01152, 2024",
     aliases=["intellect1"],
-    doc="""DiLoCo across continents: a hundred local steps, then outer gradients round a ring in eight bits a hop.
+    doc="""DiLoCo across continents: a hundred local steps, then outer gradients around a ring in eight bits a hop.
 
-    Readings chosen: those of `bucket_means` and `ring_hop`. Not here: the original shards a model inside a machine,
-    keeps several connections per link, orders the ring by bandwidth, and goes on without a worker that has died. Here
-    that ends the run, as under any collective.
+    Readings chosen: those of `bucket_means` and `ring_hop`. Not here: the original shards a model inside a host, keeps
+    several connections per link, orders the ring by bandwidth, and goes on without a worker that has died. Here that
+    ends the run, as under any collective.
     """,
     evidence="published",
     reproduces="400 times less communication than data parallel training: 100 steps a round, 8 bits of 32",

@@ -1,4 +1,4 @@
-"""Levels between the least and the largest; after a random rotation, which makes all coordinates alike, few do."""
+"""Levels between the smallest and the largest value, alone or after a random rotation that makes few levels suffice."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class KLevel(Codec):
-    """k levels at equal distances from the least to the largest coordinate; between two, at random by what is nearer.
+    """k equally spaced levels from the smallest to the largest coordinate, rounded at random so that the mean is right.
 
-    Two levels are the paper's binary quantisation. A tensor with a value that is not finite is not finite.
+    Two levels are the paper's binary quantisation. A tensor that contains a value that is not finite decodes to values
+    that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
-    levels: int = knob(16, low=2, high=256, doc="k")
+    levels: int = knob(16, low=2, high=256, doc="k: number of levels")
 
     @property
     def _bits(self) -> int:
@@ -65,7 +66,7 @@ class KLevel(Codec):
         return z
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """At most a quarter of a squared step for each; and the span is at most √2 of the norm."""
+        """Return ω: each value loses at most a quarter of a squared step, and the span is at most √2 of the norm."""
         return spec.numel / (2 * (self.levels - 1) ** 2)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -81,15 +82,15 @@ class KLevel(Codec):
 )
 @dataclass(frozen=True)
 class Rotated(KLevel):
-    """k levels between the least and the largest coordinate, after a random rotation that all workers share.
+    """k levels between the smallest and the largest coordinate, after a random rotation that all workers share.
 
-    The rotation is a Walsh–Hadamard transform behind random signs, of the tensor filled up to a power of two; decoded
-    coordinates are averaged first and turned back once. With 0 levels nothing is rounded. A tensor with a value that is
-    not finite is not finite.
+    The rotation, a Walsh–Hadamard transform behind random signs, of the tensor padded to a power of two, makes all
+    coordinates alike; decoded coordinates are averaged first and rotated back once. With 0 levels nothing is rounded. A
+    tensor that contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "transform"
-    levels: int = knob(16, low=0, high=256, doc="k; 0: no rounding at all")
+    levels: int = knob(16, low=0, high=256, doc="k: number of levels; 0: no rounding at all")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,22 +102,22 @@ class Rotated(KLevel):
         return self._write(z, meet) if self.levels else pack(z)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        return self._turned_back(self._rotated(payload, shape), shape, meet)
+        return self._rotate_back(self._rotated(payload, shape), shape, meet)
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         rows = yield meet.gather(payload)
         mean = torch.stack([self._rotated(row, like.shape) for row in rows]).mean(dim=0)
-        return self._turned_back(mean, like.shape, meet)
+        return self._rotate_back(mean, like.shape, meet)
 
     def _rotated(self, payload: Tensor, shape: torch.Size) -> Tensor:
         n = rotated_length(shape.numel())
         return self._read(payload, n) if self.levels else unpack(payload, (torch.float32, n))[0]
 
-    def _turned_back(self, z: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        return kernels.turned_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
+    def _rotate_back(self, z: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        return kernels.rotate_back(z, meet.key("signs", shared=True))[: shape.numel()].view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """In the mean over rotations (the paper's theorem 3)."""
+        """Return ω in the mean over rotations (the paper's theorem 3)."""
         return (2 * math.log(rotated_length(spec.numel)) + 2) / (self.levels - 1) ** 2 if self.levels else 0.0
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Ratio schedules: a compressor whose share of what is said changes with the steps."""
+"""Ratio schedules: compressors whose share of sent coordinates changes with the steps."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _STAIRS = 4
 )
 @dataclass(frozen=True)
 class Ramp(Wrapping):
-    """The share of what is said goes from `start` to the compressor's own in so many steps: the word `ramp`, which
-    wraps what stands before it, as in topk(0.001)+ramp(400)+ef.
+    """Move the share of sent coordinates from `start` to the compressor's own over a number of steps.
 
-    Exponentially, linearly, or in four stairs whose heights are exponential. It may fall, as in a warm-up, or rise, as
-    where the error must vanish at the end. Whatever has a knob `ratio` can be wrapped; the price is that of the end.
+    The word `ramp` wraps what stands before it, as in topk(0.001)+ramp(400)+ef. The share changes exponentially,
+    linearly, or in four stairs whose heights are exponential. It may fall, as in a warm-up, or rise, as where the error
+    must vanish at the end. Whatever has a knob `ratio` can be wrapped; the price is that of the end.
     """
 
-    steps: int = knob(400, low=1, doc="until the compressor's own share is reached")
+    steps: int = knob(400, low=1, doc="steps until the compressor's own share is reached")
     start: float = knob(0.25, above=0, high=1, doc="share in the first step")
-    shape: str = knob("exponential", choices=SHAPES, doc="of the way between the two")
+    shape: str = knob("exponential", choices=SHAPES, doc="shape of the way between the two shares")
 
     def share(self, step: int, end: float) -> float:
-        """In this step, on the way to this end."""
+        """Return the share in this step of a ramp that ends at `end`."""
         way = min(1.0, step / self.steps)
         if self.shape == "linear":
             return self.start + way * (end - self.start)
@@ -47,7 +47,7 @@ class Ramp(Wrapping):
         return float(self.start * (end / self.start) ** way)
 
     def objects(self, inner: Compressor) -> str | None:
-        return None if hasattr(who_shares(inner), "ratio") else "there is no share to change; write topk+ramp"
+        return None if hasattr(ratio_holder(inner), "ratio") else "there is no share to change; write topk+ramp"
 
     def around(self, inner: Compressor) -> Compressor:
         return Ramped(inner, self)
@@ -55,7 +55,8 @@ class Ramp(Wrapping):
 
 @dataclass(frozen=True)
 class Ramped(Wrapper):
-    """What such a chain becomes. Memories, if any, are outside of it: they do not depend on the share."""
+    """The compressor that a chain with `ramp` becomes. Memories, if any, are outside of it and do not depend on the
+    share."""
 
     how: Ramp = field(default_factory=Ramp)
 
@@ -67,16 +68,17 @@ class Ramped(Wrapper):
         return self.inner.spread(spec)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        share = self.how.share(meet.step, who_shares(self.inner).ratio)
+        share = self.how.share(meet.step, ratio_holder(self.inner).ratio)
         return with_share(self.inner, share).exchange(x, state, meet)
 
 
-def who_shares(inner: Compressor) -> Any:
-    """Whose share it is: of a chain, the selector's."""
+def ratio_holder(inner: Compressor) -> Any:
+    """Return the compressor whose `ratio` is the share: in a chain, the selector."""
     return inner.selector if isinstance(inner, Selected) else inner
 
 
 def with_share(inner: Compressor, share: float) -> Compressor:
+    """Return the compressor with another share."""
     if isinstance(inner, Selected):
         return replace(inner, selector=replace(inner.selector, ratio=share))
     return replace(inner, ratio=share)  # type: ignore[type-var]

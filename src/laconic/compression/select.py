@@ -1,4 +1,4 @@
-"""Sparsification: which coordinates are said, how their places are written, and what becomes of their values."""
+"""Sparsification: which coordinates are sent, how their places are written, and how their values are encoded."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ PLACES = ("packed", "plain", "bitmap", "golomb")
 
 
 def share_of(ratio: float, numel: int) -> int:
-    """How many coordinates such a share is: at least one, and all at most."""
+    """Return how many of `numel` coordinates such a share is: at least one, and at most all."""
     return min(numel, max(1, math.ceil(ratio * numel - 1e-9)))
 
 
 def drawn(k: int, numel: int, key: int, device: torch.device) -> Tensor:
-    """k places at random, in ascending order: the same for all who hold the key."""
+    """Return k random places in ascending order, the same for all who hold the key."""
     order = (kernels.integers(key, 0, numel, device) << 32) | torch.arange(numel, device=device)
     return order.topk(k, largest=False, sorted=False).indices.sort().values
 
 
 def sample(x: Tensor, count: int, key: int) -> Tensor:
-    """So many values of a flat tensor, drawn with repetition."""
+    """Return `count` values of a flat tensor, drawn with repetition."""
     return x[kernels.integers(key, 0, count, x.device) * x.numel() >> kernels.draws.BITS]
 
 
 @dataclass(frozen=True)
 class Selector(Codec):
-    """Says some coordinates of a tensor. With its values in float32 unless a codec follows in the chain.
+    """A codec that sends some coordinates of a tensor, with values in float32 unless a codec follows in the chain.
 
     `choose` returns k places in ascending order. Where their number depends on the values (`varies`), a message begins
     with it.
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
 
     @property
     def varies(self) -> bool:
-        """Whether k depends on the values."""
+        """Whether the number of places depends on the values."""
         return False
 
     @property
@@ -62,36 +62,37 @@ class Selector(Codec):
         return self.varies or self.index == "golomb"
 
     def count(self, numel: int) -> int:
-        """k, where it is fixed."""
+        """Return the number of places k, if it is fixed."""
         return share_of(self.ratio, numel)
 
     def most(self, numel: int) -> int:
-        """How many places a message may say."""
+        """Return the largest number of places of a message."""
         return self.count(numel)
 
     @abstractmethod
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
-        """Places in a flat tensor."""
+        """Return the selected places of a flat tensor, in ascending order."""
 
     def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> float | Tensor | None:
-        """The least magnitude of x + error that is chosen, where one can be told before the sum is made."""
+        """Return the smallest magnitude of x + error that is chosen, or None if it is not known before the sum is
+        made."""
         return None
 
     def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
-        """Which of those that are not less are said, in ascending order, where not all are."""
+        """Return which of the values at or above `least` are sent, in ascending order, or None if all of them are."""
         return None
 
     def contraction(self, spec: TensorSpec) -> float | None:
         return self.count(spec.numel) / spec.numel
 
     def places_bytes(self, k: int, numel: int) -> int:
-        """At most."""
+        """Return the largest number of bytes that k places take."""
         if self.index in ("bitmap", "golomb"):
             return -(-numel // 8) if self.index == "bitmap" else golomb.most(k, numel)
         return 4 * k if self.index == "plain" else bits.length(k, bits.width(numel - 1))
 
     def write_places(self, places: Tensor, numel: int) -> Tensor:
-        """As bytes."""
+        """Encode places as bytes."""
         if self.index == "bitmap":
             marked = torch.zeros(numel, dtype=torch.uint8, device=places.device)
             marked[places] = 1
@@ -103,7 +104,7 @@ class Selector(Codec):
         return bits.pack(places, bits.width(numel - 1))
 
     def read_places(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
-        """And back: places, and what stands behind them."""
+        """Return the k places of a payload, and the bytes behind them."""
         if self.index == "golomb":
             places, head = golomb.read(payload, k, numel)
             return places, payload[head:]
@@ -135,7 +136,7 @@ class Selector(Codec):
 
 @dataclass(frozen=True)
 class Selected(Codec):
-    """A selector's places, and its values written in some codec."""
+    """A codec that joins a selector's places with its values, encoded by another codec."""
 
     selector: Selector
     values: Codec = field(default_factory=Raw)
@@ -149,23 +150,23 @@ class Selected(Codec):
         return self.selector.left_out
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        return self._say(x.reshape(-1), meet)[0]
+        return self._selected_and_encoded(x.reshape(-1), meet)[0]
 
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
-        """Only what was said of the chosen places leaves the memory."""
+        """Encode x + error; only what was sent of the chosen places is subtracted from the memory."""
         if isinstance(self.values, Raw) and x.dtype == error.dtype == torch.float32:
             least = self.selector.least(x.reshape(-1), error.view(-1), meet)
             if least is not None:
                 return self._feed_passing(x.reshape(-1), error.view(-1), least, meet)
         error += x
         flat = error.view(-1)
-        payload, places, values = self._say(flat, meet)
+        payload, places, values = self._selected_and_encoded(flat, meet)
         flat[places] -= self.values.decode(values, places.shape, meet)
         finite(flat)
         return payload
 
     def _feed_passing(self, x: Tensor, error: Tensor, least: float | Tensor, meet: Meet) -> Tensor:
-        """In one pass over both; what passes and is not said goes back."""
+        """Encode in one pass over both inputs; values that pass the limit and are not sent return to the memory."""
         places, values = kernels.feed_selected(x, error, least)
         kept = self.selector.kept(places, values, x.numel())
         if kept is not None:
@@ -185,18 +186,18 @@ class Selected(Codec):
         total.view(-1).index_add_(0, places, values)
 
     def read(self, payload: Tensor, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
-        """Places and values of a message."""
+        """Return the places and values of a message."""
         return self._read(payload, self._counts([payload], numel)[0], numel, meet)
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
         counts, numel = self._counts(rows, like.numel()), like.numel()
-        said = [self._read(row, k, numel, meet) for row, k in zip(rows, counts, strict=True)]
-        mean = kernels.mean_of_sparse([p for p, _ in said], [v for _, v in said], numel, self.left_out)
+        entries = [self._read(row, k, numel, meet) for row, k in zip(rows, counts, strict=True)]
+        mean = kernels.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], numel, self.left_out)
         return mean.view(like.shape)
 
     def _counts(self, payloads: Sequence[Tensor], numel: int) -> list[int]:
-        """How many places each message says, heard all at once."""
+        """Return how many places each message has, copied from the device at once."""
         if not self.selector.varies:
             return [self.selector.count(numel)] * len(payloads)
         heads: list[int] = torch.cat([payload[:4] for payload in payloads]).view(torch.int32).tolist()
@@ -212,7 +213,7 @@ class Selected(Codec):
         return 4 * self.selector.varies + self.selector.places_bytes(k, spec.numel) + values
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        """Of what the selector says, the values' codec loses a share."""
+        """Return δ: the selector's times that of the values' codec."""
         outer = self.selector.contraction(spec)
         inner = self.values.contraction(TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
         return None if outer is None or inner is None else outer * inner
@@ -220,7 +221,7 @@ class Selected(Codec):
     def spread(self, spec: TensorSpec) -> float:
         return self.values.spread(TensorSpec(spec.name, (self.selector.most(spec.numel),), torch.float32))
 
-    def _say(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
+    def _selected_and_encoded(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)
         values = self.values.encode(flat[places], meet)
         return self._written(places, values, flat.numel()), places, values

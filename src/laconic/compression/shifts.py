@@ -1,4 +1,4 @@
-"""Differences in place of gradients: EF21 and DIANA say how far a gradient is from an estimate that all know already,
+"""Differences in place of gradients: EF21 and DIANA send how far a gradient is from an estimate that all workers know,
 MARINA how far it is from the last one."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.error_feedback import counted
-from laconic.compression.wrapper import Keeping, Wrapping, inner_of, within
+from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, Reduce
@@ -22,16 +22,16 @@ _ANY = TensorSpec("any", (8, 8), torch.float32)
 
 
 class Shift(Wrapping):
-    """A word that keeps an estimate of every worker's gradient, and says differences to it."""
+    """A wrapping word that keeps an estimate of every worker's gradient, and sends compressed differences to it."""
 
     @property
     def follows(self) -> float:
-        """How much of a new gradient counts in what is estimated; 1: it is the gradient."""
+        """The share of a new gradient in the average that is estimated; 1 means the gradient itself."""
         return 1.0
 
     @abstractmethod
     def steps(self, inner: Compressor, x: Tensor) -> tuple[float, float]:
-        """How much of what was said counts, and how far the estimate goes towards it."""
+        """Return the share of a decoded message that counts, and how far the estimate moves towards it."""
 
     def around(self, inner: Compressor) -> Compressor:
         return Shifted(inner, self)
@@ -46,11 +46,11 @@ class Shift(Wrapping):
 )
 @dataclass(frozen=True)
 class EF21(Shift):
-    """Say how far the gradient is from an estimate that sender and receivers share, around any contraction: topk+ef21.
+    """Send how far the gradient is from an estimate that sender and receivers share; for contractions: topk+ef21.
 
     An estimate takes the place of an error memory, and needs no bound on gradients or on how workers differ. With
-    `momentum` below 1 (EF21-SGDM, about 0.1) a moving average of gradients is estimated, which noisy ones need.
-    Where something is not finite, it is in the result, and the estimate stays as it was.
+    `momentum` below 1 (EF21-SGDM, about 0.1) a moving average of gradients is estimated, which noisy ones need. A value
+    that is not finite is in the result, and the estimate stays as it was.
     """
 
     momentum: float = knob(1.0, above=0, high=1, doc="share of a new gradient in the average; 1: the gradient itself")
@@ -67,7 +67,8 @@ class EF21(Shift):
 
     @staticmethod
     def step_size(contraction: float, smoothness: float, mean_smoothness: float | None = None) -> float:
-        """The largest learning rate for which the theory holds: L, and the root of the mean of workers' L²."""
+        """Return the largest learning rate for which the theory holds, from δ, the smoothness L, and the root of the
+        mean of the workers' L²."""
         if contraction >= 1:
             return 1 / smoothness
         root = math.sqrt(1 - contraction)
@@ -82,17 +83,18 @@ class EF21(Shift):
 )
 @dataclass(frozen=True)
 class DIANA(Shift):
-    """Say how far the gradient is from a shift that sender and receivers share, around what is unbiased: qsgd+diana.
+    """Send how far the gradient is from a shift that sender and receivers share; for unbiased codecs: qsgd+diana.
 
-    Shifts go towards the gradients at the optimum, where those of single workers are not zero: what is rounded becomes
-    nothing, and so does its noise. Where something is not finite, it is in the result, and shifts stay as they were.
+    Shifts move towards the gradients at the optimum, where those of single workers are not zero: the differences
+    vanish, and so does the noise of rounding them. A value that is not finite is in the result, and shifts stay as they
+    were.
     """
 
-    rate: float | None = knob(None, low=0, high=1, doc="how far shifts go towards what was said; none: 1/(1+ω)")
+    rate: float | None = knob(None, low=0, high=1, doc="how far shifts move towards what was sent; none: 1/(1+ω)")
 
     def objects(self, inner: Compressor) -> str | None:
         if inner.variance(_ANY) is None:
-            return "what is rounded must be right in the mean, with a known variance; write qsgd+diana"
+            return "diana needs an unbiased compressor with a known variance; write qsgd+diana"
         return None
 
     def steps(self, inner: Compressor, x: Tensor) -> tuple[float, float]:
@@ -101,16 +103,17 @@ class DIANA(Shift):
 
     @staticmethod
     def step_size(variance: float, smoothness: float, workers: int) -> float:
-        """A learning rate for full gradients."""
+        """Return a learning rate for full gradients, from ω, the smoothness and the number of workers."""
         return 1 / (smoothness * (1 + 6 * variance / workers))
 
 
 @dataclass(frozen=True)
-class Shifted(Keeping):
-    """What such a chain becomes: m = C(v - h) is said, the result is the common h plus the mean of m, both h's move.
+class Shifted(StatefulWrapper):
+    """The compressor that a chain with `ef21` or `diana` becomes: m = C(v - h) is sent, where h is the estimate.
 
-    A worker's own parts are kept as its share of the mean (over the number of workers): their sum is the common one,
-    and stays so when memories go to another number of workers.
+    The result is the common h plus the mean of m, and both the common and the own h are updated. A worker's own parts
+    are kept as its share of the mean (divided by the number of workers): their sum is the common one, and stays so when
+    the number of workers changes.
     """
 
     how: Shift
@@ -132,19 +135,20 @@ class Shifted(Keeping):
         own, common, size = state["own"], state["common"], meet.size
         share, step = self.how.steps(self.inner, x)
         wanted, followed = self._followed(x, state, size)
-        said = yield from self.inner.exchange((wanted - size * own).to(x.dtype), inner_of(state), meet)
-        mean = share * said.result.view_as(x).to(common.dtype)
-        mine = mean if said.sent is None else share * said.sent.view_as(x).to(common.dtype)
-        known = mean.isfinite()  # to all alike
+        outcome = yield from self.inner.exchange((wanted - size * own).to(x.dtype), inner_of(state), meet)
+        mean = share * outcome.result.view_as(x).to(common.dtype)
+        mine = mean if outcome.sent is None else share * outcome.sent.view_as(x).to(common.dtype)
+        known = mean.isfinite()  # the same on all workers
         result, sent = common + mean, size * own + mine
         state = {
             "common": common + torch.where(known, step * mean, 0.0),
             "own": own + torch.where(known, (step / size) * mine, 0.0),
         }
-        return Outcome(result.to(x.dtype), state | followed | within(said.state), sent.to(x.dtype))
+        return Outcome(result.to(x.dtype), state | followed | within(outcome.state), sent.to(x.dtype))
 
     def _followed(self, x: Tensor, state: State, size: int) -> tuple[Tensor, State]:
-        """What is estimated: the gradient, or its moving average, which begins with the first one."""
+        """Return what is estimated, the gradient or its moving average, which begins with the first one, and its
+        state."""
         wide = x.to(state["common"].dtype)
         if self.how.follows == 1:
             return wide, {}
@@ -160,8 +164,10 @@ named_sentence(
     "bsp / topk(0.01)+ef21(momentum=0.1) / allreduce",
     axis="compression",
     paper="Fatkhullin, Tyurin, Richtárik, NeurIPS 2023",
-    doc="""The largest of how far a worker's momentum is from what all know of it; the result is the mean momentum, so
-    that an optimizer of plain steps follows it.""",
+    doc="""EF21 on momentum: the largest values of how far a worker's momentum is from its common estimate.
+
+    The result is the mean momentum, so that an optimizer of plain steps follows it.
+    """,
     formula="v_i ← v_i + 0.1(g_i - v_i), c = top_k(v_i - h_i), h_i ← h_i + c, result mean h_i",
 )
 
@@ -173,21 +179,24 @@ named_sentence(
 )
 @dataclass(frozen=True)
 class MARINA(Wrapping):
-    """Say how the gradient has changed since the last step, around what is unbiased; by a common coin, all of it.
+    """Send the compressed change of the gradient since the last step, and by a common coin the full gradient.
 
-    randk(0.05)+marina, for full gradients: the last one is kept. (Mini-batches want the same samples at both points,
-    that is a second backward pass per step, which a compressor cannot ask for.) A tensor draws its coin for itself;
-    with `flat` there is one. The first exchange says everything, and so does the one after a result that was not
-    finite, or after the number of workers has changed.
+    It wraps unbiased compressors, as in randk(0.05)+marina, for full gradients: the last one is kept. (Mini-batches
+    want the same samples at both points, that is a second backward pass per step, which a compressor cannot ask for.)
+    Each tensor draws its own coin; with `flat` there is one. The first exchange sends everything, and so does the one
+    after a result that was not finite, or after the number of workers has changed.
     """
 
     full: float | None = knob(
-        None, above=0, high=1, doc="probability of saying all; none: both kinds cost the same in the mean"
+        None,
+        above=0,
+        high=1,
+        doc="probability of sending the full gradient; none: both kinds cost the same in the mean",
     )
 
     def objects(self, inner: Compressor) -> str | None:
         if inner.variance(_ANY) is None:
-            return "changes must be right in the mean, with a known variance; write randk(0.05)+marina"
+            return "marina needs an unbiased compressor with a known variance; write randk(0.05)+marina"
         return None
 
     def around(self, inner: Compressor) -> Compressor:
@@ -195,19 +204,20 @@ class MARINA(Wrapping):
 
     @staticmethod
     def step_size(full: float, variance: float, smoothness: float, workers: int) -> float:
-        """The largest learning rate for which the theory holds, where workers draw independently."""
+        """Return the largest learning rate for which the theory holds, where workers draw independently; `full` is the
+        probability of a full gradient, `variance` is ω."""
         return 1 / (smoothness * (1 + math.sqrt((1 - full) * variance / (full * workers))))
 
 
 @dataclass(frozen=True)
-class Changes(Keeping):
-    """What such a chain becomes."""
+class Changes(StatefulWrapper):
+    """The compressor that a chain with `marina` becomes."""
 
     how: MARINA
 
     @property
     def refuses_memory(self) -> str | None:
-        return "what was not said of a change is forgotten on purpose; write randk(0.05)+marina"
+        return "what was not sent of a change is forgotten on purpose; write randk(0.05)+marina"
 
     @property
     def asks(self) -> tuple[type, ...]:
@@ -216,10 +226,12 @@ class Changes(Keeping):
     def begin(self, spec: TensorSpec) -> State:
         wide = torch.promote_types(spec.dtype, torch.float32)
         zeros = {key: torch.zeros(spec.shape, dtype=wide) for key in ("common", "last")}
-        return zeros | {"size": torch.zeros((), dtype=torch.int64)}  # among whom all is known; 0: it is not
+        return zeros | {
+            "size": torch.zeros((), dtype=torch.int64)
+        }  # the number of workers that know the full gradient; 0: none
 
     def probability(self, spec: TensorSpec, size: int) -> float:
-        """Of saying everything."""
+        """Return the probability of sending the full gradient."""
         if self.how.full is not None:
             return self.how.full
         return min(1.0, self.inner.payload_bytes(spec, size) / max(1, spec.nbytes))
@@ -231,15 +243,15 @@ class Changes(Keeping):
         if coin or int(state["size"]) != meet.size:
             common, sent = (yield meet.mean(x.clone())).to(wide.dtype), x
         else:
-            said = yield from self.inner.exchange((wide - state["last"]).to(x.dtype), inner, meet)
-            common, inner = state["common"] + said.result.view_as(x), said.state
-            sent = state["common"] + (said.result if said.sent is None else said.sent).view_as(x)
+            outcome = yield from self.inner.exchange((wide - state["last"]).to(x.dtype), inner, meet)
+            common, inner = state["common"] + outcome.result.view_as(x), outcome.state
+            sent = state["common"] + (outcome.result if outcome.sent is None else outcome.sent).view_as(x)
         known = torch.where(common.isfinite().all(), meet.size, 0)
         kept = {"common": common, "last": wide.clone(), "size": known.to(state["size"])}
         return Outcome(common.to(x.dtype), kept | within(inner), sent.to(x.dtype))
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """In the mean over coins."""
+        """Return the bytes of a step in the mean over coins."""
         return sum(nbytes for _, nbytes in self.prices(spec, size))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:

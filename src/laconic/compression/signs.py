@@ -30,11 +30,11 @@ from laconic.worker import Meet, Meets
 )
 @dataclass(frozen=True)
 class SignSGD(Compressor):
-    """Everybody sends signs and gets the sign of the majority, which is what the optimizer sees as the gradient.
+    """Each worker sends the signs of its gradient; the result is the sign of the majority.
 
-    Two hops: the owner of a part counts votes and answers with one bit each. Magnitudes never travel: the learning rate
-    carries all scale. Without memory it need not converge (see `ef_signsgd`); what is not a number votes against.
-    Reading chosen: zero counts as positive, and so does a tie, since a bit has no third value.
+    Two hops: the owner of a part counts votes and answers with one bit each. Magnitudes are never sent: the learning
+    rate carries all scale. Without memory it need not converge (see `ef_signsgd`); NaN votes against. Reading chosen:
+    zero counts as positive, and so does a tie, since a bit has no third value.
     """
 
     @property
@@ -47,12 +47,12 @@ class SignSGD(Compressor):
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         n, part = x.numel(), bits.part(x.numel(), meet.size)
-        said = kernels.pack_signs(x.reshape(-1).float())
-        sent = kernels.signs_of(said, n).view(x.shape).to(x.dtype)
-        ballots = torch.nn.functional.pad(said, (0, meet.size * part // 8 - said.numel())).view(meet.size, -1)
-        heard = yield meet.scatter(ballots)
-        told = yield meet.gather(kernels.vote(heard))
-        result = kernels.signs_of(told.reshape(-1), n).view(x.shape).to(x.dtype)
+        packed = kernels.pack_signs(x.reshape(-1).float())
+        sent = kernels.signs_of(packed, n).view(x.shape).to(x.dtype)
+        ballots = torch.nn.functional.pad(packed, (0, meet.size * part // 8 - packed.numel())).view(meet.size, -1)
+        received = yield meet.scatter(ballots)
+        gathered = yield meet.gather(kernels.vote(received))
+        result = kernels.signs_of(gathered.reshape(-1), n).view(x.shape).to(x.dtype)
         return Outcome(result, state, sent)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -73,7 +73,7 @@ class SignSGD(Compressor):
 )
 @dataclass(frozen=True)
 class ScaledSign(Codec):
-    """Signs, and the mean of the magnitudes: the contraction that error feedback makes a method of (`ef_signsgd`).
+    """Signs and the mean of the magnitudes: a contraction, which error feedback makes converge (`ef_signsgd`).
 
     |C(v) - v|² is (1 - |v|₁²/(n|v|₂²))|v|², exactly. Zero counts as positive.
     """
@@ -105,11 +105,11 @@ class ScaledSign(Codec):
         return total
 
     def add(self, total: Tensor, payload: Tensor, meet: Meet) -> None:
-        said, scale = unpack(payload, (torch.uint8, bits.length(total.numel(), 1)), (torch.float32, 1))
-        kernels.add_signs(total.view(-1), said, scale[0])
+        packed, scale = unpack(payload, (torch.uint8, bits.length(total.numel(), 1)), (torch.float32, 1))
+        kernels.add_signs(total.view(-1), packed, scale[0])
 
     def contraction(self, spec: TensorSpec) -> float | None:
-        return 1 / spec.numel  # of a vector with one coordinate; of Gaussian ones 2/π
+        return 1 / spec.numel  # attained by a vector with one non-zero coordinate; Gaussian ones have 2/π
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return bits.length(spec.numel, 1) + 4
@@ -123,7 +123,7 @@ named_sentence(
     paper="Karimireddy et al., ICML 2019",
     evidence="fixture",
     reproduces="ef_signsgd.npz: scale, decoded message and memory, step by step",
-    doc="""Signs with one scale a tensor, and a memory in changes of parameters: what sign_sgd never says comes later.
+    doc="""Signs with one scale a tensor, and an error memory in changes of parameters for what they lose.
 
     Reading chosen: with several workers each has a memory, and messages are averaged.
     """,
@@ -139,20 +139,21 @@ named_sentence(
 )
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """A bit a coordinate, and for each column the means of what is below zero and of what is not.
+    """One bit a coordinate, and for each column the means of its negative and of its other values.
 
     The reading chosen for layers other than fully connected ones: a column is one input of the layer, all its outputs
     (the first dimension) and whatever stands behind; a vector is one column. With `per=tensor` there is one pair.
     """
 
     cost: ClassVar[str] = "reduce"
-    per: str = knob("column", choices=("column", "tensor"), doc="what shares a pair of values")
+    per: str = knob("column", choices=("column", "tensor"), doc="what shares a pair of means")
 
     def columns(self, shape: torch.Size) -> int:
+        """Return the number of columns of a tensor of this shape."""
         return shape[1:].numel() if self.per == "column" and len(shape) > 1 else 1
 
     def part(self, shape: torch.Size, size: int) -> torch.Size:
-        """Whole columns."""
+        """Return the shape of an owner's part, which is full columns."""
         columns = self.columns(shape)
         return torch.Size([shape.numel() // columns, -(-columns // size)]) if columns > 1 else super().part(shape, size)
 
@@ -209,7 +210,9 @@ named_sentence(
     evidence="fixture",
     reproduces="one_bit_sgd.npz: bits, both means and memory, step by step",
     doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
-    AdaGrad, growing batches and double buffering are other words' work. Readings chosen: columns as in `one_bit`, and
-    no dense start (phases write one).""",
+
+    AdaGrad, growing batches and double buffering are left to other words. Readings chosen: columns as in `one_bit`, and
+    no dense start (phases write one).
+    """,
     formula="v = g + e, q = the column's mean above or below 0, e ← v - q; owners do the same with mean q",
 )

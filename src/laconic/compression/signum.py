@@ -1,4 +1,4 @@
-"""Signum: the signs of local momenta, by majority."""
+"""Signum: the signs of local momenta, combined by majority vote."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from laconic.worker import Meet
 class Signum(SignSGD):
     """signSGD with momentum: each worker votes with the sign of the moving average of its own gradients.
 
-    The optimizer's momentum is taken over, so that it acts before the sign and not behind it; the vote is `sign_sgd`'s,
-    which this is, to the bit, with beta=0. Weight decay stays with the optimizer, which adds it to the vote. What is
-    not a number votes against once, and is forgotten.
+    The optimizer's momentum is applied here instead, so that it acts before the sign and not behind it; the vote is
+    `sign_sgd`'s, which this is, to the bit, with beta=0. Weight decay stays with the optimizer, which adds it to the
+    vote. NaN votes against once, and is then forgotten.
     """
 
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
     beta: float | None = knob(
-        None, low=0, below=1, doc="of the moving average; none: the optimizer's momentum, 0.9 where it has none"
+        None,
+        low=0,
+        below=1,
+        doc="coefficient of the moving average; none: the optimizer's momentum, 0.9 where it has none",
     )
 
     @property

@@ -33,10 +33,10 @@ _SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of
 class TopK(Selector):
     """The k largest magnitudes, exactly; among equal ones the first. Without memory it loses the rest: write topk+ef.
 
-    `threshold=sampled` says what is at least the quantile of a sample of 0.1 % (more of a small tensor: about a hundred
-    of the sample pass, so that the count is k to some 10 %): no sort, and a message whose length depends on the values.
-    Zeros are not said; of many equal ones no more than half as many again as k are, the first. What is not a number is
-    larger than all, so that it is said. Reading chosen: what workers read is dense; `ps(down=…)` drops there too.
+    `threshold=sampled` sends what is at least the quantile of a sample of 0.1 % (more of a small tensor: about a
+    hundred of the sample pass, so that the count is k to some 10 %): no sort, and a message whose length depends on the
+    values. Zeros are not sent; of many equal ones at most 1.5 k are, the first. NaN counts as larger than all, so that
+    it is sent. Reading chosen: what workers read from a server is dense; `ps(down=…)` drops there too.
     """
 
     threshold: str = knob("exact", choices=("exact", "sampled"), doc="the k-th largest magnitude, or an estimate of it")
@@ -64,19 +64,19 @@ class TopK(Selector):
         return self.estimate(x, error, meet) if self.varies else None
 
     def estimate(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor:
-        """Of the k-th largest magnitude of x + error, above zero."""
+        """Return an estimate of the k-th largest magnitude of x + error, above zero."""
         looked = max(math.ceil(_SAMPLE * x.numel()), math.ceil(_PASSING / self.ratio))
         return kernels.sampled_limit(x, error, looked, self.count(min(looked, x.numel())), meet.key("sample"))
 
     def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
         if len(places) <= self.most(numel):
             return None
-        if values.isnan().any():  # which must be said
+        if values.isnan().any():  # NaN must be sent
             return largest(values, self.most(numel))
         return torch.arange(self.most(numel), device=places.device)
 
     def sampled(self, x: Tensor, meet: Meet) -> float:
-        """The estimate for a tensor alone, as a plain number."""
+        """Return the estimate for a tensor without error memory, as a Python float."""
         return float(self.estimate(x, None, meet))
 
 
@@ -91,10 +91,11 @@ largest = kernels.largest
 )
 @dataclass(frozen=True)
 class MSTopK(Selector):
-    """About the k largest, exactly k of them: a threshold found by bisection, filled up with a run of what is below it.
+    """Exactly k values that are about the largest, by a threshold found by bisection.
 
-    Counting passes only, no sort. The run may begin anywhere and goes on from the front, so that all have the same
-    chance. Error memory belongs to it, at the worker (the usual reading): write mstopk+ef.
+    The values above it are filled up to k with a run of those below. Counting passes only, no sort. The run may begin
+    anywhere and wraps around to the front, so that all have the same chance. Error memory belongs to it, at the worker
+    (the usual reading): write mstopk+ef.
     """
 
     rounds: int = knob(30, low=1, doc="halvings of the interval between the mean and the largest magnitude")
@@ -132,13 +133,13 @@ class MSTopK(Selector):
 )
 @dataclass(frozen=True)
 class RandK(Compressor):
-    """k random coordinates, the same on all workers: they need not be named, and values are summed on the way.
+    """k random coordinates, the same on all workers, so that places are not sent and values are summed directly.
 
     `scaled` by n/k it is unbiased and takes no memory, with which it would diverge; unscaled it is a contraction in the
     mean and wants one: randk(scaled=false)+ef. `block`: one run of consecutive coordinates, cheaper to cut out.
     """
 
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     scaled: bool = knob(True, doc="whether values are multiplied by n/k, for an unbiased mean")
     block: bool = knob(False, doc="whether the coordinates are consecutive")
 
@@ -175,7 +176,7 @@ class RandK(Compressor):
 
 
 def _scattered(x: Tensor, state: State, places: Tensor, mean: Tensor, own: Tensor) -> Outcome:
-    """What was said of these places, by all and by this worker; of all others nothing."""
+    """Return the outcome with the common mean and this worker's own values at these places, and zeros elsewhere."""
     result, sent = torch.zeros(2, x.numel(), device=x.device)
     result[places], sent[places] = mean, own
     return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
@@ -186,7 +187,7 @@ named_sentence(
     "bsp / topk+error_feedback(inside=true) / allreduce",
     axis="compression",
     paper="Stich, Cordonnier, Jaggi, NeurIPS 2018",
-    doc="The k largest of a memory that holds changes of parameters: the learning rate is inside.",
+    doc="""Top-k with an error memory in changes of parameters: the learning rate is inside the memory.""",
     evidence="published",
     reproduces="Beznosikov et al.'s example, on which topk alone grows by 1 + 11γ/6 a step: converges linearly",
     formula="u = m + lr·g, s = top_k(u), m ← u - s, x ← x - mean s",
@@ -201,20 +202,20 @@ named_sentence(
 )
 @dataclass(frozen=True)
 class ScaleCom(Compressor):
-    """The coordinates that are largest at one worker, the leader of this step, for all: so values can be summed.
+    """The coordinates that are largest at one worker, the step's leader, for all workers, so that values are summed.
 
-    Memories of different workers are alike, so that one worker's choice serves all; leaders take turns. With a memory
-    that follows slowly (`scalecom+ef(low_pass=0.1)`) for large batches. Its choice is exact (`per=tensor`) or the
-    largest of each chunk. Reading chosen: β and the length of chunks are knobs, since they differ between models.
+    Memories of different workers are alike, so that one worker's choice serves all; leaders rotate. Use a memory that
+    follows slowly (`scalecom+ef(low_pass=0.1)`) for large batches. The choice is exact (`per=tensor`) or the largest of
+    each chunk. Reading chosen: β and the length of chunks are knobs, since they differ between models.
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     per: str = knob("tensor", choices=("tensor", "chunk"), doc="exactly the largest, or the largest of each chunk")
 
     @property
     def meets(self) -> Meets:
-        return "tell"
+        return "broadcast"
 
     def count(self, numel: int) -> int:
         if self.per == "chunk":
@@ -225,6 +226,7 @@ class ScaleCom(Compressor):
         return min(numel, max(1, round(1 / self.ratio)))
 
     def choose(self, flat: Tensor) -> Tensor:
+        """Return the leader's places of a flat tensor."""
         if self.per == "tensor":
             return largest(flat, self.count(flat.numel()))
         chunk = self._chunk(flat.numel())
@@ -234,7 +236,7 @@ class ScaleCom(Compressor):
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         flat, leader = x.reshape(-1), meet.step % meet.size
         chosen = self.choose(flat) if meet.rank == leader else flat.new_zeros(self.count(flat.numel()))
-        places = (yield meet.tell(chosen.to(torch.int32), leader)).long()
+        places = (yield meet.broadcast(chosen.to(torch.int32), leader)).long()
         own = flat[places].float()
         mean = yield meet.mean(own.clone())
         return _scattered(x, state, places, mean, own)
@@ -244,7 +246,7 @@ class ScaleCom(Compressor):
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
         k = self.count(spec.numel)
-        return ("tell", 4 * k), ("reduce", 4 * k)
+        return ("broadcast", 4 * k), ("reduce", 4 * k)
 
 
 @technique(
@@ -258,15 +260,15 @@ class ScaleCom(Compressor):
 )
 @dataclass(frozen=True)
 class GlobalTopK(Compressor):
-    """The k largest of the sum, up a tree that keeps k at every node; everybody's others go back where they came from.
+    """The k largest of the sum, by a tree that keeps k at every node; the rest returns to the workers' memories.
 
-    A worker's own choice that does not come out at the root counts as not said, so that its memory keeps it; what was
-    dropped at an inner node and comes out through others is lost (the operator is not associative). Reading chosen: no
-    warm-up of its own; `ramp` is one.
+    A worker's own choice that is not in the result at the root counts as not sent, so that its memory keeps it; what
+    was dropped at an inner node and reaches the root through others is lost (the operator is not associative). Reading
+    chosen: no warm-up of its own; `ramp` is one.
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are said, at least one")
+    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
 
     @property
     def meets(self) -> Meets:
@@ -291,12 +293,12 @@ class GlobalTopK(Compressor):
 
 
 def _pairs(places: Tensor, values: Tensor) -> Tensor:
-    """Places and the bits of values, as one tensor of whole numbers."""
+    """Return places and the bits of values as one tensor of integers."""
     return torch.stack([places.to(torch.int32), values.contiguous().view(torch.int32)])
 
 
 def _merged(mine: Tensor, other: Tensor) -> Tensor:
-    """The sum of two sparse vectors, and its k largest."""
+    """Return the k largest of the sum of two sparse vectors."""
     both = torch.cat([mine, other], dim=1)
     places, where = both[0].unique(return_inverse=True)
     values = torch.zeros(len(places), device=mine.device)

@@ -1,4 +1,4 @@
-"""Sparse in frequency: the largest coefficients of a gradient's Fourier transform."""
+"""Sparsification in the frequency domain: the largest coefficients of a gradient's Fourier transform."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class FFTSparse(Codec):
 
     What is dropped is spread over all coordinates, so that the result is dense and close to the gradient's own
     distribution. Reading chosen: the range of the floats is that of the tensor, with as much mantissa as fits. The
-    paper lets the share of what is dropped fall in training, and has no memory; `ef` may be added. A tensor with a
-    value that is not finite is not finite.
+    paper lets the share of what is dropped fall in training, and has no memory; `ef` may be added. A tensor that
+    contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "transform"
-    ratio: float = knob(0.15, above=0, high=1, doc="share of the coefficients that are said, at least one")
-    bits: int = knob(10, low=4, high=32, doc="of a real or an imaginary part")
+    ratio: float = knob(0.15, above=0, high=1, doc="share of the coefficients that are sent, at least one")
+    bits: int = knob(10, low=4, high=32, doc="bits of a real or an imaginary part")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         spectrum = torch.fft.rfft(x.reshape(-1))
@@ -56,8 +56,8 @@ class FFTSparse(Codec):
         spectrum = torch.zeros(coefficients, 2, device=payload.device)
         kept = torch.nonzero(bits.unpack(marked, 1, coefficients)).view(-1)
         spectrum[kept] = range_float.decode(header, codes, self.bits, 2 * k).view(-1, 2)
-        said: Tensor = torch.fft.irfft(torch.view_as_complex(spectrum), n=shape.numel())
-        return said.view(shape)
+        decoded: Tensor = torch.fft.irfft(torch.view_as_complex(spectrum), n=shape.numel())
+        return decoded.view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         coefficients = spec.numel // 2 + 1

@@ -1,4 +1,4 @@
-"""Rounding to a table of levels at random, so that the mean is right: what many quantisers differ in is the table."""
+"""Random rounding to a table of levels, so that the mean is right; many quantisers differ only in the table."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ from laconic.worker import Meet
 
 
 def rounded(x: Tensor, table: Tensor, draws: Tensor) -> Tensor:
-    """For each value the number of the level below it, or of the one above where the draw is less than what the value
-    has of the way there. Levels ascend; beyond them values become the first or the last."""
+    """Return for each value the number of the level below it, or of the one above with the probability of the
+    remainder.
+
+    The upper level is taken where the draw is below the value's share of the gap. Levels ascend; values beyond them
+    become the first or the last.
+    """
     above = torch.searchsorted(table, x, right=True).clamp(1, len(table) - 1)
     low, high = table[above - 1], table[above]
     return above - 1 + (draws < (x - low) / (high - low)).long()
 
 
 def lost(x: Tensor, table: Tensor) -> Tensor:
-    """What such rounding adds to each value's square in the mean: (high - x)(x - low), exactly."""
+    """Return the variance that such rounding adds to each value: (high - x)(x - low), exactly."""
     above = torch.searchsorted(table, x, right=True).clamp(1, len(table) - 1)
     return (table[above] - x) * (x - table[above - 1])
 
 
 def mirrored(positive: Tensor) -> Tensor:
-    """The same levels on both sides of zero."""
+    """Return these levels and their mirror images below zero."""
     return torch.cat([-positive.flip(0), positive])
 
 
 def omega(table: Tensor, count: int) -> float:
-    """Of rounding shares of a norm of `count` values, their l2 norm or their largest magnitude, to levels from -1 to 1.
+    """Return ω of rounding shares of a norm of `count` values, l2 or the largest magnitude, to levels from -1 to 1.
 
-    A quarter of the widest gap squared for each value; or, if less, what a level above or below costs in proportion to
-    the value's square, and for values beside zero that gap's own, which they lose at most.
+    It is a quarter of the widest gap squared for each value; or, if less, the largest loss between two levels in
+    proportion to the value's square, and for values next to zero the loss of that gap.
     """
     levels = table.double()
     flat = count * float(levels.diff().max()) ** 2 / 4
@@ -58,7 +62,8 @@ def omega(table: Tensor, count: int) -> float:
 
 
 def bucket_norms(flat: Tensor, bucket: int, norm: str) -> Tensor:
-    """The largest magnitude of each bucket, or the l2 norm: from shares of it, so that no square overflows."""
+    """Return each bucket's largest magnitude, or its l2 norm, computed from shares of the former so that no square
+    overflows."""
     most = kernels.bucket_scales(flat, bucket, "max")
     if norm == "max":
         return most
@@ -67,16 +72,16 @@ def bucket_norms(flat: Tensor, bucket: int, norm: str) -> Tensor:
 
 
 def spread(scales: Tensor, bucket: int, count: int) -> Tensor:
-    """Each bucket's for its elements, as something to divide by: 1 where there is nothing."""
+    """Return for each element its bucket's scale as a divisor, which is 1 where the scale is zero."""
     return scales.where(scales != 0, 1).repeat_interleave(bucket)[:count]
 
 
 @dataclass(frozen=True)
 class Tabled(Codec):
-    """The number of a level for each value, in as many bits as that takes, and what levels are shares of for each
-    bucket: its l2 norm or largest magnitude (levels from -1 to 1), or its least and largest value (from 0 to 1).
+    """A codec that sends for each value the number of a level, and for each bucket the scale of the levels.
 
-    A bucket with a value that is not finite is not finite.
+    The scale is the bucket's l2 norm or largest magnitude (levels from -1 to 1), or its smallest and largest value
+    (levels from 0 to 1). A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
@@ -85,16 +90,16 @@ class Tabled(Codec):
     @property
     @abstractmethod
     def table(self) -> Tensor:
-        """Levels in ascending order."""
+        """The levels in ascending order."""
 
     @property
     def scale(self) -> str:
-        """What they are shares of: l2, max or range."""
+        """What levels are shares of: l2, max or range."""
         return "max"
 
     @property
     def width(self) -> int:
-        """Bits of a level's number."""
+        """The number of bits of a level's number."""
         return bits.width(len(self.table) - 1)
 
     @property
@@ -102,6 +107,7 @@ class Tabled(Codec):
         return math.lcm(max(1, self.bucket), 8)
 
     def of_bucket(self, numel: int) -> int:
+        """Return the number of elements that share a scale."""
         return self.bucket or max(1, numel)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -114,14 +120,14 @@ class Tabled(Codec):
         n = shape.numel()
         count = self.count(n)
         packed, scales = unpack(payload, (torch.uint8, bits.length(n, self.width)), (torch.float32, count))
-        return self.said(bits.unpack(packed, self.width, n).long(), scales).view(shape)
+        return self.decoded(bits.unpack(packed, self.width, n).long(), scales).view(shape)
 
     def count(self, numel: int) -> int:
-        """Of scales."""
+        """Return the number of scales."""
         return -(-numel // self.of_bucket(numel)) * (2 if self.scale == "range" else 1)
 
     def scales(self, flat: Tensor) -> Tensor:
-        """One a bucket; of a range its lower ends, then its upper ones."""
+        """Return one scale for each bucket; for a range the lower ends of all buckets, then the upper ones."""
         bucket = self.of_bucket(flat.numel())
         if self.scale != "range":
             return bucket_norms(flat, bucket, self.scale)
@@ -131,7 +137,7 @@ class Tabled(Codec):
         return torch.cat([rows.masked_fill(beyond, math.inf).amin(dim=1), high])
 
     def coded(self, flat: Tensor, scales: Tensor, draws: Tensor) -> Tensor:
-        """Numbers of levels, for these draws from [0, 1)."""
+        """Return the numbers of levels, for these draws from [0, 1)."""
         n, table = flat.numel(), self.table.to(flat.device)
         bucket = self.of_bucket(n)
         if self.scale != "range":
@@ -140,8 +146,8 @@ class Tabled(Codec):
         shares = (flat / 2 - low.repeat_interleave(bucket)[:n]) / spread(high - low, bucket, n)
         return rounded(shares, table, draws)
 
-    def said(self, codes: Tensor, scales: Tensor) -> Tensor:
-        """The values that these numbers stand for."""
+    def decoded(self, codes: Tensor, scales: Tensor) -> Tensor:
+        """Return the values that these numbers of levels stand for."""
         n, levels = codes.numel(), self.table.to(codes.device)[codes]
         bucket = self.of_bucket(n)
         if self.scale != "range":

@@ -1,4 +1,4 @@
-"""3LC: three values, five to a byte, and runs of zeros."""
+"""3LC: three values, five to a byte, with runs of zeros shortened."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from laconic.worker import Meet
 class ThreeLC(Codec):
     """-M, 0 or M, where M is a multiple of the largest magnitude: five to a byte, and up to seventy zeros in one.
 
-    A larger `sparsity` makes more zeros, and leaves more to the memory it needs (three_lc+ef). Small tensors go dense.
-    A tensor with a value that is not finite is not finite. The paper's server answers in the same code, with a memory
-    of its own: three_lc(runs=false)+two_hop(memory=true)+ef, as two hops take messages of a known length only. Runs are
-    shortened on the CPU, wherever the tensor is: on GPUs runs=false is many times faster.
+    A larger `sparsity` makes more zeros, and leaves more to the memory it needs (three_lc+ef). Small tensors are sent
+    dense. A tensor that contains a value that is not finite decodes to values that are not finite. The paper's server
+    answers in the same code, with a memory of its own: three_lc(runs=false)+two_hop(memory=true)+ef, as two hops take
+    messages of a known length only. Runs are shortened on the CPU, wherever the tensor is: on GPUs runs=false is many
+    times faster.
     """
 
     cost: ClassVar[str] = "reduce"
-    sparsity: float = knob(1.0, low=1, below=2, doc="s: only what is at least s/2 of the largest is said")
-    least: int = knob(64, low=1, doc="elements below which a tensor goes dense")
+    sparsity: float = knob(1.0, low=1, below=2, doc="s: only values of at least s/2 of the largest magnitude are sent")
+    least: int = knob(64, low=1, doc="elements below which a tensor is sent dense")
     runs: bool = knob(True, doc="whether runs of zeros are shortened, to a length that depends on the values")
 
     @property

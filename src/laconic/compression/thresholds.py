@@ -1,4 +1,4 @@
-"""Thresholds: everything above a limit is said, however much that is. The limit is fixed, or fitted to the values."""
+"""Thresholds: all values above a limit are sent, whatever their number; the limit is fixed, or fitted to the values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from laconic.worker import Meet, Meets
 
 
 def passing(x: Tensor, limit: float) -> Tensor:
-    """Places of a flat tensor whose magnitude is at least the limit, in order; also of what is not a number."""
+    """Return the places of a flat tensor whose magnitude is at least the limit, or NaN, in order."""
     return kernels.passing(x, limit)[0]
 
 
 def above(threshold: float) -> float:
-    """The least float32 that is larger: what passes it is strictly above the threshold."""
+    """Return the smallest float32 that is larger, so that what reaches it is strictly above the threshold."""
     return float(np.nextafter(np.float32(threshold), np.float32(np.inf)))
 
 
@@ -43,16 +43,16 @@ def above(threshold: float) -> float:
 )
 @dataclass(frozen=True)
 class HardThreshold(Selector):
-    """All magnitudes from one limit on, which stays the same for the whole run: how many there are adapts by itself.
+    """All magnitudes of at least one limit, which stays the same for the whole run: their number adapts by itself.
 
     Over a run this leaves the least in the memory it needs (hard_threshold+ef) for what it sends. Without a `limit` it
-    is 1/(2√k), which spends about like topk with this `ratio`. The memory never holds a magnitude above the limit. What
-    is not finite is said. Reading chosen: the limit is constant, and of gradients; `ef(inside=true)` makes it one of
-    changes of parameters.
+    is 1/(2√k), which spends about like topk with this `ratio`. The memory never holds a magnitude above the limit.
+    Values that are not finite are sent. Reading chosen: the limit is constant, and of gradients; `ef(inside=true)`
+    makes it one of changes of parameters.
     """
 
     cost: ClassVar[str] = "elementwise"
-    limit: float | None = knob(None, low=0, doc="least magnitude that is said; left out: 1/(2√k)")
+    limit: float | None = knob(None, low=0, doc="smallest magnitude that is sent; left out: 1/(2√k)")
 
     @property
     def varies(self) -> bool:
@@ -80,13 +80,16 @@ class HardThreshold(Selector):
 class Strom(Codec):
     """Plus or minus one quantum, where the memory exceeds it: the rate of a weight's updates adapts, not their size.
 
-    Four bytes each, a place and a sign, and nothing where nothing exceeds it; what is left of larger values waits in
-    the memory it needs (strom+ef). `index=golomb` codes gaps, signs behind them. A tensor with a value that is not
-    finite is not finite: one word says so. Reading chosen: a synchronous exchange, and Golomb's code for gaps.
+    An update takes four bytes, a place and a sign, and there is none where no value exceeds the quantum; the rest of
+    larger values waits in the memory it needs (strom+ef). `index=golomb` codes gaps, signs behind them. A tensor that
+    contains a value that is not finite decodes to values that are not finite, which one entry announces. Reading
+    chosen: a synchronous exchange, and Golomb's code for gaps.
     """
 
     ragged: ClassVar[bool] = True
-    quantum: float = knob(0.01, above=0, doc="tau: what is said of a coordinate at most in a step, and the least")
+    quantum: float = knob(
+        0.01, above=0, doc="tau: the smallest value that is sent, and what is sent of a coordinate in a step"
+    )
     index: str = knob("plain", choices=("plain", "golomb"), doc="places in 31 bits, or as coded gaps")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -102,7 +105,7 @@ class Strom(Codec):
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         words = payload[: payload.numel() // 4 * 4].clone().view(torch.int32).long()
-        said = torch.zeros(shape.numel(), device=payload.device)
+        decoded = torch.zeros(shape.numel(), device=payload.device)
         if len(words) and int(words[0]) == -1:
             return torch.full(shape, torch.nan, device=payload.device)
         places, negative = words & 0x7FFFFFFF, words < 0
@@ -110,8 +113,8 @@ class Strom(Codec):
             count, rest = int(words[0]), payload[4:]
             places, head = golomb.read(rest, count, shape.numel())
             negative = bits.unpack(rest[head:], 1, count).bool()
-        said[places] = torch.where(negative, -self.quantum, self.quantum)
-        return said.view(shape)
+        decoded[places] = torch.where(negative, -self.quantum, self.quantum)
+        return decoded.view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         if self.index == "plain":
@@ -121,18 +124,23 @@ class Strom(Codec):
 
 # ---------------------------------------------------------------------------------------------- fitted
 
-_FIRST = 0.25  # what the first of several stages lets pass
-_WINDOW, _FEW, _MANY = 5, 0.8, 1.2  # steps between changes of the number of stages; where none is due
-_MOST = 8  # times as many as asked for are said at most
+_FIRST = 0.25  # share that the first of several stages lets pass
+_WINDOW, _FEW, _MANY = (
+    5,
+    0.8,
+    1.2,
+)  # steps between changes of the number of stages; shares of the target between which there is none
+_MOST = 8  # the largest number of values sent, in multiples of k
 
 
 def exponential(size: Tensor, share: float) -> float:
-    """The limit that such a share of exponential magnitudes passes."""
+    """Return the limit that such a share of exponentially distributed magnitudes exceeds."""
     return float(size.mean()) * math.log(1 / share)
 
 
 def pareto(size: Tensor, share: float) -> float:
-    """The same of a generalised Pareto distribution, by its first two moments."""
+    """Return the limit that such a share exceeds under a generalised Pareto distribution, fitted by its first two
+    moments."""
     variance, mean = (float(part) for part in torch.var_mean(size)) if size.numel() > 1 else (0.0, float(size.mean()))
     if not variance > 0:
         return exponential(size, share)
@@ -142,7 +150,8 @@ def pareto(size: Tensor, share: float) -> float:
 
 
 def gamma(size: Tensor, share: float) -> float:
-    """The same of a gamma distribution, by the means of magnitudes and of their logarithms."""
+    """Return the limit that such a share exceeds under a gamma distribution, fitted by the means of magnitudes and of
+    their logarithms."""
     mean = float(size.mean())
     s = math.log(mean) - float((size + torch.finfo(torch.float64).eps).log().mean()) if mean > 0 else 0.0
     if not s > 0:
@@ -161,8 +170,10 @@ FITS = {
 
 
 def fitted(size: Tensor, ratio: float, fit: str, stages: int) -> float:
-    """The limit that such a share of magnitudes passes: later stages fit what the ones before let pass, above the
-    smallest of it."""
+    """Return the limit that a share `ratio` of the magnitudes exceeds.
+
+    Each stage after the first fits the values that the one before let pass, less the smallest of them.
+    """
     first, later = FITS[fit]
     if stages == 1 or ratio >= _FIRST:
         return first(size, ratio)
@@ -177,8 +188,11 @@ def fitted(size: Tensor, ratio: float, fit: str, stages: int) -> float:
 
 
 def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -> list[float]:
-    """The number of stages, the direction in which it goes, the last window's mean, and this one's sum and count,
-    after another step in which such a share was said."""
+    """Return the controller's state after another step in which the share `achieved` was sent.
+
+    The state is the number of stages, the direction in which it changes, the last window's mean, and the present
+    window's sum and count.
+    """
     stages, towards, last, total, count = state
     total, count = total + achieved / ratio, count + 1
     if count < _WINDOW:
@@ -205,15 +219,20 @@ class SIDCo(Compressor):
     A later stage fits the tail alone. Every five steps the number of stages follows what passed: fewer where it was too
     much, more where it was too little, and the other way round (`reversing`) when the last change made it worse. Needs
     a memory: sidco+ef. Reading chosen: fits and changes of the published program, of which the plain direction stays at
-    one stage on heavy tails. Of more than 8k the largest are said; what is not finite is said, exactly selected.
+    one stage on heavy tails. Of more than 8k the largest are sent; values that are not finite are sent, with exact
+    selection.
     """
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that should be said, at least one")
-    fit: str = knob("exponential", choices=tuple(FITS), doc="of magnitudes; gamma: later stages are Pareto's")
-    stages: int = knob(1, low=1, doc="how many there are at the start")
-    adapt: str = knob("reversing", choices=("reversing", "plain", "never"), doc="how their number follows")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that should be sent, at least one")
+    fit: str = knob(
+        "exponential", choices=tuple(FITS), doc="distribution fitted to magnitudes; with gamma, later stages are Pareto"
+    )
+    stages: int = knob(1, low=1, doc="number of stages at the start")
+    adapt: str = knob(
+        "reversing", choices=("reversing", "plain", "never"), doc="how the number of stages follows what passed"
+    )
     index: str = knob("plain", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
 
     @property
@@ -227,7 +246,7 @@ class SIDCo(Compressor):
         return min(numel, _MOST * share_of(self.ratio, numel))
 
     def choose(self, flat: Tensor, stages: int) -> Tensor:
-        """Places in ascending order."""
+        """Return the selected places in ascending order."""
         k, size = share_of(self.ratio, flat.numel()), flat.abs()
         limit = fitted(size, k / flat.numel(), self.fit, stages)
         if not math.isfinite(limit):
@@ -236,8 +255,8 @@ class SIDCo(Compressor):
         return places if len(places) <= most else places[largest(flat[places], most)]
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
-        flat, told = x.reshape(-1).float(), state["stages"].tolist()
-        places, writer = self.choose(flat, int(told[0])), HardThreshold(index=self.index)
+        flat, controller = x.reshape(-1).float(), state["stages"].tolist()
+        places, writer = self.choose(flat, int(controller[0])), HardThreshold(index=self.index)
         count = torch.tensor([len(places)], dtype=torch.int32, device=x.device)
         payload = pack(count, writer.write_places(places, flat.numel()), flat[places])
         mean = yield from writer.average(payload, flat, meet)
@@ -245,8 +264,8 @@ class SIDCo(Compressor):
         sent[places] = flat[places]
         if self.adapt != "never":
             share = share_of(self.ratio, flat.numel()) / flat.numel()
-            told = adapted(told, len(places) / flat.numel(), share, self.adapt)
-        state = {"stages": torch.tensor(told, dtype=torch.float64)}
+            controller = adapted(controller, len(places) / flat.numel(), share, self.adapt)
+        state = {"stages": torch.tensor(controller, dtype=torch.float64)}
         return Outcome(mean.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:

@@ -1,8 +1,8 @@
-"""Levels fitted to truncated normals: what rounding to a table costs in the mean, and the table that costs least.
+"""Levels fitted to truncated normals: the expected cost of rounding to a table, and the table that costs least.
 
-Coordinates of a gradient, as shares of its norm, are taken for draws from a mixture of normals that are cut to [-1, 1].
-Tables are the same on both sides of zero, so that positive levels and positive coordinates are all that is looked at.
-Everything is in float64 and without draws: whoever has the same statistics finds the same levels.
+Coordinates of a gradient, as shares of its norm, are modelled as draws from a mixture of normals that are cut to [-1,
+1]. Tables are symmetric around zero, so that only positive levels and positive coordinates are considered. Everything
+is in float64 and without draws: all who have the same statistics find the same levels.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_NARROW = 1e-6  # the least deviation of a component
+_NARROW = 1e-6  # the smallest deviation of a component
 _STARTS = np.linspace(0.1, 0.9, 9)
 _STEPS, _RATE = 300, 0.1
 
 
 @dataclass(frozen=True)
 class Normals:
-    """A mixture: the means, deviations and weights of its components before they are cut."""
+    """A mixture of normals: the means, deviations and weights of its components before they are cut to [-1, 1]."""
 
     mean: Array
     deviation: Array
@@ -30,19 +30,19 @@ class Normals:
 
     @classmethod
     def of(cls, mean: Any, deviation: Any, weight: Any = 1.0) -> Normals:
-        """With weights that add up to one."""
+        """Return a mixture whose weights are scaled to add up to one."""
         m, s, w = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, np.float64)) for v in (mean, deviation, weight)))
         return cls(m, np.maximum(s, _NARROW), w / w.sum())
 
     @property
     def folded(self) -> Normals:
-        """The same and its mirror image: of which the positive half is the distribution of magnitudes, halved."""
+        """The mixture and its mirror image, whose positive half is half of the distribution of magnitudes."""
         return Normals.of(
             np.concatenate([self.mean, -self.mean]), np.tile(self.deviation, 2), np.tile(self.weight, 2) / 2
         )
 
     def moments(self, low: Any, high: Any) -> tuple[Array, Array, Array]:
-        """The integrals of 1, r and r² from `low` to `high`, which may be arrays, within [-1, 1]."""
+        """Return the integrals of 1, r and r² from `low` to `high`, which may be arrays, within [-1, 1]."""
         a, b = (np.asarray(end, np.float64)[..., None] for end in (low, high))
         left, right = (a - self.mean) / self.deviation, (b - self.mean) / self.deviation
         whole = _between((-1 - self.mean) / self.deviation, (1 - self.mean) / self.deviation)
@@ -55,7 +55,7 @@ class Normals:
 
 
 def _between(left: Array, right: Array) -> Array:
-    """The mass of a standard normal, from the side on which nothing cancels."""
+    """Return the mass of a standard normal between two values, computed from the side on which nothing cancels."""
     from scipy.special import ndtr  # here, since few sentences need it
 
     upper: Array = np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
@@ -68,8 +68,10 @@ def _density(z: Array) -> Array:
 
 
 def model_variance(levels: Array, model: Normals, zero: bool = False) -> Array:
-    """What rounding positive coordinates to these levels and their mirror images loses in the mean; with `zero`, where
-    zero is a level, too. Tables may be stacked."""
+    """Return the expected loss of rounding positive coordinates to these levels and their mirror images.
+
+    With `zero`, zero is a level, too. Tables may be stacked.
+    """
     low, high = levels[..., :-1], levels[..., 1:]
     none, first, second = model.moments(low, high)
     outer = ((low + high) * first - low * high * none - second).sum(-1)
@@ -81,10 +83,10 @@ def model_variance(levels: Array, model: Normals, zero: bool = False) -> Array:
 
 
 def sweep(levels: Array, model: Normals, zero: bool = False) -> Array:
-    """Each level but the last, from the smallest, to where the variance is least while the others stay.
+    """Move each level but the last, from the smallest on, to where the variance is least while the others stay.
 
-    Between neighbours a and c that is where the mass up to c is that of ∫(r - a)/(c - a). The smallest has its own
-    mirror image for a neighbour; with `zero` it has zero.
+    Between neighbours a and c that is where the mass up to c is that of ∫(r - a)/(c - a). The neighbour of the smallest
+    level is its own mirror image; with `zero` it is zero.
     """
     found = levels.copy()
     for j in range(len(found) - 1):
@@ -93,7 +95,7 @@ def sweep(levels: Array, model: Normals, zero: bool = False) -> Array:
 
 
 def moved(levels: Array, j: int, model: Normals, zero: bool = False) -> float:
-    """Where level j goes; where there is nothing to round on either side it stays."""
+    """Return where level j moves; it stays where there is nothing to round on either side."""
     a, c = float(levels[j - 1]) if j else 0.0, float(levels[j + 1])
     if j == 0 and not zero:
 
@@ -116,13 +118,13 @@ def _root(rising: Callable[[float], float], low: float, high: float, stay: float
 
 
 def powers(p: Any, count: int) -> Array:
-    """1, p, p², … in ascending order: so many levels."""
+    """Return `count` levels 1, p, p², … in ascending order."""
     found: Array = np.asarray(p, np.float64)[..., None] ** np.arange(count - 1, -1, -1)
     return found
 
 
 def slope(p: Any, count: int, model: Normals) -> Array:
-    """The derivative of the variance of such levels in p."""
+    """Return the derivative of the variance of such levels in p."""
     p = np.asarray(p, np.float64)
     j, s = np.arange(count - 1), count - 1
     levels = powers(p, count)
@@ -135,13 +137,13 @@ def slope(p: Any, count: int, model: Normals) -> Array:
 
 
 def descend(p: Any, count: int, model: Normals, rate: float = _RATE) -> Array:
-    """One step down the slope; p stays between 0 and 1."""
+    """Make one step of gradient descent; p stays between 0 and 1."""
     found: Array = np.clip(p - rate * slope(p, count, model), 1e-3, 1 - 1e-3)
     return found
 
 
 def multiplier(before: float, count: int, model: Normals) -> float:
-    """The best p that descents from several starts find, and not worse than a half nor than what was before."""
+    """Return the best p that descents from several starts find, which is not worse than 1/2 nor than `before`."""
     ends = _STARTS
     for _ in range(_STEPS):
         ends = descend(ends, count, model)

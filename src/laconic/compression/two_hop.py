@@ -1,4 +1,4 @@
-"""Two hops: everybody owns a part, averages what all say of it, and says that again."""
+"""Two hops: every worker owns a part, averages all workers' messages for it, and sends the encoded mean to all."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from laconic.worker import Meet, Meets
 )
 @dataclass(frozen=True)
 class TwoHop(Wrapping):
-    """Meet in two hops in place of a gather: the word `two_hop`, which wraps the codec before it.
+    """Exchange in two hops in place of a gather: the word `two_hop`, which wraps the codec before it.
 
-    Each worker owns 1/N of a tensor: it gets everybody's message for its part, averages them in float32, encodes the
-    mean again and tells everybody. The bytes are an all-reduce's, 2(N-1)/N of the payload, however many workers there
-    are. With `memory` the owner keeps what its second message did not say; with `dense` that message is float32, as
+    Each worker owns 1/N of a tensor: it receives all workers' messages for its part, averages them in float32, encodes
+    the mean again and sends it to all. The bytes are an all-reduce's, 2(N-1)/N of the payload, however many workers
+    there are. With `memory` the owner keeps what its second message left out; with `dense` that message is float32, as
     where the owner of a shard gathers parameters instead.
     """
 
@@ -38,7 +38,7 @@ class TwoHop(Wrapping):
     def objects(self, inner: Compressor) -> str | None:
         if isinstance(inner, Codec) and not inner.ragged:
             return None
-        return "two hops carry messages of a known length, each read by itself; write int8"
+        return "two hops carry messages of a known length that are decoded one by one; write int8"
 
     def around(self, inner: Compressor) -> Compressor:
         assert isinstance(inner, Codec)
@@ -47,8 +47,11 @@ class TwoHop(Wrapping):
 
 @dataclass(frozen=True)
 class InTwoHops(Compressor):
-    """What the chain becomes. The owner's memory has the tensor's shape, so that it can be re-split: what lies outside
-    a worker's part goes into its next message."""
+    """The compressor that a chain with `two_hop` becomes.
+
+    The owner's memory has the tensor's shape, so that it can be split again when the number of workers changes: what
+    lies outside a worker's part is added to its next message.
+    """
 
     inner: Codec
     how: TwoHop
@@ -71,17 +74,19 @@ class InTwoHops(Compressor):
         codec, size, single = self.inner, meet.size, x.float()
         back: Codec = Raw() if self.how.dense else codec
         kept: Tensor | None = None
-        outside: Tensor | float = 0.0  # what another owner had left here, where the number of workers has changed
+        outside: Tensor | float = (
+            0.0  # an earlier owner's memory outside of this part, after the number of workers has changed
+        )
         if self.how.memory:
             owned = codec.split(state["owner"], size)
             kept = owned[meet.rank].clone()
             owned[meet.rank] = 0
-            outside = size * codec.join(owned, x.shape)  # an owner's memory is of the mean
+            outside = size * codec.join(owned, x.shape)  # an owner's memory is of the mean, not of one worker's share
             single = single + outside
         rows = codec.split(single, size)
-        told = torch.stack([codec.encode(row, meet) for row in rows])
-        heard = yield meet.scatter(told.clone())
-        mean = codec.mean(heard, rows[0], meet)
+        encoded = torch.stack([codec.encode(row, meet) for row in rows])
+        received = yield meet.scatter(encoded.clone())
+        mean = codec.mean(received, rows[0], meet)
         if kept is not None:
             mean += kept
         answer = back.encode(mean, meet)
@@ -92,7 +97,7 @@ class InTwoHops(Compressor):
         parts = yield meet.gather(answer)
         result, sent = (
             codec.join(torch.stack([way.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
-            for way, payloads in ((back, parts), (codec, told))
+            for way, payloads in ((back, parts), (codec, encoded))
         )
         return Outcome(result, state, sent - outside)
 

@@ -1,4 +1,5 @@
-"""Sparse and right in the mean: every coordinate has a chance to be said, and what is said makes up for the rest."""
+"""Unbiased sparsification: every coordinate has a probability to be sent, and values are scaled to make up for the
+rest."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ from laconic.worker import Meet
 
 
 def filled(size: Tensor, k: float, rounds: int) -> float:
-    """λ, so that the chances min(λ·size, 1) add up to k: what those above 1 cannot take is given to the others, in so
-    many rounds at most."""
+    """Return λ such that the probabilities min(λ·size, 1) add up to k.
+
+    What those above 1 cannot take is given to the others, in at most `rounds` rounds.
+    """
     total = float(size.sum(dtype=torch.float64))
     scale = k / total if total > 0 else 0.0
     for _ in range(rounds):
@@ -35,10 +38,11 @@ def filled(size: Tensor, k: float, rounds: int) -> float:
 
 
 def least_count(size: Tensor, epsilon: float) -> float:
-    """λ, so that the chances min(λ·size, 1) add up to the least at which Σ size²/chance is (1+ε)Σ size²: by a sort."""
+    """Return λ such that the probabilities min(λ·size, 1) add up to the least for which Σ size²/probability is (1+ε)Σ
+    size², by a sort."""
     ordered = size.double().sort(descending=True).values
     first, second = (torch.cat([s.flip(0).cumsum(0).flip(0), s.new_zeros(1)]) for s in (ordered, ordered.square()))
-    room = epsilon * second[0] + second  # for each number of certain ones
+    room = epsilon * second[0] + second  # for each number of coordinates with probability 1
     holds = torch.nn.functional.pad(ordered, (0, 1)) * first <= room
     k = int(holds.int().argmax())
     return float(first[k] / room[k]) if float(room[k]) > 0 else 0.0
@@ -52,23 +56,23 @@ def least_count(size: Tensor, epsilon: float) -> float:
 )
 @dataclass(frozen=True)
 class GSpar(Codec):
-    """Each coordinate with a chance in proportion to its magnitude, divided by it: no other choice of k in the mean has
-    less variance.
+    """Each coordinate is kept with a probability proportional to its magnitude, and divided by that probability.
 
-    Those that are certain are said as they are; all others are plus or minus the same value, so that a place and a sign
-    do, or a map of two bits each where that is shorter. `solver=greedy` meets `ratio` in a few passes, `exact` finds by
-    a sort the fewest for a variance of `epsilon`. What is not finite is certain, and left out of the rest.
+    No other choice of k coordinates in the mean has less variance. Coordinates with probability 1 are sent as they are;
+    all others are plus or minus the same value, so that a place and a sign suffice, or a map of two bits each where
+    that is shorter. `solver=greedy` meets `ratio` in a few passes, `exact` finds by a sort the fewest for a variance of
+    `epsilon`. Values that are not finite have probability 1, and are left out of the rest.
     """
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are said in the mean, at least one")
-    solver: str = knob("greedy", choices=("greedy", "exact"), doc="for so many coordinates, or for so much variance")
+    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent in the mean, at least one")
+    solver: str = knob("greedy", choices=("greedy", "exact"), doc="meet a number of coordinates, or a variance")
     epsilon: float = knob(1.0, above=0, doc="variance that solver=exact allows, as a share of the squared norm")
     rounds: int = knob(3, low=1, doc="passes of solver=greedy")
 
     def scale(self, size: Tensor) -> float:
-        """λ: chances are min(λ·size, 1)."""
+        """Return λ, where probabilities are min(λ·size, 1)."""
         if self.solver == "exact":
             return least_count(size, self.epsilon)
         return filled(size, share_of(self.ratio, size.numel()), self.rounds)
@@ -101,21 +105,21 @@ class GSpar(Codec):
         common = payload[8:12].clone().view(torch.float32)
         lengths = [4 * certain, bits.length(certain, width)]
         values, places, written = payload[12:].tensor_split([lengths[0], sum(lengths)])
-        said = torch.zeros(n, device=payload.device)
+        decoded = torch.zeros(n, device=payload.device)
         if count >= 0:
             codes = bits.unpack(written, width + 1, count).long()
-            said[codes >> 1] = common * (1 - 2 * (codes & 1))
+            decoded[codes >> 1] = common * (1 - 2 * (codes & 1))
         else:
             codes = bits.unpack(written, 2, n)
-            said = common * ((codes == 1).float() - (codes == 2).float())
-        said[bits.unpack(places, width, certain).long()] = values.clone().view(torch.float32)
-        return said.view(shape)
+            decoded = common * ((codes == 1).float() - (codes == 2).float())
+        decoded[bits.unpack(places, width, certain).long()] = values.clone().view(torch.float32)
+        return decoded.view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         return self.epsilon if self.solver == "exact" else spec.numel / share_of(self.ratio, spec.numel)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """Where everything is certain."""
+        """Return the bytes of a message in which every coordinate has probability 1."""
         n = spec.numel
         return 12 + 4 * n + bits.length(n, bits.width(n - 1)) + 1
 
@@ -135,20 +139,23 @@ PROTOCOLS = ("list", "bitmap", "naive", "seed")
 )
 @dataclass(frozen=True)
 class KonecnyRichtarik(Codec):
-    """A centre everywhere, but for a random support on which values are stretched away from it: encoder times protocol.
+    """A centre everywhere but on a random support, whose values are stretched away from it to keep the mean right.
 
-    Support: each coordinate with its own chance (`variable`) or exactly k (`fixed`). Chances: all alike, or least error
-    for k in the mean (`optimal`), or (x - least)/range with the least value for a centre: then all of the support says
-    the largest, and a bitmap takes two values and a bit each (the binary protocol). Protocols say the same in other
-    bytes: all values, a bitmap and values, places and values, or a seed and values where chances do not depend on them.
-    A tensor with a value that is not finite is not finite. Reading chosen: the seed is a key of 64 bits.
+    It combines an encoder with a protocol. Support: each coordinate with its own probability (`variable`) or exactly k
+    (`fixed`). Probabilities: all alike, or least error for k in the mean (`optimal`), or (x - least)/range with the
+    smallest value as centre: then all of the support has the largest value, and a bitmap takes two values and a bit
+    each (the binary protocol). Protocols send the same in other bytes: all values, a bitmap and values, places and
+    values, or a seed and values where probabilities do not depend on the values. A tensor that contains a value that is
+    not finite decodes to values that are not finite. Reading chosen: the seed is a key of 64 bits.
     """
 
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates in the support, in the mean; at least one")
-    support: str = knob("variable", choices=("variable", "fixed"), doc="each with a chance, or exactly k")
-    keep: str = knob("uniform", choices=KEEPS, doc="what chances of a variable support depend on")
-    centre: str = knob("mean", choices=("mean", "zero"), doc="what is said outside of the support")
-    protocol: str = knob("list", choices=PROTOCOLS, doc="how the support is written")
+    support: str = knob(
+        "variable", choices=("variable", "fixed"), doc="each coordinate with a probability, or exactly k"
+    )
+    keep: str = knob("uniform", choices=KEEPS, doc="what probabilities of a variable support depend on")
+    centre: str = knob("mean", choices=("mean", "zero"), doc="value outside of the support")
+    protocol: str = knob("list", choices=PROTOCOLS, doc="how the support is encoded")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,7 +172,7 @@ class KonecnyRichtarik(Codec):
         return share_of(self.ratio, numel)
 
     def middle(self, flat: Tensor) -> Tensor:
-        """The centre; not a number where any value is not finite."""
+        """Return the centre; NaN if any value is not finite."""
         if not flat.sum().isfinite() and not flat.isfinite().all():
             return flat.new_tensor(torch.nan)
         if self.keep == "range":
@@ -173,7 +180,7 @@ class KonecnyRichtarik(Codec):
         return flat.mean() if self.centre == "mean" else flat.new_zeros(())
 
     def chances(self, away: Tensor) -> Tensor:
-        """Of values so far from the centre."""
+        """Return the probabilities of values that are so far from the centre."""
         n, size = away.numel(), away.abs()
         k = self.count(n)
         if self.keep == "range":
@@ -183,7 +190,7 @@ class KonecnyRichtarik(Codec):
         return torch.full_like(away, k / n)
 
     def drawn(self, chance: Tensor, key: int) -> Tensor:
-        """The support, in ascending order."""
+        """Return the support, in ascending order."""
         n = chance.numel()
         if self.support == "fixed":
             return drawn(self.count(n), n, key, chance.device)
@@ -203,11 +210,11 @@ class KonecnyRichtarik(Codec):
             return pack(centre.view(1), bits.pack(places, bits.width(n - 1)), values)
         marked = torch.zeros(n, dtype=torch.uint8, device=x.device)
         marked[places] = 1
-        said = centre + (flat - centre).max().view(1) if self.keep == "range" else values
-        return pack(centre.view(1), said, bits.pack(marked, 1))
+        sent = centre + (flat - centre).max().view(1) if self.keep == "range" else values
+        return pack(centre.view(1), sent, bits.pack(marked, 1))
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        n, whole = shape.numel(), payload.numel()
+        n, nbytes = shape.numel(), payload.numel()
         if self.protocol == "naive":
             return payload.clone().view(torch.float32).view(shape)
         centre, rest = payload[:4].clone().view(torch.float32), payload[4:]
@@ -216,15 +223,15 @@ class KonecnyRichtarik(Codec):
             places, values = self.drawn(self.chances(torch.zeros(n, device=payload.device)), key), rest[8:]
         elif self.protocol == "list":
             width = bits.width(n - 1)
-            count = 8 * (whole - 4) // (32 + width)
+            count = 8 * (nbytes - 4) // (32 + width)
             written, values = rest.tensor_split([bits.length(count, width)])
             places = bits.unpack(written, width, count).long()
         else:
-            values, written = rest.tensor_split([whole - 4 - bits.length(n, 1)])
+            values, written = rest.tensor_split([nbytes - 4 - bits.length(n, 1)])
             places = torch.nonzero(bits.unpack(written, 1, n)).view(-1)
-        said = centre.repeat(n)
-        said[places] = values.clone().view(torch.float32)
-        return said.view(shape)
+        decoded = centre.repeat(n)
+        decoded[places] = values.clone().view(torch.float32)
+        return decoded.view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
         return spec.numel / 2 if self.keep == "range" else spec.numel / self.count(spec.numel) - 1

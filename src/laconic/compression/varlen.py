@@ -1,4 +1,4 @@
-"""Levels at equal distances whose numbers are entropy-coded: a constant number of bits a coordinate."""
+"""Equally spaced levels whose numbers are entropy-coded: a constant number of bits a coordinate."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class VariableLength(Codec):
-    """k levels over √2 of the l2 norm from the least value on, in Huffman codes behind a histogram of the levels.
+    """k levels over √2 of the l2 norm from the smallest value on, in Huffman codes behind a histogram of the levels.
 
     With k = √n + 1 the error of the mean is O(1/N) in O(1) bits a coordinate: most of the wide span is empty, which
     costs next to nothing. The histogram is written as the places of k - 1 bars among n stars, in Golomb codes. Reading
-    chosen: Huffman where the paper's bound has arithmetic codes, and whole bytes, which some tens of values must pay
-    for. A tensor with a value that is not finite is not finite.
+    chosen: Huffman where the paper's bound has arithmetic codes, and full bytes, an overhead for tensors of some tens
+    of values. A tensor that contains a value that is not finite decodes to values that are not finite.
     """
 
     cost: ClassVar[str] = "reduce"
     ragged: ClassVar[bool] = True
-    levels: int = knob(0, low=0, doc="k, from 2 on; 0: the root of the tensor's size, and one")
+    levels: int = knob(0, low=0, doc="k: number of levels, from 2 on; 0: the root of the tensor's size, plus one")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +49,7 @@ class VariableLength(Codec):
             raise StrategyError("suresh_varlen cannot round to a single level; write levels=2, or 0 for √n + 1")
 
     def count(self, numel: int) -> int:
+        """Return the number of levels for a tensor of `numel` values."""
         return self.levels or math.isqrt(numel) + 1
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
@@ -67,15 +68,15 @@ class VariableLength(Codec):
         bars, head = golomb.read(payload[8:], k - 1, n + k - 1)
         ends = torch.cat([bars.new_full((1,), -1), bars, bars.new_full((1,), n + k - 1)])
         codes = huffman.read(payload[8 + head :], ends.diff() - 1)
-        said: Tensor = low + _equal(k, payload.device)[codes] * span
-        return said.view(shape)
+        decoded: Tensor = low + _equal(k, payload.device)[codes] * span
+        return decoded.view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """At most a quarter of a squared step for each."""
+        """Return ω: each value loses at most a quarter of a squared step."""
         return spec.numel / (2 * (self.count(spec.numel) - 1) ** 2)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """At most: no fixed width is shorter than Huffman's codes."""
+        """Return the largest number of bytes: no fixed width is shorter than Huffman's codes."""
         n, k = spec.numel, self.count(spec.numel)
         return 8 + golomb.most(k - 1, n + k - 1) + bits.length(n, bits.width(k - 1))
 
@@ -85,6 +86,7 @@ def _equal(count: int, device: torch.device) -> Tensor:
 
 
 def length_bound(numel: int, levels: int) -> float:
-    """Bits of a message at most, by the paper's theorem on arithmetic coding; its constant taken for 64."""
+    """Return the largest number of bits of a message, by the paper's theorem on arithmetic coding, with 64 for its
+    constant."""
     n, k = numel, levels
     return n * (2 + math.log2((k - 1) ** 2 / (2 * n) + 1.25)) + k * math.log2((n + k) * math.e / k) + 64

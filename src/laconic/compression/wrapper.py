@@ -1,4 +1,5 @@
-"""A compressor around another one, which it is like in all it does not change; and the words that make one."""
+"""Compressors around another compressor, whose behaviour they keep unless they change it; and the words that make
+them."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from laconic.worker import Meet, Meets
 
 
 class Wrapping(Compressor):
-    """A word that does something only to the chain before it."""
+    """A word that modifies the chain before it, and compresses nothing by itself."""
 
     wraps: ClassVar[bool] = True
 
     def objects(self, inner: Compressor) -> str | None:
-        """Why it cannot wrap this, if it cannot."""
+        """Return the reason why this word cannot wrap `inner`, or None if it can."""
         return None
 
     @abstractmethod
     def around(self, inner: Compressor) -> Compressor:
-        """What the chain becomes."""
+        """Return the compressor that the chain becomes."""
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         raise StrategyError(f"{self.name} wraps what stands before it in a chain; write bf16+ef, for example")
@@ -36,7 +37,7 @@ class Wrapping(Compressor):
 
 @dataclass(frozen=True)
 class Wrapper(Compressor):
-    """Everything is the inner one's, until a subclass says otherwise."""
+    """A compressor that delegates everything to an inner one, except what a subclass overrides."""
 
     inner: Compressor
 
@@ -81,17 +82,17 @@ class Wrapper(Compressor):
 
 
 @dataclass(frozen=True)
-class Keeping(Wrapper):
-    """A wrapper with a memory of its own beside the inner one's, which is written with `inner.` before its names."""
+class StatefulWrapper(Wrapper):
+    """A wrapper with state of its own beside the inner one's, whose entries are prefixed with `inner.`."""
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """What of its own is conserved."""
+        """The own state entries that are conserved."""
         return ()
 
     @abstractmethod
     def begin(self, spec: TensorSpec) -> State:
-        """Its own memory at the start."""
+        """Return the own state before the first step."""
 
     @property
     def conserved(self) -> tuple[str, ...]:
@@ -102,10 +103,10 @@ class Keeping(Wrapper):
 
 
 def within(state: dict[str, Any]) -> dict[str, Any]:
-    """The inner one's memory as it is kept."""
+    """Return the inner compressor's state with the prefix under which it is kept."""
     return {f"inner.{key}": value for key, value in state.items()}
 
 
 def inner_of(state: State) -> State:
-    """And back."""
+    """Return the inner compressor's part of a state, without the prefix."""
     return {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}

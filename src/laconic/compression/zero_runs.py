@@ -26,11 +26,11 @@ from laconic.worker import Meet
 )
 @dataclass(frozen=True)
 class ZeroRunLength(Codec):
-    """What is not zero, and how many zeros stand before it: for gradients that are sparse already.
+    """Non-zero values and the lengths of the runs of zeros between them, for gradients that are already sparse.
 
-    Runs in 16 bits each (a filler of value zero for longer ones), or as Golomb's or Elias's codes of gaps with their
-    number before them. The form for bytes of ternary digits is part of three_lc. Lossless but for the sign of zeros;
-    dense tensors grow by half. Reading chosen: the run-length idea, in the forms in which later papers use it.
+    Runs take 16 bits each (with a filler of value zero for longer ones), or Golomb's or Elias's codes of gaps with
+    their number before them. The form for bytes of ternary digits is part of three_lc. Lossless but for the sign of
+    zeros; dense tensors grow by half. Reading chosen: the run-length idea, in the forms in which later papers use it.
     """
 
     ragged: ClassVar[bool] = True
@@ -57,11 +57,12 @@ class ZeroRunLength(Codec):
                 places, _ = golomb.read(written, count, shape.numel())
             else:
                 places = torch.cumsum(elias.decode(written, count), 0) - 1
-        said = torch.zeros(shape.numel(), device=payload.device)
-        said[places] = values
-        return said.view(shape)
+        decoded = torch.zeros(shape.numel(), device=payload.device)
+        decoded[places] = values
+        return decoded.view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """Where nothing is zero; a bit-level code takes two bits for each element at most, whatever the gaps."""
+        """Return the bytes of a tensor without zeros; a bit-level code takes at most two bits for each element,
+        whatever the gaps."""
         n = spec.numel
         return runs.EACH * n if self.code == "runs" else 4 + 4 * n + bits.length(n, 2) + 1

@@ -1,4 +1,4 @@
-"""ZipML: levels that are optimal for the values at hand, and samples that are drawn twice."""
+"""ZipML: levels that are optimal for the values at hand, and double sampling."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _LOOKED = 1 << 16
 )
 @dataclass(frozen=True)
 class ZipML(Codec):
-    """Levels for which rounding at random loses least of this very tensor, sent with it.
+    """Rounding at random to levels that lose least of this very tensor; the table of levels is sent with it.
 
-    A dynamic programme over at most 256 candidates finds them, from 65,536 of the values where there are more; uniform
-    levels are taken where they lose less. For data rather than gradients see `twice`. Reading chosen: a table of its
-    own with every message. A tensor with a value that is not finite is not a number anywhere.
+    Dynamic programming over at most 256 candidates finds them, from 65,536 of the values where there are more; uniform
+    levels are used where they lose less. For data rather than gradients see `twice`. Reading chosen: a table of its own
+    with every message. A tensor that contains a value that is not finite decodes to NaN everywhere.
     """
 
     cost: ClassVar[str] = "select"
-    levels: int = knob(8, low=2, high=128, doc="of a table: 8 make 3 bits")
+    levels: int = knob(8, low=2, high=128, doc="levels of a table: 8 make 3 bits")
 
     @property
     def unit(self) -> int:
@@ -57,6 +57,7 @@ class ZipML(Codec):
         return pack(bits.pack(codes, bits.width(self.levels - 1)), table)
 
     def fitted(self, flat: Tensor, meet: Meet) -> Tensor:
+        """Return the table of levels for these values."""
         if not bool(flat.isfinite().all()):
             return flat.new_full((self.levels,), torch.nan)
         if flat.numel() <= _LOOKED:
@@ -72,7 +73,7 @@ class ZipML(Codec):
         return table[bits.unpack(packed, width, n).long()].view(shape)
 
     def variance(self, spec: TensorSpec) -> float | None:
-        """At most that of uniform levels."""
+        """Return ω, which is at most that of uniform levels."""
         return spec.numel / (2 * (self.levels - 1) ** 2)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -84,27 +85,29 @@ def _table(values: Tensor, count: int) -> Tensor:
 
 
 def twice(x: Tensor, table: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Double sampling: two roundings of the same values by two draws each, as one number.
+    """Double sampling: return two roundings of the same values, by two independent draws each, as one number.
 
-    Both are the level below or the one above, so that the sum of their two numbers says which pair it was, in one bit
-    more than one of them takes. Which of the two came first it does not say.
+    Both are the level below or the one above, so that the sum of their two numbers identifies the pair, in one bit more
+    than one of them takes. Their order is not kept.
     """
     return rounded(x, table, first) + rounded(x, table, second)
 
 
-def both(said: Tensor, table: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """The two roundings, in an order that is drawn anew for every value, since either was as likely: the lower ones of
-    all values together would no longer be right in the mean."""
-    low, high = table[said // 2], table[(said + 1) // 2]
+def both(sums: Tensor, table: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two roundings, in an order that is drawn anew for every value, since either was as likely.
+
+    The lower roundings of all values together would not be right in the mean.
+    """
+    low, high = table[sums // 2], table[(sums + 1) // 2]
     swapped = draws < 0.5
     return torch.where(swapped, high, low), torch.where(swapped, low, high)
 
 
 def least_squares(one: Tensor, other: Tensor, x: Tensor, b: Tensor) -> Tensor:
-    """The gradients a(a·x - b) of samples (rows) that are known by two roundings, in the mean of both orders.
+    """Return the gradients a(a·x - b) of samples (rows) that are known by two roundings, averaged over both orders.
 
-    Unbiased, since no rounding is multiplied by itself; with one rounding for both it is wrong by that one's variance
-    times x.
+    Unbiased, since no rounding is multiplied by itself; with one rounding for both factors the bias is the variance of
+    that rounding times x.
     """
     forth, back = one * (other @ x - b)[..., None], other * (one @ x - b)[..., None]
     return (forth + back) / 2

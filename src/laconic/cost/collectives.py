@@ -23,7 +23,7 @@ _OPERATIONS = {
     "reduce": "all_reduce",
     "gather": "all_gather",
     "scatter": "all_to_all",
-    "tell": "broadcast",
+    "broadcast": "broadcast",
     "merge": "broadcast",
     "ring": "all_to_all",
     "halves": "all_to_all",

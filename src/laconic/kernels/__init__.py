@@ -56,26 +56,31 @@ __all__ = [
     "quantize_in_nibbles",
     "right_products",
     "rotate",
+    "rotate_back",
     "rows_summed",
     "sampled_limit",
     "select",
     "signs_of",
     "sum_of_digits",
     "ternaries_of",
-    "turned_back",
     "uniform",
     "unpack_numbers",
     "vote",
 ]
 
-_FASTER = {"cpu": ("numba", "fast"), "cuda": ("triton", "gpu")}  # what bodies need, and the extra that brings it
+_FASTER = {
+    "cpu": ("numba", "fast"),
+    "cuda": ("triton", "gpu"),
+}  # the package that bodies need, and the extra that installs it
 
 
 @cache
 def bodies(device: str) -> Any:
-    """Of all hot loops, for a kind of device: the reference's where there is no faster one."""
+    """Return the bodies of all hot loops for a kind of device; the reference's where there is no faster one."""
     found = {name: getattr(reference, name) for name in reference.__all__}
-    if device in _FASTER and not (device == "cuda" and torch.version.hip):  # some bodies have lines for NVIDIA's alone
+    if device in _FASTER and not (
+        device == "cuda" and torch.version.hip
+    ):  # some bodies have PTX, which only NVIDIA's GPUs run
         package, extra = _FASTER[device]
         try:
             if device == "cpu":
@@ -95,7 +100,7 @@ def bodies(device: str) -> Any:
 
 
 def _there(body: Callable[..., Any]) -> Callable[..., Any]:
-    """On the tensors' own device: Triton launches on the current one, wherever they are."""
+    """Launch a body on the tensors' own device: Triton would launch on the current one, wherever they are."""
 
     @wraps(body)
     def launched(first: Tensor | Sequence[Tensor], *more: Any) -> Any:
@@ -113,7 +118,7 @@ def _of(x: Tensor) -> Any:
 
 
 def _lists(name: str, x: Tensor, *given: Any) -> Any:
-    """A whole list in one launch where there is such a body, or its tensors one after another."""
+    """Process a list in one launch where there is a body for it, or its tensors one after another."""
     body = _of(x)
     whole = getattr(body, name, None)
     home = messages if hasattr(messages, name) else codes
@@ -266,8 +271,8 @@ def encode_natural(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: 
 
 
 def decode_natural(packed: Tensor, count: int) -> Tensor:
-    said: Tensor = _lists("decode_natural", packed, packed, count)
-    return said
+    values: Tensor = _lists("decode_natural", packed, packed, count)
+    return values
 
 
 def mean_of_natural(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -281,8 +286,8 @@ def encode_ternaries(x: Tensor, scale: Tensor, key: int, room: int) -> Tensor:
 
 
 def ternaries_of(packed: Tensor, scale: Tensor, count: int) -> Tensor:
-    said: Tensor = _of(packed).ternaries_of(packed, scale, count)
-    return said
+    values: Tensor = _of(packed).ternaries_of(packed, scale, count)
+    return values
 
 
 def sum_of_digits(rows: Tensor, count: int) -> Tensor:
@@ -291,8 +296,8 @@ def sum_of_digits(rows: Tensor, count: int) -> Tensor:
 
 
 def signs_of(bits: Tensor, count: int) -> Tensor:
-    said: Tensor = _lists("signs_of", bits, bits, count)
-    return said
+    values: Tensor = _lists("signs_of", bits, bits, count)
+    return values
 
 
 def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
@@ -320,8 +325,8 @@ def rotate(x: Tensor, key: int) -> Tensor:
     return z
 
 
-def turned_back(z: Tensor, key: int) -> Tensor:
-    x: Tensor = _of(z).turned_back(z, key)
+def rotate_back(z: Tensor, key: int) -> Tensor:
+    x: Tensor = _of(z).rotate_back(z, key)
     return x
 
 

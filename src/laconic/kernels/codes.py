@@ -1,4 +1,5 @@
-"""Messages of small codes: as in `messages`, one tensor after another; a GPU makes and reads the same bytes at once."""
+"""Messages of small codes, encoded one tensor after another as in `messages`; a GPU writes and reads the same bytes for
+a list at once."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from laconic.kernels.reference.trits import largest_trit, pack_trits, trits_of, 
 
 
 def encode_trits(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, sparsity: float) -> Tensor:
-    """Of each v = x + error, or x where there is no memory: M, which is `sparsity` times the largest magnitude, then a
-    digit for each value, its sign where |v| is at least M/2, five to a byte (`pack_trits`). What M times the digit does
-    not say stays in `error`, where it is finite. A tensor with a value that is not finite is not finite."""
+    """Encode each v = x + error, or x where there is no memory, as a scale M and ternary digits.
+
+    M is `sparsity` times the largest magnitude; a value's digit is its sign where |v| is at least M/2, else zero, and
+    five digits share a byte (`pack_trits`). `error` keeps v minus M times the digit, where that is finite. A tensor
+    that contains a value that is not finite decodes to values that are not finite.
+    """
     parts = []
     for i, x in enumerate(xs):
         v = x if errors is None else errors[i].add_(x)
@@ -32,7 +36,7 @@ def encode_trits(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | Non
 
 
 def mean_of_trits(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Of such messages, a row each, for tensors of these lengths: added up in the order of rows, then divided."""
+    """Return the means of tensors of these lengths from such messages, a row each, added up in the order of rows."""
 
     def add(total: Tensor, part: Tensor) -> None:
         digits = unpack_trits(part[4:], total.numel())
@@ -42,9 +46,11 @@ def mean_of_trits(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tenso
 
 
 def encode_columns(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, columns: Sequence[int]) -> Tensor:
-    """Of each v = x + error, or x where there is no memory, as a matrix of so many columns: its signs, and the means of
-    each column below zero and from zero on (`column_means`). What an element's mean does not say stays in
-    `error`, where it is finite."""
+    """Encode each v = x + error, or x where there is no memory, as a matrix of so many columns with two means a column.
+
+    The message has the signs, and the means of each column below zero and from zero on (`column_means`). `error` keeps
+    v minus the mean that stands for it, where that is finite.
+    """
     parts = []
     for i, (x, width) in enumerate(zip(xs, columns, strict=True)):
         v = (x if errors is None else errors[i].add_(x)).view(-1, width)
@@ -56,7 +62,7 @@ def encode_columns(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | N
 
 
 def mean_of_columns(body: Any, rows: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Of such messages, a row each, for matrices of these rows and columns, flat."""
+    """Return the flat means of matrices of these rows and columns from such messages, a row each."""
     lengths, widths = [r * c for r, c in shapes], iter([c for _, c in shapes for _ in rows])
 
     def add(total: Tensor, part: Tensor) -> None:
@@ -69,26 +75,28 @@ def mean_of_columns(body: Any, rows: Tensor, shapes: Sequence[tuple[int, int]]) 
 
 
 def encode_natural(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: Sequence[int]) -> Tensor:
-    """Of each v = x + error, or x where there is no memory, the signs and powers of two beside the values, with the
-    tensor's own key (`exponents_of`): nine bits each without gaps, each tensor's from a whole byte on. What these do
-    not say stays in `error`, where it is finite."""
+    """Encode each v = x + error, or x where there is no memory, as signs and powers of two, with the tensor's own key.
+
+    Codes (`exponents_of`) take nine bits each without gaps, and each tensor's begin at a full byte. `error` keeps v
+    minus the power of two, where that is finite.
+    """
     parts = []
     for i, (x, key) in enumerate(zip(xs, keys, strict=True)):
         v = x if errors is None else errors[i].add_(x)
-        said = exponents_of(v, key)
-        parts.append(body.pack_numbers(said, WIDTH))
+        exponents = exponents_of(v, key)
+        parts.append(body.pack_numbers(exponents, WIDTH))
         if errors is not None:
-            finite(v.sub_(powers_of(said)))
+            finite(v.sub_(powers_of(exponents)))
     return torch.cat(parts)
 
 
 def decode_natural(body: Any, packed: Tensor, count: int) -> Tensor:
-    """What one tensor's bytes say."""
+    """Return the values of one tensor's codes."""
     return powers_of(body.unpack_numbers(packed, WIDTH, count))
 
 
 def mean_of_natural(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Of such messages, a row each, for tensors of these lengths: added up in the order of rows, then divided."""
+    """Return the means of tensors of these lengths from such messages, a row each, added up in the order of rows."""
 
     def add(total: Tensor, part: Tensor) -> None:
         total += decode_natural(body, part, total.numel())
@@ -97,13 +105,16 @@ def mean_of_natural(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Ten
 
 
 def encode_ternaries(body: Any, x: Tensor, scale: Tensor, key: int, room: int) -> Tensor:
-    """-1, 0 or 1, at random so that `scale` times it is right in the mean: one more in two bits each (`quantize` with
-    one level); zeros behind, up to so many, a multiple of four."""
+    """Round to -1, 0 or 1 at random, so that `scale` times it is right in the mean, and pack each, plus one, in two
+    bits.
+
+    This is `quantize` with one level. The result is padded with zeros to `room` digits, a multiple of four.
+    """
     return pack_ternaries(body.quantize(x, scale.view(1), max(1, x.numel()), 1, key), room)
 
 
 def signs_of(body: Any, bits: Tensor, count: int) -> Tensor:
-    """1 where the bit is 1, -1 where it is 0, for the first so many."""
-    said = torch.zeros(count, device=bits.device)
-    body.add_signs(said, bits, said.new_ones(()))
-    return said
+    """Return 1 where the bit is 1 and -1 where it is 0, for the first `count` bits."""
+    signs = torch.zeros(count, device=bits.device)
+    body.add_signs(signs, bits, signs.new_ones(()))
+    return signs

@@ -18,16 +18,16 @@ FIRST, SECOND = 0x21F0AAAD, 0xD35A2D97
 SHIFTS = (16, 15, 15)
 STIRRING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 BITS = 24
-"""Of a draw that are used: what a float32 holds exactly."""
+"""The number of random bits of a draw: as many as a float32 holds exactly."""
 
 
 def key_of(place: str) -> int:
-    """A key of 64 bits for whatever a text names, the same everywhere."""
+    """Return a key of 64 bits for the thing that a text names, the same everywhere."""
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest())
 
 
 def halves(key: int) -> tuple[int, int]:
-    """A 64-bit key as the two numbers that kernels take, stirred so that keys that are near are not alike."""
+    """Return a 64-bit key as the two numbers that kernels take, mixed so that similar keys give unrelated ones."""
     for shift, factor in STIRRING:
         key = (key ^ (key >> shift)) * factor & (1 << 64) - 1
     key ^= key >> 31
@@ -35,12 +35,12 @@ def halves(key: int) -> tuple[int, int]:
 
 
 def integers(key: int, start: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """Draws `start` to `start + count` under a key, each of 24 bits, as int64."""
+    """Return draws `start` to `start + count` under a key, each of 24 bits, as int64."""
     return at(key, torch.arange(start, start + count, dtype=torch.int64, device=device))
 
 
 def at(key: int, places: Tensor) -> Tensor:
-    """The draws with these numbers."""
+    """Return the draws with these numbers."""
     low, high = halves(key)
     h = (places & MASK) ^ low
     h = ((h ^ (h >> SHIFTS[0])) * FIRST + high) & MASK
@@ -49,5 +49,5 @@ def at(key: int, places: Tensor) -> Tensor:
 
 
 def uniform(key: int, start: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """The same in [0, 1), as float32."""
+    """Return draws `start` to `start + count` under a key in [0, 1), as float32."""
     return integers(key, start, count, device).to(torch.float32) * 2.0**-BITS

@@ -1,4 +1,4 @@
-"""Tensors that go through a hot loop together."""
+"""Lists of tensors that go through a hot loop together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class TensorList(tuple[Tensor, ...]):
-    """Flat tensors that stay where they are, with what must be known of them to treat them in one launch.
+    """Flat tensors that stay where they are, with the cached facts that a launch over all of them needs.
 
-    Whoever has the same tensors in every step (a bucket of gradients, their memories) keeps such a list: asking
-    hundreds of tensors where they lie takes longer than compressing them.
+    Whoever has the same tensors in every step (a bucket of gradients, their memories) keeps such a list: querying the
+    addresses of hundreds of tensors takes longer than compressing them.
     """
 
     @cached_property
@@ -22,12 +22,12 @@ class TensorList(tuple[Tensor, ...]):
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Where each begins, in the device's memory."""
+        """Where each tensor begins, in the device's memory."""
         return tuple(x.data_ptr() for x in self)
 
     @cached_property
     def plain(self) -> bool:
-        """Whether all are floats of four bytes, one behind another."""
+        """Whether all are contiguous float32 tensors."""
         return all(x.dtype == torch.float32 and x.is_contiguous() for x in self)
 
     @cached_property
@@ -37,4 +37,5 @@ class TensorList(tuple[Tensor, ...]):
 
 
 def listed(tensors: Sequence[Tensor]) -> TensorList:
+    """Return these tensors as a `TensorList`."""
     return tensors if isinstance(tensors, TensorList) else TensorList(tensors)

@@ -1,7 +1,7 @@
-"""What a list of tensors says in one message, and the mean of such messages: the hot loops, one tensor after another.
+"""One message for a list of tensors, and the mean of such messages: the hot loops, one tensor after another.
 
 A tensor's part of a message is its bits or codes and then its scales, as float32; parts lie one behind another. Where a
-GPU has bodies for whole lists, they make and read the same bytes in one launch.
+GPU has bodies for lists, they write and read the same bytes in one launch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 WIDTHS = {1: 2, 7: 4, 127: 8}
-"""Bits of a code in a message, by the levels above zero."""
+"""The number of bits of a code in a message, by the number of levels above zero."""
 
 
 def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
-    """Error feedback with a sign and one scale: of each v = x + error its bits, and the mean of |v|; what these do not
-    say stays in `error`, where it is finite."""
+    """Encode each v = x + error as its signs and the mean of |v|; `error` keeps v minus the decoded value, where that
+    is finite."""
     fed = [body.feed_signs(x, error) for x, error in zip(xs, errors, strict=True)]
     for error in errors:
         finite(error)
@@ -26,8 +26,8 @@ def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> T
 
 
 def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Of what the messages of all workers, a row each, say of tensors of these lengths: added up in the order of rows,
-    then divided."""
+    """Return the means of tensors of these lengths from the messages of all workers, a row each, added up in the order
+    of rows."""
 
     def add(total: Tensor, part: Tensor) -> None:
         body.add_signs(total, part[:-4], part[-4:].clone().view(torch.float32)[0])
@@ -44,8 +44,10 @@ def encode_levels(
     norm: str,
     keys: Sequence[int],
 ) -> Tensor:
-    """Of each v = x + error, or x where there is no memory, its codes, with its own key, and what levels are shares of
-    (`norm`: l2 or max) for each bucket; what these do not say stays in `error`, where it is finite."""
+    """Encode each v = x + error, or x where there is no memory, as codes, drawn with its own key, and a scale a bucket.
+
+    The scale is the bucket's norm (`norm`: l2 or max). `error` keeps v minus the decoded value, where that is finite.
+    """
     parts = []
     for i, (x, key) in enumerate(zip(xs, keys, strict=True)):
         v = x if errors is None else errors[i].add_(x)
@@ -56,24 +58,25 @@ def encode_levels(
             codes = pack_codes(body.quantize(v, scales, bucket, steps, key), WIDTHS[steps])
         parts += [codes, as_bytes(scales)]
         if errors is not None:
-            said = torch.zeros_like(v)
-            _add_levels(body, said, codes, scales, bucket, steps)
-            finite(v.sub_(said))
+            decoded = torch.zeros_like(v)
+            _add_levels(body, decoded, codes, scales, bucket, steps)
+            finite(v.sub_(decoded))
     return torch.cat(parts)
 
 
 def as_bytes(scales: Tensor) -> Tensor:
-    """With one nan for all: which of its many patterns arithmetic makes differs between devices."""
+    """Return these floats as bytes, with one NaN for all: which of its many patterns arithmetic makes differs between
+    devices."""
     return torch.where(scales.isnan(), torch.nan, scales).view(torch.uint8)
 
 
 def finite(error: Tensor) -> Tensor:
-    """Zero where it is not: an overflow must not be remembered for ever."""
+    """Set values that are not finite to zero, in place: an overflow must not be remembered for ever."""
     return error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def mean_of_levels(body: Any, rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor]:
-    """Of such messages, a row each, for tensors of these lengths."""
+    """Return the means of tensors of these lengths from such messages, a row each."""
     each = 8 // WIDTHS[steps]
 
     def add(total: Tensor, part: Tensor) -> None:
@@ -84,14 +87,14 @@ def mean_of_levels(body: Any, rows: Tensor, lengths: Sequence[int], bucket: int,
 
 
 def norms(body: Any, x: Tensor, bucket: int, norm: str) -> Tensor:
-    """A bucket's l2 norm, or its largest magnitude. Roots are of numbers twice as long, and so rounded rightly: some
-    libraries' own of single ones are not."""
+    """Return each bucket's l2 norm or largest magnitude. Roots are taken in float64, and so rounded correctly: those of
+    some libraries in float32 are not."""
     found: Tensor = body.bucket_scales(x, bucket, norm)
     return found.double().sqrt().float() if norm == "l2" else found
 
 
 def passing(body: Any, x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
-    """As `select`, and also what is not a number."""
+    """Return what `select` returns, and also NaN values."""
     if x.sum().isnan():
         places = torch.nonzero(~(x.abs() < threshold)).view(-1)
         return places, x[places]
@@ -100,7 +103,8 @@ def passing(body: Any, x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Te
 
 
 def feed_selected(body: Any, x: Tensor, error: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Error feedback with a threshold: of v = x + error what passes it, which leaves the rest in `error`."""
+    """Error feedback with a threshold: return the places and values of v = x + error that pass, and leave the rest in
+    `error`."""
     error += x
     places, values = passing(body, error, threshold)
     error[places] -= values
@@ -110,14 +114,14 @@ def feed_selected(body: Any, x: Tensor, error: Tensor, threshold: float | Tensor
 def passing_each(
     body: Any, xs: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """`passing` of each tensor with its own threshold."""
+    """Return `passing` of each tensor with its own threshold."""
     return [passing(body, x, threshold) for x, threshold in zip(xs, thresholds, strict=True)]
 
 
 def feed_selected_each(
     body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """`feed_selected` of each tensor with its own memory and threshold."""
+    """Return `feed_selected` of each tensor with its own memory and threshold."""
     return [feed_selected(body, *each) for each in zip(xs, errors, thresholds, strict=True)]
 
 
@@ -129,7 +133,9 @@ def _add_levels(body: Any, total: Tensor, packed: Tensor, scales: Tensor, bucket
 
 
 def _means(rows: Tensor, lengths: Sequence[int], sizes: Sequence[int], add: Any) -> list[Tensor]:
-    count = torch.tensor(float(len(rows)), device=rows.device)  # by a plain number a GPU would not divide, but multiply
+    count = torch.tensor(
+        float(len(rows)), device=rows.device
+    )  # a tensor, since a GPU would multiply by the inverse of a Python number
     means = []
     for n, parts in zip(lengths, rows.split(list(sizes), dim=1), strict=True):
         total = torch.zeros(n, device=rows.device)
@@ -140,7 +146,7 @@ def _means(rows: Tensor, lengths: Sequence[int], sizes: Sequence[int], add: Any)
 
 
 def pack_codes(codes: Tensor, width: int) -> Tensor:
-    """Codes of a width that divides eight, the first in a byte's lowest place."""
+    """Pack codes of a width that divides eight, the first in a byte's lowest place."""
     each = 8 // width
     rows = torch.nn.functional.pad(codes, (0, -codes.numel() % each)).view(-1, each)
     packed = rows[:, 0].clone()
@@ -150,6 +156,6 @@ def pack_codes(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, width: int, count: int) -> Tensor:
-    """And back."""
+    """Return the first `count` codes of such bytes."""
     places = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
     return ((packed[:, None] >> places) & ((1 << width) - 1)).view(-1)[:count]

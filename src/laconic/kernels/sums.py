@@ -16,7 +16,7 @@ BLOCK = 1024
 
 
 def rows_summed(x: Tensor) -> Tensor:
-    """Along the last dimension, of any length."""
+    """Return the sums along the last dimension, of any length."""
     while True:
         n = x.shape[-1]
         blocks = max(1, -(-n // BLOCK))

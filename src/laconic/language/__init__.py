@@ -1,1 +1,1 @@
-"""How a strategy is written: literals, knobs, words, and the grammar that reads them."""
+"""How a strategy is written: its words, selectors and conditions, and the grammar that reads them."""

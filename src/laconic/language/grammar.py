@@ -60,7 +60,7 @@ def parse(text: str, shapes: Shapes, expanding: tuple[str, ...] = ()) -> Any:
 
 
 class _Parser(Reader):
-    """Recursive descent, a method per line of the grammar."""
+    """A recursive-descent parser with a method for each line of the grammar."""
 
     def __init__(self, text: str, shapes: Shapes, expanding: tuple[str, ...]) -> None:
         super().__init__(text)
@@ -69,6 +69,7 @@ class _Parser(Reader):
         self.depth = 0
 
     def all(self) -> Any:
+        """Parse the whole text."""
         strategy = self.strategy()
         if self.at("/", "+"):
             self.refuse("words do not follow a bracket; write them inside it, as in [bsp / bf16]@node")
@@ -205,7 +206,7 @@ class _Parser(Reader):
         return self.expanded(named[0], chains)
 
     def expanded(self, entry: registry.Entry, chains: list[tuple[Word, ...]]) -> Any:
-        """The strategy a named sentence stands for, with the words given beside it in place of its own."""
+        """Return the strategy a named sentence stands for, with the words given beside it in place of its own."""
         if entry.name in self.expanding:
             raise StrategyError(f"{entry.name} is defined by itself ({entry.place}); write its sentence out there")
         strategy = parse(str(entry.target), self.shapes, (*self.expanding, entry.name))

@@ -1,6 +1,7 @@
-"""The questions a strategy asks: which parameter is this (a map's selectors), is this phase over (its conditions).
+"""The predicates of a strategy: selectors, which choose parameters in a map, and conditions, which end a phase.
 
-They are values that print as the text they were read from, and they answer from plain data: no module is inspected.
+They are values that print as the text they were read from, and they are evaluated on plain data: no module is
+inspected.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Role:
-    """Parameters by what they are to their module, as the engine says it."""
+    """A selector of parameters by their role in their module, such as matrix or bias, which the engine determines."""
 
     role: str
 
@@ -46,7 +47,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Shape:
-    """Parameters by their number of elements or of dimensions."""
+    """A selector of parameters by their number of elements or of dimensions."""
 
     quantity: str
     comparison: str
@@ -68,7 +69,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Glob:
-    """Parameters by their qualified name, with the wildcards of a shell: "*.attention.*"."""
+    """A selector of parameters by their qualified name, with the wildcards of a shell: "*.attention.*"."""
 
     pattern: str
 
@@ -81,7 +82,7 @@ class Glob:
 
 @dataclass(frozen=True)
 class Else:
-    """Every parameter."""
+    """A selector of every parameter."""
 
     def matches(self, name: str, shape: tuple[int, ...], role: str) -> bool:
         return True
@@ -92,7 +93,7 @@ class Else:
 
 @dataclass(frozen=True)
 class StepCondition:
-    """A phase that ends when so many optimizer steps have been made."""
+    """A condition that ends a phase after a number of optimizer steps."""
 
     step: int
 
@@ -105,7 +106,7 @@ class StepCondition:
 
 @dataclass(frozen=True)
 class MetricCondition:
-    """A phase that ends when a metric given to `laconic.log` passes a value."""
+    """A condition that ends a phase when a metric given to `laconic.log` passes a value."""
 
     metric: str
     comparison: str
@@ -124,6 +125,7 @@ class MetricCondition:
             raise StrategyError(f"{self.metric} cannot be compared with {shown(self.value)}; {advice}") from None
 
     def holds(self, value: float) -> bool:
+        """Tell whether the condition holds for this value of the metric."""
         return COMPARISONS[self.comparison](value, self.value)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""From text to tokens, and from tokens to literals: what the grammar of strategies is read with."""
+"""A reader of tokens and literals, on which the grammar of strategies is built."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Token:
+    """A piece of a text: its kind, its characters and where it begins."""
+
     kind: str
     text: str
     start: int
@@ -27,13 +29,14 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """The pieces of a text. It never fails: a stray character is a mark that no rule takes."""
+    """Return the pieces of a text. It never fails: a stray character is a mark that no rule takes."""
     found = [Token(match.lastgroup or "", match.group(), match.start()) for match in _TOKEN.finditer(text)]
     return [*found, Token("end", "", len(text))]
 
 
 class Reader:
-    """A place in a text. `mark` is the token a refusal speaks of; set it before a constructor checks."""
+    """A position in a text. `mark` is the token that a refusal points at; it is set before a constructor checks its
+    arguments."""
 
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, tokens(text)
@@ -45,7 +48,7 @@ class Reader:
         return self.tokens[self.position]
 
     def at(self, *texts: str) -> bool:
-        """Whether one of these marks or keywords comes next, in whatever case."""
+        """Tell whether one of these marks or keywords comes next, in upper or lower case."""
         return self.token.kind != "string" and self.token.text.lower() in texts
 
     def advance(self) -> Token:
@@ -54,12 +57,14 @@ class Reader:
         return token
 
     def take(self, text: str) -> bool:
+        """Skip this mark or keyword if it comes next, and tell whether it did."""
         if not self.at(text):
             return False
         self.advance()
         return True
 
     def refuse(self, message: str) -> NoReturn:
+        """Raise a `StrategyError` with this message, or one about a quote that is not closed."""
         self.mark = self.token
         if self.at('"'):
             raise StrategyError('the quote is never closed; write another " at its end')
@@ -79,7 +84,7 @@ class Reader:
             self.refuse(f'expected "," or "{closing}" and found {self.token}; {advice}')
 
     def arguments(self, of: str) -> tuple[list[object], dict[str, object]]:
-        """What stands in the parentheses after a name, if there are any: by position, then by name."""
+        """Return the arguments in the parentheses after a name, if there are any: by position, then by name."""
         positional: list[object] = []
         named: dict[str, object] = {}
         if self.take("("):
@@ -97,7 +102,7 @@ class Reader:
         return positional, named
 
     def keyword(self) -> str | None:
-        """The name of an argument that is given by name."""
+        """Return the name of an argument that is given by name, or None."""
         if self.token.kind != "name" or self.tokens[self.position + 1].text != "=":
             return None
         name = self.advance().text
@@ -142,7 +147,7 @@ class Reader:
             ) from None
 
     def where(self) -> str:
-        """The place of the mark, in words."""
+        """Return the place of the mark as text."""
         rest = " ".join(self.text[self.mark.start :].split())
         short = rest if len(rest) <= 40 else f"{rest[:37]}..."
         return f"at `{short}`, column {self.mark.start + 1}" if short else "at the end of the text"

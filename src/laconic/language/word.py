@@ -14,7 +14,8 @@ from laconic.literals import shown
 
 @dataclass(frozen=True)
 class Word:
-    """The canonical name, and only the arguments that differ from the defaults: words that mean the same are equal."""
+    """A technique's canonical name, and the arguments that differ from its defaults: words that mean the same are
+    equal."""
 
     name: str
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -42,7 +43,7 @@ class Word:
 
     @classmethod
     def of(cls, name: str, /, *values: object, **named: object) -> Word:
-        """A word as a sentence writes it: arguments by position, then by name."""
+        """Return a word as a sentence writes it: arguments by position, then by name."""
         entry = registry.find(name)
         known = () if isinstance(entry.target, str) or entry.kind != "word" else knobs(cast(type, entry.target))
         if entry.kind == "word" and len(values) > len(known):
@@ -59,7 +60,7 @@ class Word:
         return registry.find(self.name).axis
 
     def make(self) -> Any:
-        """The technique itself."""
+        """Return an instance of the technique with these arguments."""
         return self.technique(**dict(self.arguments))
 
     def __str__(self) -> str:

@@ -83,7 +83,7 @@ class BackwardHooks:
         self._on_end()
 
 
-def _call_if_alive(method: WeakMethod[Callable[[int, Tensor], None]], i: int, parameter: Tensor) -> None:
+def _call_if_alive(method: WeakMethod[Any], i: int, parameter: Tensor) -> None:
     """Call the method of an object that other references keep alive; the model holds its session, and so its hooks."""
     if (alive := method()) is not None:
         alive(i, parameter)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laconic.architecture.base import Carrying
 from laconic.compression.base import Exchange, Exchanges
-from laconic.worker import Gather, GatherRagged, Handle, Pass, Reduce, Request, Scatter, Swap
+from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request, RingPass, Scatter, Swap
 
 Communication = Generator[list[Handle], list[Any], Any]
 
@@ -135,7 +135,7 @@ class _Batch:
         if len(self.members) == 1:
             return {self.members[0]: result}
         lengths = [shape.numel() for shape in self.shapes]
-        if isinstance(self.request, Reduce | Pass | Swap):
+        if isinstance(self.request, Reduce | RingPass | Swap):
             parts = [part.view(shape) for part, shape in zip(result.split(lengths), self.shapes, strict=True)]
         else:
             size = result.shape[0]
@@ -158,7 +158,7 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
     return batches
 
 
-_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, Pass, Swap)
+_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, RingPass, Swap)
 """The requests that several tensors may share in one message."""
 
 
@@ -172,7 +172,7 @@ def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
         return Scatter(torch.cat([x.reshape(len(x), -1) for x in tensors], dim=1))
     if isinstance(first, Reduce):
         return Reduce(_flat(tensors), first.op)
-    if isinstance(first, Pass | Swap):
+    if isinstance(first, RingPass | Swap):
         return type(first)(_flat(tensors))
     return Gather(_flat(tensors))
 

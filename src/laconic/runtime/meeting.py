@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from laconic.kernels.draws import key_of
-from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, Swap, Tell
+from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, Swap
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Meeting:
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)
 
-    def tell(self, tensor: Tensor, source: int) -> Tell:
-        return Tell(tensor, source)
+    def broadcast(self, tensor: Tensor, source: int) -> Broadcast:
+        return Broadcast(tensor, source)
 
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge:
         return Merge(tensor, combine)
 
-    def pass_on(self, tensor: Tensor) -> Pass:
-        return Pass(tensor)
+    def ring_pass(self, tensor: Tensor) -> RingPass:
+        return RingPass(tensor)
 
     @property
     def _everyone(self) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Outcome, State
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Merge, Pass, Reduce, Scatter, Tell
+from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter
 
 
 def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
@@ -90,7 +90,7 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
     tensors = [r.tensor for r in requests]
     if isinstance(first, GatherRagged):
         return [[x.clone() for x in tensors] for _ in range(size)]
-    if isinstance(first, Pass):
+    if isinstance(first, RingPass):
         return [tensors[rank - 1].clone() for rank in range(size)]
     assert len({(x.shape, x.dtype) for x in tensors}) == 1, "the tensors of all workers have the same shape and type"
     if isinstance(first, Reduce):
@@ -105,7 +105,7 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
         return [torch.stack(tensors) for _ in range(size)]
     if isinstance(first, Scatter):
         return [torch.stack([x[rank] for x in tensors]) for rank in range(size)]
-    if isinstance(first, Tell):
+    if isinstance(first, Broadcast):
         return [tensors[first.source].clone() for _ in range(size)]
     assert isinstance(first, Merge)
     distance = 1

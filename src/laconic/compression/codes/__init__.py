@@ -1,1 +1,1 @@
-"""Codes: whole numbers as bits, and back. Each is lossless, and knows how long it is."""
+"""Lossless codes from whole numbers to bits and back, each of which knows its length."""

@@ -9,22 +9,23 @@ from laconic import kernels
 
 
 def length(count: int, bits: int) -> int:
-    """In bytes."""
+    """Return how many bytes `count` numbers of so many bits take."""
     return -(-count * bits // 8)
 
 
 def part(count: int, size: int) -> int:
-    """How many of `count` numbers one of `size` owners has, where each owner's take whole bytes at any width."""
+    """Return how many of `count` numbers one of `size` owners has, such that each owner's take whole bytes at any
+    width."""
     return 8 * -(-count // (8 * size))
 
 
 def width(largest: int) -> int:
-    """Bits for numbers up to this one."""
+    """Return the number of bits that numbers up to `largest` need."""
     return max(1, int(largest).bit_length())
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Whole numbers below 2 to the `bits`."""
+    """Pack whole numbers below 2 to the `bits` into bytes."""
     codes = codes.reshape(-1)
     if bits == 8:
         return codes.to(torch.uint8)
@@ -39,7 +40,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The first so many numbers, as uint8 where they fit and as int64 where they do not."""
+    """Return the first `count` packed numbers, as uint8 where they fit and as int64 where they do not."""
     if bits == 8:
         return packed[:count]
     if 8 % bits == 0:

@@ -1,8 +1,8 @@
-"""Elias omega codes: positive whole numbers in about log2 n + log2 log2 n + … bits, the small ones in few.
+"""Elias omega codes: positive whole numbers in about log2 n + log2 log2 n + … bits, so that small ones take few.
 
-A code is groups of bits and a zero: the last group is the number in binary, each one before it says how long the next
-is. 1 is `0`, 2 is `100`, 16 is `10100100000`. Codes follow each other without gaps, the highest bit of a byte first.
-(Elias, IEEE Trans. Inf. Theory 1975; in QSGD: Alistarh et al., NIPS 2017.)
+A code is groups of bits and a zero: the last group is the number in binary, and each group before it gives the length
+of the next. 1 is `0`, 2 is `100`, 16 is `10100100000`. Codes follow each other without gaps, the highest bit of a byte
+first. (Elias, IEEE Trans. Inf. Theory 1975; in QSGD: Alistarh et al., NIPS 2017.)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from laconic.errors import ContractError
 
-_MOST = (1 << 48) - 1  # whose code fits a word of 64 bits, with a sign beside it
-_GROUPS = 4  # of such a code, at most
+_MOST = (1 << 48) - 1  # the largest number whose code and a sign fit into 64 bits
+_GROUPS = 4  # the most groups that such a code has
 
 _Array = NDArray[Any]
 
 
 def length(number: int) -> int:
-    """Of a number's code, in bits."""
+    """Return the number of bits of a number's code."""
     bits = 1
     while number > 1:
         bits += number.bit_length()
@@ -32,18 +32,19 @@ def length(number: int) -> int:
 
 
 def encode(numbers: Tensor) -> Tensor:
-    """Bytes for whole numbers from 1 to 2⁴⁸ - 1."""
+    """Encode whole numbers from 1 to 2⁴⁸ - 1 as bytes."""
     codes, widths = _codes(numbers.reshape(-1).cpu().numpy().astype(np.int64))
     return written(codes, widths, numbers.device)
 
 
 def decode(packed: Tensor, count: int) -> Tensor:
-    """So many numbers, as int64."""
+    """Decode `count` numbers, as int64."""
     return _read(packed, count, signed=False)
 
 
 def encode_signed(numbers: Tensor) -> Tensor:
-    """Bytes for whole numbers on both sides of zero: the code of the magnitude plus one, and a sign unless zero."""
+    """Encode whole numbers on both sides of zero: each is the code of its magnitude plus one, and a sign unless it is
+    zero."""
     whole = numbers.reshape(-1).cpu().numpy().astype(np.int64)
     codes, widths = _codes(np.abs(whole) + 1)
     codes = np.where(whole != 0, codes << 1 | (whole < 0), codes)
@@ -51,11 +52,13 @@ def encode_signed(numbers: Tensor) -> Tensor:
 
 
 def decode_signed(packed: Tensor, count: int) -> Tensor:
+    """Decode `count` numbers that `encode_signed` encoded, as int64."""
     return _read(packed, count, signed=True)
 
 
 def _codes(numbers: _Array) -> tuple[_Array, _Array]:
-    """Each number's code as a word, and how many bits of it count; made from the last group to the first."""
+    """Return each number's code as a 64-bit word, and how many of its bits count; built from the last group to the
+    first."""
     if numbers.size and not 1 <= numbers.min() <= numbers.max() <= _MOST:
         raise ValueError(f"Elias codes here are of numbers from 1 to {_MOST}")
     codes, widths = np.zeros_like(numbers), np.ones_like(numbers)
@@ -69,14 +72,16 @@ def _codes(numbers: _Array) -> tuple[_Array, _Array]:
 
 
 def written(codes: _Array, widths: _Array, device: torch.device) -> Tensor:
+    """Return the bytes of these codes, of so many bits each, without gaps."""
     ends = np.cumsum(widths)
-    left = np.repeat(ends, widths) - np.arange(1, ends[-1] + 1 if ends.size else 1)  # bits of the same code to come
+    left = np.repeat(ends, widths) - np.arange(1, ends[-1] + 1 if ends.size else 1)  # remaining bits of the same code
     bits = np.repeat(codes, widths) >> left & 1
     return torch.from_numpy(np.packbits(bits.astype(np.uint8))).to(device)
 
 
 def _read(packed: Tensor, count: int, signed: bool) -> Tensor:
-    """Read a code at every bit, then go from each code to the one behind it, twice as many at a time."""
+    """Decode a code at every bit, then follow from each code to the one behind it, doubling the number of codes each
+    time."""
     windows = windows_of(packed.cpu().numpy())
     numbers, used = _parsed(windows)
     size = len(windows)
@@ -99,7 +104,7 @@ def _read(packed: Tensor, count: int, signed: bool) -> Tensor:
 
 
 def windows_of(data: _Array) -> _Array:
-    """For every bit, the 64 that begin with it; behind the end there are zeros."""
+    """Return for every bit the 64 bits that begin with it, padded with zeros behind the end."""
     padded = np.append(data, np.zeros(8, np.uint8)).astype(np.uint64)
     words = np.zeros(len(data), np.uint64)
     for k in range(8):
@@ -110,7 +115,8 @@ def windows_of(data: _Array) -> _Array:
 
 
 def _parsed(windows: _Array) -> tuple[_Array, _Array]:
-    """The number whose code each window begins with, and the bits of its groups; where no code begins, anything."""
+    """Return the number whose code each window begins with, and the bits of its groups; where no code begins, any
+    number."""
     numbers, used = np.ones(len(windows), np.int64), np.zeros(len(windows), np.int64)
     at = np.arange(len(windows))
     for _ in range(_GROUPS):

@@ -1,7 +1,7 @@
 """Gaps between places in a Golomb–Rice code: a quotient in ones and a zero, a remainder in b bits (Golomb, 1966).
 
-Quotients come first, then remainders, so that both are read as a whole. With b near log2(ln 2 · n/k) a place takes some
-log2(n/k) + 1.5 bits where places are random, less than log2 n.
+All quotients come first, then all remainders, so that both can be decoded at once. With b near log2(ln 2 · n/k) a place
+takes some log2(n/k) + 1.5 bits where k places among n are random, less than log2 n.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from laconic.compression.codes import bits
 
 
 def width(k: int, numel: int) -> int:
-    """b, from what both sides know."""
+    """Return b, computed from what both sides know: k places among `numel`."""
     return max(0, math.floor(math.log2(max(1.0, math.log(2) * numel / max(1, k)))))
 
 
 def most(k: int, numel: int) -> int:
-    """Bytes, whatever the places are."""
+    """Return the largest number of bytes that k places can take."""
     b = width(k, numel)
     return bits.length(k + (numel >> b), 1) + bits.length(k, b) if b else bits.length(k + numel, 1)
 
 
 def write(places: Tensor, numel: int) -> Tensor:
-    """Places in ascending order."""
+    """Encode places, which are in ascending order."""
     b = width(len(places), numel)
     gaps = torch.diff(places, prepend=places.new_full((1,), -1)) - 1
     ends = torch.cumsum((gaps >> b) + 1, 0)
@@ -38,7 +38,7 @@ def write(places: Tensor, numel: int) -> Tensor:
 
 
 def read(written: Tensor, k: int, numel: int) -> tuple[Tensor, int]:
-    """The first k places, and how many bytes they took."""
+    """Return the first k places, and how many bytes they took."""
     b = width(k, numel)
     zeros = np.flatnonzero(bits.unpack(written, 1, 8 * len(written)).cpu().numpy() == 0)[:k]
     head = bits.length(int(zeros[-1]) + 1, 1) if k else 0

@@ -1,7 +1,7 @@
-"""Huffman codes: numbers that occur often in few bits (Huffman, 1952); how often each does, both sides know.
+"""Huffman codes: numbers that occur often take few bits (Huffman, 1952); both sides know how often each occurs.
 
 Codes are canonical: in the order of their lengths, and of the numbers among equals, each begins where the one before it
-ends, if a code of b bits is 2⁻ᵇ wide. So a run of bits is read by looking for its place among the beginnings. Codes
+ends, if a code of b bits is 2⁻ᵇ wide. So a run of bits is decoded by looking for its place among the beginnings. Codes
 follow each other without gaps, the highest bit of a byte first.
 """
 
@@ -22,7 +22,7 @@ _Array = NDArray[Any]
 
 
 def lengths(counts: _Array) -> _Array:
-    """Of every number's code, in bits; none where a number does not occur, or is the only one that does."""
+    """Return the length of every number's code in bits; 0 if a number does not occur, or is the only one that does."""
     found = np.zeros(len(counts), np.int64)
     heap = [(int(counts[number]), int(number)) for number in np.flatnonzero(counts)]
     heapq.heapify(heap)
@@ -42,7 +42,7 @@ def lengths(counts: _Array) -> _Array:
 
 
 def write(numbers: Tensor, counts: Tensor) -> Tensor:
-    """Bytes for whole numbers, of which `counts[i]` are i."""
+    """Encode whole numbers as bytes; `counts[i]` of them are i."""
     order, begin, widths = _codes(counts.cpu().numpy())
     words, used = np.zeros(len(counts), np.int64), np.zeros(len(counts), np.int64)
     words[order] = (begin >> (64 - widths).astype(np.uint64)).astype(np.int64) if len(order) > 1 else 0
@@ -52,7 +52,7 @@ def write(numbers: Tensor, counts: Tensor) -> Tensor:
 
 
 def read(packed: Tensor, counts: Tensor) -> Tensor:
-    """The numbers, as int64, in their order."""
+    """Return the encoded numbers, as int64, in their order."""
     order, begin, widths = _codes(counts.cpu().numpy())
     count = int(counts.sum())
     if len(order) <= 1:
@@ -64,7 +64,7 @@ def read(packed: Tensor, counts: Tensor) -> Tensor:
     found = np.searchsorted(begin, windows, side="right") - 1
     follow = np.append(np.minimum(np.arange(size) + widths[found], size + 1), [size + 1, size + 1])
     starts, jump = np.zeros(1, np.int64), follow
-    while len(starts) < count:  # from each code to the one behind it, twice as many at a time
+    while len(starts) < count:  # follow from each code to the one behind it, doubling their number
         starts = np.append(starts, jump[starts])[:count]
         jump = jump[jump]
     if not size - 8 < follow[starts[-1]] <= size:
@@ -73,7 +73,8 @@ def read(packed: Tensor, counts: Tensor) -> Tensor:
 
 
 def _codes(counts: _Array) -> tuple[_Array, _Array, _Array]:
-    """Numbers that occur in the order of their codes, where each code begins among all words of 64 bits, its length."""
+    """Return the numbers that occur in the order of their codes, where each code begins among 64-bit words, and its
+    length."""
     each = lengths(counts)
     occur = np.flatnonzero(counts)
     order = occur[np.argsort(each[occur], kind="stable")]

@@ -1,8 +1,8 @@
-"""Floats of a few bits between two magnitudes: the words of float32 themselves, cut and counted from the smallest.
+"""Floats of a few bits between two magnitudes: the bit patterns of float32, truncated and counted from the smallest.
 
-A float's bits, read as a whole number, grow with its magnitude; so the highest bits of the word minus those of the
+A float's bits, read as a whole number, grow with its magnitude; so the highest bits of the pattern minus those of the
 smallest magnitude number all values of a range in order, with `mantissa` bits of precision each. Zero is 0, positive
-ones follow, then negative ones.
+values follow, then negative ones.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ HEADER = 12  # bytes: the smallest and the largest magnitude, and the mantissa's
 
 
 def encode(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The range (three floats) and the packed codes. As many bits of mantissa as let the range fit; where none would
-    do, magnitudes too small for it become zero. What is not finite makes the range so."""
+    """Return the range (three floats) and the packed codes of `width` bits.
+
+    The mantissa is as long as the range allows; where even none is too long, magnitudes too small for the range become
+    zero. Values that are not finite make the range not finite.
+    """
     size = values.abs()
     most = size.max()
     if not bool(most.isfinite()):
@@ -46,6 +49,7 @@ def _span(words: Tensor, mantissa: int) -> int:
 
 
 def decode(header: Tensor, packed: Tensor, width: int, count: int) -> Tensor:
+    """Return the `count` values that these codes of a range stand for."""
     least, most, mantissa = header
     if not bool(most.isfinite()):
         return torch.full((count,), torch.nan, device=packed.device)

@@ -1,4 +1,4 @@
-"""Places as gaps of 16 bits, beside values of 32: six bytes each (Lin et al., DGC, ICLR 2018)."""
+"""Places as gaps of 16 bits beside values of 32 bits: six bytes each (Lin et al., DGC, ICLR 2018)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _LONGEST = 0xFFFF
 
 
 def gaps(places: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros between one place and the next, as 16-bit patterns, and values; where there are more than fit, entries of
-    value zero stand at the longest distance that does."""
+    """Return the numbers of zeros between consecutive places, as 16-bit patterns, and the values.
+
+    Where a gap is longer than 16 bits can hold, entries of value zero are inserted at the longest distance that fits.
+    """
     between = torch.diff(places, prepend=places.new_full((1,), -1)) - 1
     fillers = between // (_LONGEST + 1)
     ends = torch.cumsum(fillers + 1, 0) - 1
@@ -22,7 +24,7 @@ def gaps(places: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read(payload: Tensor) -> tuple[Tensor, Tensor]:
-    """Places and values, fillers among them."""
+    """Return the encoded places and values, including the inserted entries of value zero."""
     count = payload.numel() // EACH
     gap = payload[: 2 * count].clone().view(torch.uint16).long()
     return torch.cumsum(gap + 1, 0) - 1, payload[2 * count :].clone().view(torch.float32)

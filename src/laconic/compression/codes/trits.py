@@ -1,6 +1,7 @@
-"""Five ternary digits to a byte (base 243), and runs of bytes that say five zeros (Lim et al., 3LC, MLSys 2019).
+"""Five ternary digits to a byte (base 243), with runs of all-zero bytes shortened (Lim et al., 3LC, MLSys 2019).
 
-A tensor is cut into five stretches of one length, and a byte joins one digit of each: 81·p0 + 27·p1 + 9·p2 + 3·p3 + p4.
+A tensor is cut into five stretches of equal length, and a byte joins one digit of each: 81·p0 + 27·p1 + 9·p2 + 3·p3 +
+p4.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ from torch import Tensor
 
 from laconic.kernels.reference.trits import pack_trits, unpack_trits
 
-_ZEROS = 121  # five digits that mean zero
-_RUN, _LONGEST = 243, 14  # the first byte that stands for a run of two, and how many one byte may stand for
+_ZEROS = 121  # the byte of five zeros
+_RUN, _LONGEST = 243, 14  # the byte that stands for a run of two, and the longest run of one byte
 
 
 def length(count: int) -> int:
-    """In bytes, before runs are shortened."""
+    """Return the bytes of `count` digits before runs are shortened."""
     return -(-count // 5)
 
 
 def pack(trits: Tensor) -> Tensor:
-    """Digits -1, 0, 1."""
+    """Pack digits -1, 0 and 1 into bytes."""
     return pack_trits(trits.reshape(-1).to(torch.int8))
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
-    """As int8."""
+    """Return the first `count` digits, as int8."""
     return unpack_trits(packed, count)
 
 
 def shorten(packed: Tensor) -> Tensor:
-    """Runs of 2 to 14 bytes of zeros become one."""
+    """Replace runs of 2 to 14 all-zero bytes by one byte each."""
     data = packed.cpu().numpy()
     zero = np.concatenate([[False], data == _ZEROS, [False]])
     starts, ends = np.flatnonzero(zero[1:] & ~zero[:-1]), np.flatnonzero(zero[:-1] & ~zero[1:])
@@ -47,7 +48,7 @@ def shorten(packed: Tensor) -> Tensor:
 
 
 def lengthen(short: Tensor) -> Tensor:
-    """What `shorten` was given."""
+    """Restore the runs that `shorten` replaced."""
     data = short.cpu().numpy()
     counts = np.where(data >= _RUN, data.astype(np.int64) - _RUN + 2, 1)
     return torch.from_numpy(np.repeat(np.where(data >= _RUN, _ZEROS, data).astype(np.uint8), counts)).to(short.device)

@@ -1,4 +1,4 @@
-"""Numba's bodies, with the signatures of `reference`; where an input does not suit one, the reference itself."""
+"""Numba's bodies, with the signatures of `reference`, which is called where an input does not suit one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.kernels.draws import halves
 from laconic.kernels.sums import BLOCK, rows_summed
 
 _LEAST = 4096  # elements below which calling a compiled body does not pay
-_FEW = 32  # the same where the reference takes many operations
+_FEW = 32  # the same limit where the reference takes many operations
 
 
 def _suits(*tensors: Tensor) -> bool:

@@ -1,8 +1,8 @@
-"""The hot loops for CPUs, compiled by Numba: what `reference` says, to the bit, several times faster.
+"""The hot loops for CPUs, compiled by Numba: the same results as `reference`, to the bit, several times faster.
 
 Loops work on tiles that stay in the cache, and every tile's work is split into passes that the compiler turns into
 vector instructions. Kernels take NumPy views of contiguous tensors, release Python's lock, and are compiled once per
-machine (the result is kept on disk). `in_parts` divides long inputs among as many threads as torch uses.
+host (the result is kept on disk). `in_parts` divides long inputs among as many threads as torch uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def in_parts(n: int, step: int) -> list[tuple[int, int]]:
-    """Where to begin and to end, in units of `step` elements, for each of the threads."""
+    """Return where each thread begins and ends, in units of `step` elements."""
     parts = torch.get_num_threads() if n >= _PARALLEL else 1
     units = -(-n // step)
     share = max(1, -(-units // parts))
@@ -43,8 +43,10 @@ def in_parts(n: int, step: int) -> list[tuple[int, int]]:
 
 
 def run(kernel: Callable[..., Any], n: int, step: int, *arguments: Any) -> list[Any]:
-    """Call a kernel for parts of `n` elements; its last arguments say from which unit to which. Tensors become arrays,
-    and single numbers what the kernels' arithmetic expects."""
+    """Call a kernel for parts of `n` elements; its last arguments are the first and the last unit of a part.
+
+    Tensors become arrays, and single numbers the types that the kernels' arithmetic expects.
+    """
     given = [_argument(a) for a in arguments]
     return _map(lambda span: kernel(*given, *span), in_parts(n, step))
 
@@ -61,7 +63,7 @@ def _argument(a: Any) -> Any:
 
 @_inlined
 def _draw(i, low, high):  # type: ignore[no-untyped-def]
-    """`draws.uniform` of one place. Numba widens 32-bit results, hence the many casts."""
+    """Return `draws.uniform` of one place. Numba widens 32-bit results, hence the many casts."""
     h = np.uint32(np.uint32(i) ^ low)
     h = np.uint32(np.uint32(np.uint32(h ^ np.uint32(h >> _S0)) * _FIRST) + high)
     h = np.uint32(np.uint32(h ^ np.uint32(h >> _S1)) * _SECOND)
@@ -77,7 +79,7 @@ def uniform(low, high, start, out):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _summed(block):  # type: ignore[no-untyped-def]
-    """Of 1024 values, in the order of `sums`, halved once already; they are overwritten."""
+    """Return the sum of 1024 values, halved once already, in the order of `sums`; they are overwritten."""
     for width in (256, 128):
         for j in range(width):
             block[j] += block[j + width]
@@ -91,7 +93,7 @@ def _summed(block):  # type: ignore[no-untyped-def]
 
 @_compiled
 def block_sums(x, power, sums, first, last):  # type: ignore[no-untyped-def]
-    """The sum of |x| or of x² over each block of 1024 from `first` to `last`."""
+    """Compute the sum of |x| or of x² over each block of 1024 from `first` to `last`."""
     block = np.empty(BLOCK, np.float32)
     for b in range(first, last):
         begin, count = b * BLOCK, min(BLOCK, x.size - b * BLOCK)
@@ -109,7 +111,7 @@ def block_sums(x, power, sums, first, last):  # type: ignore[no-untyped-def]
 
 @_compiled
 def add_and_sum(x, error, sums, first, last):  # type: ignore[no-untyped-def]
-    """error += x, and the sum of |error| over each block."""
+    """Add x to error, and compute the sum of |error| over each block."""
     block = np.empty(BLOCK, np.float32)
     for b in range(first, last):
         begin, count = b * BLOCK, min(BLOCK, x.size - b * BLOCK)
@@ -131,7 +133,7 @@ def add_and_sum(x, error, sums, first, last):  # type: ignore[no-untyped-def]
 
 @_compiled
 def pack_signs(x, out, first, last):  # type: ignore[no-untyped-def]
-    """A bit per value, 1 where it is not negative, the first in the lowest place; bytes `first` to `last`."""
+    """Pack a bit per value, 1 where it is not negative, the first in the lowest place, for bytes `first` to `last`."""
     for b in range(first, last):
         byte = np.uint8(0)
         for j in range(min(8, x.size - 8 * b)):
@@ -141,7 +143,7 @@ def pack_signs(x, out, first, last):  # type: ignore[no-untyped-def]
 
 @_compiled
 def pack_and_keep(error, scale, out, first, last):  # type: ignore[no-untyped-def]
-    """The same, leaving in `error` what a sign times the scale does not say."""
+    """Pack signs, and leave in `error` the rest after subtracting a sign times the scale."""
     for b in range(first, last):
         byte = np.uint8(0)
         for j in range(min(8, error.size - 8 * b)):
@@ -154,7 +156,7 @@ def pack_and_keep(error, scale, out, first, last):  # type: ignore[no-untyped-de
 
 @_compiled
 def add_signs(bits, scale, total, first, last):  # type: ignore[no-untyped-def]
-    """total += ± scale, by the bits of bytes `first` to `last`."""
+    """Add ± scale to the total, by the bits of bytes `first` to `last`."""
     for b in range(first, last):
         byte = bits[b]
         for j in range(min(8, total.size - 8 * b)):
@@ -163,7 +165,8 @@ def add_signs(bits, scale, total, first, last):  # type: ignore[no-untyped-def]
 
 @_compiled
 def bucket_maxima(magnitudes, bucket, out, first, last):  # type: ignore[no-untyped-def]
-    """The largest |x| of each bucket, from the bits of |x|, whose order is that of the numbers; nan is above all."""
+    """Find the largest |x| of each bucket, from the bits of |x|, whose order is that of the numbers; NaN is above
+    all."""
     for k in range(first, last):
         most = np.int32(0)
         for i in range(k * bucket, min((k + 1) * bucket, magnitudes.size)):
@@ -173,7 +176,7 @@ def bucket_maxima(magnitudes, bucket, out, first, last):  # type: ignore[no-unty
 
 @_compiled
 def levels(x, scales, bucket, steps, low, high, out, first, last):  # type: ignore[no-untyped-def]
-    """`steps` and the level with its sign: |x|·steps/scale, rounded up with the probability of its fraction."""
+    """Compute `steps` plus the signed level: |x|·steps/scale, rounded up with the probability of its fraction."""
     for k in range(first, last):
         begin, end = k * bucket, min((k + 1) * bucket, x.size)
         _levels(x[begin:end], scales[k], steps, low, high, begin, out[begin:end])
@@ -181,7 +184,7 @@ def levels(x, scales, bucket, steps, low, high, out, first, last):  # type: igno
 
 @_compiled
 def levels_in_nibbles(x, scales, bucket, steps, low, high, out, first, last):  # type: ignore[no-untyped-def]
-    """The same where a code takes four bits and a bucket is even: two in a byte, the first in its lower half."""
+    """Compute levels where a code takes four bits and a bucket is even: two in a byte, the first in its lower half."""
     tile = np.zeros(bucket, np.uint8)
     for k in range(first, last):
         begin, end = k * bucket, min((k + 1) * bucket, x.size)
@@ -200,7 +203,7 @@ def _levels(x, scale, steps, low, high, start, out):  # type: ignore[no-untyped-
     for i in range(x.size):
         draw = _draw(start + i, low, high)
         a = abs(x[i]) * factor
-        a = a if a < most else most  # also what is not a number
+        a = a if a < most else most  # also NaN
         whole = np.int32(a)
         level = whole + np.int32(draw < a - np.float32(whole))
         out[i] = np.uint8(np.int32(steps) + (-level if x[i] < 0 else level))
@@ -208,7 +211,8 @@ def _levels(x, scale, steps, low, high, start, out):  # type: ignore[no-untyped-
 
 @_compiled
 def add_levels(codes, nibbles, scales, bucket, steps, total, first, last):  # type: ignore[no-untyped-def]
-    """total += so many `steps`-ths of each bucket's scale, from a code in a byte or (where there is none) two."""
+    """Add the level times 1/`steps` of its bucket's scale to the total, from codes of one byte or (where there are
+    none) nibbles."""
     levels = np.arange(256).astype(np.float32) - np.float32(steps)
     for k in range(first, last):
         unit = scales[k] * np.float32(1 / steps)
@@ -229,7 +233,7 @@ def add_levels(codes, nibbles, scales, bucket, steps, total, first, last):  # ty
 
 @_compiled
 def select(x, threshold, indices, values, start, stop):  # type: ignore[no-untyped-def]
-    """Places and values with |x| >= threshold from `start` to `stop`."""
+    """Write the places and values with |x| >= threshold from `start` to `stop`."""
     found = 0
     for i in range(start, stop):
         if abs(x[i]) >= threshold:
@@ -247,7 +251,8 @@ def count(x, threshold, start, stop):  # type: ignore[no-untyped-def]
 
 
 def selected(x: torch.Tensor, threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counted first, so that nothing is allocated that is not used."""
+    """Return the places and values with |x| >= threshold; they are counted first, so that no unused memory is
+    allocated."""
     array, least = x.numpy(), np.float32(threshold)
     spans = in_parts(x.numel(), 1)
     ends = np.cumsum(_map(lambda span: count(array, least, *span), spans))
@@ -260,7 +265,7 @@ def selected(x: torch.Tensor, threshold: float) -> tuple[torch.Tensor, torch.Ten
 
 @_compiled
 def pack_numbers(codes, bits, packed, first, last):  # type: ignore[no-untyped-def]
-    """Eight numbers take `bits` bytes."""
+    """Pack numbers of so many bits; eight numbers take `bits` bytes."""
     for group in range(first, last):
         held, waiting, byte = np.int64(0), 0, group * bits
         for i in range(8 * group, min(8 * group + 8, codes.size)):

@@ -1,14 +1,15 @@
-"""Triton bodies: what `reference` says, to the bit, at the speed of a GPU's memory; a list of tensors in one launch."""
+"""Triton bodies: the same results as `reference`, to the bit, at the speed of a GPU's memory; a list of tensors in one
+launch."""
 
 from laconic.kernels.gpu.columns import encode_columns
-from laconic.kernels.gpu.columns_heard import mean_of_columns
+from laconic.kernels.gpu.columns_received import mean_of_columns
 from laconic.kernels.gpu.exponents import decode_natural, encode_natural, mean_of_natural
 from laconic.kernels.gpu.factors import left_products, right_products
 from laconic.kernels.gpu.levels import encode_levels, mean_of_levels
 from laconic.kernels.gpu.limits import sampled_limit
 from laconic.kernels.gpu.means import mean_of_signs
 from laconic.kernels.gpu.orthogonal import orthogonalised
-from laconic.kernels.gpu.rotation import hadamard, rotate, turned_back
+from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
 from laconic.kernels.gpu.signs import encode_signs
 from laconic.kernels.gpu.sparse_means import mean_of_sparse
@@ -42,11 +43,11 @@ __all__ = [
     "passing_each",
     "right_products",
     "rotate",
+    "rotate_back",
     "sampled_limit",
     "select",
     "signs_of",
     "sum_of_digits",
     "ternaries_of",
-    "turned_back",
     "vote",
 ]

@@ -1,6 +1,7 @@
-"""Lists of matrices whose columns have two means each: where everything lies, and what goes in one launch.
+"""Lists of matrices whose columns have two means each: the layout of messages and tables, and which matrices share a
+launch.
 
-All of it is made of shapes alone, and kept.
+The layout depends on shapes alone, and is cached.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from laconic.kernels.reference.columns import HEIGHT
 from laconic.kernels.sums import BLOCK
 
 WIDE = 128
-"""Columns from which matrices go in tiles of rows and columns, if a row fills whole bytes."""
+"""The number of columns from which on matrices are processed in tiles of rows and columns, if a row fills whole
+bytes."""
 Shapes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Level:
-    """Sums of blocks of rows for matrices that have tiles of one kind: of values, or of a level's sums."""
+    """Sums of blocks of rows for matrices that have tiles of one kind, over values or over the sums of another
+    level."""
 
     members: tuple[int, ...]
     facts: Tensor
-    """Of each: rows here, columns, where its sums begin here and in the next level, rows of the matrix, and where its
-    means begin in the table of all and in the message."""
+    """For each matrix: its rows at this level, its columns, where its sums begin here and in the next level, the rows
+    of the matrix, and where its means begin in the table of all and in the message."""
     room: int
-    """How many sums the next level begins with."""
+    """The number of sums that the next level begins with."""
     tiles: Tiles
     groups: int
     high: int
@@ -43,16 +46,18 @@ class Level:
 
 @dataclass(frozen=True)
 class Kind:
-    """Matrices whose bits go in one launch."""
+    """Matrices whose bits are packed or unpacked in one launch."""
 
     name: str
     members: tuple[int, ...]
     facts: Tensor
-    """Of each: rows, columns, and where it begins in the table of means, in the message and in the result."""
+    """For each matrix: rows, columns, and where it begins in the table of means, in the message and in the result."""
 
 
 @dataclass(frozen=True)
 class Layout:
+    """The layout of a list of matrices: where each part of a message and of the table of means begins."""
+
     shapes: Shapes
     bits: tuple[int, ...]
     parts_at: tuple[int, ...]
@@ -62,6 +67,7 @@ class Layout:
 
 @lru_cache(256)
 def layout_of(shapes: Shapes, device: torch.device) -> Layout:
+    """Return the layout of matrices of these shapes."""
     bits = tuple(-(-rows * columns // 8) for rows, columns in shapes)
     parts_at = starts([size + 8 * columns for size, (_, columns) in zip(bits, shapes, strict=True)])
     means_at = starts([-(-columns // 2) * 4 for _, columns in shapes])
@@ -75,19 +81,20 @@ def layout_of(shapes: Shapes, device: torch.device) -> Layout:
 
 
 def kind_of(columns: int) -> str:
-    """One column, many that fill whole bytes, or any others, whose elements look for their means one by one."""
+    """Return the kind of a matrix: one column, many that fill whole bytes, or any others, whose elements look up their
+    means one by one."""
     return "alone" if columns == 1 else "wide" if columns % 8 == 0 and columns >= WIDE else "any"
 
 
 @lru_cache(256)
 def tiles_of(shapes: Shapes, rows: int, columns: int, device: torch.device) -> Tiles:
-    """Of so many rows and columns, row by row of tiles."""
+    """Return tiles of so many rows and columns, in row order."""
     return tiled(tuple(-(-r // rows) * -(-c // columns) for r, c in shapes), 1, device)
 
 
 @lru_cache(256)
 def levels_of(shapes: Shapes, size: int, widest: int, device: torch.device) -> tuple[tuple[Level, ...], ...]:
-    """For each kind of tile, of about so many elements and at most so many columns."""
+    """Return the levels of sums for each kind of tile, of about `size` elements and at most `widest` columns."""
     layout, found = layout_of(shapes, device), []
     for width in sorted({_width(columns, widest) for _, columns in shapes}):
         high = BLOCK if width == 1 else HEIGHT
@@ -124,12 +131,12 @@ def levels_of(shapes: Shapes, size: int, widest: int, device: torch.device) -> t
 
 
 def _width(columns: int, widest: int) -> int:
-    """Columns of a tile: one, or a power of two."""
+    """Return the columns of a tile: one, or a power of two."""
     return 1 if columns == 1 else min(widest, max(4, 1 << (columns - 1).bit_length()))
 
 
 def chosen(xs: TensorList, members: tuple[int, ...]) -> tuple[Any, bool]:
-    """`pointers` of some of them."""
+    """Return the `pointers` of some of these tensors."""
     if len(members) == len(xs) or len(members) == 1:
         return pointers(xs if len(members) == len(xs) else [xs[members[0]]])
     places = tuple(xs.places[t] for t in members)

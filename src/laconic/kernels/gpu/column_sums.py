@@ -20,7 +20,7 @@ _SIZE, _WIDEST, _WARPS = 2048, 32, 1  # elements that a program sums, and in how
 
 @triton.jit
 def rows_of(x, i, inside, MASKED: tl.constexpr):
-    """Elements of a tile; zeros outside."""
+    """Load the elements of a tile, with zeros outside."""
     if MASKED:
         return tl.load(x + i, mask=inside, other=0)
     else:
@@ -121,7 +121,8 @@ def _summed(x, error, place_0, place_1, place_2, facts, sums, counts, room, out,
 
 
 def find_means(xs: TensorList, errors: TensorList | None, layout: Layout, message: Tensor) -> Tensor:
-    """Of all columns of all tensors, the lower ones of a tensor before the upper ones; into the message, too."""
+    """Compute the means of all columns of all tensors, a tensor's lower ones before its upper ones, and write them into
+    the message."""
     device = message.device
     means = torch.empty(layout.means_at[-1], device=device)
     for levels in levels_of(layout.shapes, _SIZE, _WIDEST, device):

@@ -1,8 +1,9 @@
 """One bit a value and two means a column at memory speed: error feedback + mean + pack.
 
 Means need all of a column before its first error is known (`column_sums`): one pass reads both inputs, another reads
-them again and writes errors and bits, 20.1 bytes an element. Matrices go in tiles of rows and columns, so that a tile's
-means are read once; where a row does not fill whole bytes, or is short, elements look for their means one by one.
+them again and writes errors and bits, 20.1 bytes an element. Matrices are processed in tiles of rows and columns, so
+that a tile's means are read once; where a row does not fill whole bytes, or is short, elements look up their means one
+by one.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _keep_wide(x, error, bits, means, columns, rows, left, ROWS: tl.constexpr, C
 @triton.jit(do_not_specialize=["place_2"])
 def _keep_columns(x, error, place_0, place_1, place_2, facts, means, message, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
                   FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """By rows and columns, where a row fills whole bytes."""
+    """Process tiles of rows and columns, where a row fills whole bytes."""
     number, tile, _ = located(place_0, place_1, place_2, 1, LISTED)
     facts += 5 * number
     rows, columns = tl.load(facts), tl.load(facts + 1) // 8 * 8
@@ -86,7 +87,7 @@ def _keep_columns(x, error, place_0, place_1, place_2, facts, means, message, RO
 
 @triton.jit
 def _columns_at(base, columns, TILE: tl.constexpr):
-    """Of the elements from here on. Dividing is slow: where rows are long, one step back does."""
+    """Return the columns of the elements from here on. Dividing is slow: where rows are long, one step back does."""
     at = (base % columns).to(tl.int32) + tl.arange(0, TILE)
     columns = columns.to(tl.int32)
     if columns >= TILE:
@@ -114,7 +115,7 @@ def _keep_flat(x, error, bits, means, rest, base, columns, TILE: tl.constexpr, F
 @triton.jit(do_not_specialize=["place_2"])
 def _keep_elements(x, error, place_0, place_1, place_2, facts, means, message, TILE: tl.constexpr, FED: tl.constexpr,
                    ALONE: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """In the order of memory."""
+    """Process elements in the order of memory."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     facts += 5 * number
     columns = tl.load(facts + 1)

@@ -24,7 +24,7 @@ from laconic.kernels.gpu.suits import averaged, plain, unrolled
 from laconic.kernels.lists import listed
 
 _TILE, _WARPS = 1024, 1
-_HEARD, _HEARD_WARPS = 1024, 4
+_MEAN_TILE, _MEAN_WARPS = 1024, 4
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def _code(x, place, low, high):
 
 @triton.jit
 def _nine(code, TILE: tl.constexpr):
-    """Eight words of nine, and the ninth, for each 32 codes."""
+    """Return eight words of nine, and the ninth, for each 32 codes."""
     k = tl.arange(0, 4)[None, :]
     fours = tl.reshape(code.to(tl.int32), [TILE // 4, 4])
     low = tl.reshape(tl.sum(fours << (9 * k), axis=1), [TILE // 32, 8]).to(tl.uint32)
@@ -53,7 +53,7 @@ def _nine(code, TILE: tl.constexpr):
 
 @triton.jit
 def _put(out, word, at, size, WHOLE: tl.constexpr):
-    """A word at this number of words, or those of its bytes that there are."""
+    """Store a word at this number of words, or as many of its bytes as the message has."""
     if WHOLE:
         tl.store(out.to(tl.pointer_type(tl.uint32)) + at, word)
     else:
@@ -63,7 +63,7 @@ def _put(out, word, at, size, WHOLE: tl.constexpr):
 
 @triton.jit
 def _power(code):
-    """What a code says."""
+    """Return the power of two that a code stands for."""
     return (((code & 0xFF) << 23) | ((code & 0x100) << 23)).to(tl.float32, bitcast=True)
 
 
@@ -103,19 +103,19 @@ def _encode_natural(x, error, place_0, place_1, place_2, keys, message, parts_at
 
 @dataclass(frozen=True)
 class _Plan:
-    """What depends on lengths alone."""
+    """The layout that depends on lengths alone."""
 
     parts_at: Tensor  # where each tensor's part of the message begins
     size: int  # of the message
-    said: Tiles
-    heard: Tiles
+    encode_tiles: Tiles
+    mean_tiles: Tiles
     whole: bool  # whether all parts begin at multiples of four bytes
 
 
 @lru_cache(1024)
 def _plan(lengths: tuple[int, ...], device: torch.device) -> _Plan:
     at = starts([-(-9 * n // 8) for n in lengths])
-    tiles = tiled(lengths, _TILE, device), tiled(lengths, _HEARD, device)
+    tiles = tiled(lengths, _TILE, device), tiled(lengths, _MEAN_TILE, device)
     return _Plan(table(at[:-1], torch.int64, device), at[-1], *tiles, not any(where % 4 for where in at[:-1]))
 
 
@@ -125,16 +125,17 @@ def encode_natural(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: 
     xs, device = listed(xs), xs[0].device
     plan, (given, aligned), (memory, aligned_too) = _plan(xs.lengths, device), pointers(xs), pointers(errors or xs)
     message = torch.empty(plan.size, dtype=torch.uint8, device=device)
-    _encode_natural[(plan.said.count,)](
-        given, memory, *plan.said.place, keys_of(keys, device), message, plan.parts_at, _TILE, errors is not None,
-        plan.said.listed, aligned and aligned_too, plan.whole, num_warps=_WARPS, enable_fp_fusion=False,
+    _encode_natural[(plan.encode_tiles.count,)](
+        given, memory, *plan.encode_tiles.place, keys_of(keys, device), message, plan.parts_at, _TILE,
+        errors is not None, plan.encode_tiles.listed, aligned and aligned_too, plan.whole, num_warps=_WARPS,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return message
 
 
 @triton.jit
 def _heard(row, i, rest, MASKED: tl.constexpr):
-    """What the i-th code says: nine bits in two bytes, from bit i % 8 of the first on."""
+    """Return the value of the i-th code: nine bits in two bytes, from bit i % 8 of the first on."""
     at = row + i + (i >> 3)
     if MASKED:
         pair = tl.load(at, mask=i < rest, other=0).to(tl.uint32)
@@ -188,8 +189,8 @@ def decode_natural(packed: Tensor, count: int) -> Tensor:
 def _means(rows: Tensor, lengths: tuple[int, ...], summed: bool) -> list[Tensor]:
     device, (workers, stride) = rows.device, rows.shape
     plan, (means, begins) = _plan(lengths, device), outputs(lengths, device)
-    _mean_of_natural[(plan.heard.count,)](
-        rows, stride, workers, plan.parts_at, means, begins, *plan.heard.place, _HEARD, unrolled(workers), summed,
-        plan.heard.listed, num_warps=_HEARD_WARPS, enable_fp_fusion=False,
+    _mean_of_natural[(plan.mean_tiles.count,)](
+        rows, stride, workers, plan.parts_at, means, begins, *plan.mean_tiles.place, _MEAN_TILE, unrolled(workers),
+        summed, plan.mean_tiles.listed, num_warps=_MEAN_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
     return views(means, lengths)

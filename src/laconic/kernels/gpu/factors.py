@@ -1,10 +1,10 @@
 """Products of matrices with thin factors: each reads its matrix once, 4 bytes an element, for a list in one launch.
 
 A program keeps sums for all columns of the factor in registers while it runs along rows (M·Q) or down columns (M'·P),
-with the next pieces on their way to shared memory. So that there are programs enough, long ways are cut into spans; a
-second, small launch adds their sums. All is float32, never shorter; a product and its sum are rounded once (fused).
-Sums have a fixed order, which is not torch's: equal inputs that begin at like places give equal bits, as near to the
-exact product as torch's are.
+with the next pieces being copied to shared memory. So that there are enough programs, long rows or columns are cut into
+spans; a second, small launch adds their sums. All is float32, never shorter; a product and its sum are rounded once
+(fused). Sums have a fixed order, which is not torch's: equal inputs that begin at like places give equal bits, as near
+to the exact product as torch's are.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from laconic.kernels.gpu.lists import outputs, pointers, starts, tiled, views
 from laconic.kernels.gpu.parts import located, pointed
 
 _LEFT, _RIGHT = 4, 8  # columns of a factor up to which these products are faster than torch's
-_WARPS = 4  # of a program
-_PROGRAMS = 1024  # that a launch should have
-_LONGEST = 4096  # span
-_ROWS = 32  # of a matrix that a program of M·Q has
+_WARPS = 4  # warps of a program
+_PROGRAMS = 1024  # programs that a launch should have
+_LONGEST = 4096  # the longest span
+_ROWS = 32  # rows of a matrix that a program of M·Q has
 _STEP = 64  # columns that it reads at once
-_COLUMNS = 512  # that one of M'·P has
+_COLUMNS = 512  # columns that a program of M'·P has
 _AT_ONCE = 4  # rows that it reads at once
-_STAGES = 4  # reads that are under way, all but one of them
+_STAGES = 4  # pipeline stages: reads in flight, plus one
 _ADDED, _SPANS = 64, 8  # rows of a product, and sums of each, that are added at once
 _FACTS = tl.constexpr(8)
 
 
 @triton.jit
 def fact(facts, number, k: tl.constexpr):
-    """Of a matrix: its rows, its columns, those of its factor; its first program, its spans, how long these are; where
-    its sums begin, and where its product does."""
+    """Return the k-th fact of a matrix: its rows, its columns, those of its factor; its first program, its spans, how
+    long these are; where its sums begin, and where its product does."""
     return tl.load(facts + number * _FACTS + k)
 
 
 @triton.jit
 def _place(numbers, facts, LISTED: tl.constexpr):
-    """Of this program: its matrix's number, which block of the product it has, and which span."""
+    """Return this program's matrix number, which block of the product it has, and which span."""
     program = tl.program_id(0)
     number = tl.full([], 0, tl.int32)
     if LISTED:
@@ -57,7 +57,7 @@ def _place(numbers, facts, LISTED: tl.constexpr):
 
 @triton.jit
 def _keep(room, facts, number, span, i, side, c, r, sums, R: tl.constexpr, WHOLE: tl.constexpr):
-    """Sums [R, i] to the product itself, rows of r, or to where sums of spans lie, R rows of a side each."""
+    """Store sums [R, i] in the product itself, rows of r, or where sums of spans lie, R rows of a side each."""
     inside = (i < side)[None, :] & (c < r)[:, None]
     if WHOLE:
         at = room + fact(facts, number, 7) + i[None, :] * r + c[:, None]
@@ -83,7 +83,7 @@ def _along(m_at, q_at, r, count, R: tl.constexpr, ROWS: tl.constexpr, STEP: tl.c
 def _left(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
           LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
           STEP: tl.constexpr):  # fmt: skip
-    """M·Q for some rows along one span of columns. Rows and columns of a factor that are not there are read as the last
+    """Compute M·Q for some rows along one span of columns. Missing rows and columns of a factor are read as the last
     ones, and not kept."""
     number, block, span = _place(numbers, facts, LISTED)
     n, m, r = fact(facts, number, 0), fact(facts, number, 1), fact(facts, number, 2).to(tl.int32)
@@ -125,7 +125,7 @@ def _down(m_at, p_at, m, r, count, R: tl.constexpr, COLUMNS: tl.constexpr, AT_ON
 def _right(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
            LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr,
            AT_ONCE: tl.constexpr):  # fmt: skip
-    """M'·P for some columns down one span of rows, four to a thread."""
+    """Compute M'·P for some columns down one span of rows, four to a thread."""
     number, block, span = _place(numbers, facts, LISTED)
     n, m, r = fact(facts, number, 0), fact(facts, number, 1), fact(facts, number, 2).to(tl.int32)
     longest = fact(facts, number, 5)
@@ -152,7 +152,7 @@ def _right(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.c
 @triton.jit
 def _added(sums, facts, place_0, place_1, place_2, product, R: tl.constexpr, BLOCK: tl.constexpr,
            SPANS: tl.constexpr, LISTED: tl.constexpr):  # fmt: skip
-    """Sums of spans, some at once."""
+    """Add the sums of spans, several at once."""
     number, base, side = located(place_0, place_1, place_2, BLOCK, LISTED)
     r, spans = fact(facts, number, 2), fact(facts, number, 4).to(tl.int32)
     i, c, s = base + tl.arange(0, BLOCK), tl.arange(0, R), tl.arange(0, SPANS)
@@ -169,13 +169,13 @@ def _added(sums, facts, place_0, place_1, place_2, product, R: tl.constexpr, BLO
 
 @dataclass(frozen=True)
 class _Plan:
-    """Of the products of matrices of some shapes: tables, and how much room they take."""
+    """The plan of the products of matrices of some shapes: tables, and how much room they take."""
 
     numbers: Any
     facts: Tensor
     programs: int
     sums: int
-    """Room for those of spans; 0: none is cut."""
+    """The room for the sums of spans; 0 if no matrix is cut."""
     lengths: tuple[int, ...]
     sides: tuple[int, ...]
 
@@ -184,7 +184,8 @@ class _Plan:
 def _planned(
     shapes: tuple[tuple[int, int, int], ...], axis: int, block: int, least: int, device: torch.device
 ) -> _Plan:
-    """For shapes (rows, columns, factor's columns): blocks of the side that the product keeps, spans of the other."""
+    """Return the plan for shapes (rows, columns, factor's columns): blocks of the side that the product keeps, spans of
+    the other."""
     padded, sides, ways = _padded(shapes), [s[axis] for s in shapes], [s[1 - axis] for s in shapes]
     blocks, span = [-(-side // block) for side in sides], _LONGEST
     while span > least and sum(b * -(-way // span) for b, way in zip(blocks, ways, strict=True)) < _PROGRAMS:
@@ -207,7 +208,7 @@ def _planned(
 
 
 def _padded(shapes: Sequence[tuple[int, int, int]]) -> int:
-    """The least power of two that holds the columns of all factors."""
+    """Return the smallest power of two that holds the columns of all factors."""
     return 1 << (max(r for _, _, r in shapes) - 1).bit_length()
 
 
@@ -232,7 +233,7 @@ def _products(
 
 
 def suits(factors: Sequence[Tensor], most: int, *others: Tensor) -> bool:
-    """Whether bodies for factors of at most so many columns take them."""
+    """Tell whether bodies for factors of at most `most` columns take these."""
     return all(f.dim() == 2 and f.shape[1] <= most for f in factors) and all(
         x.dtype == torch.float32 and x.is_contiguous() and x.numel() for x in (*factors, *others)
     )

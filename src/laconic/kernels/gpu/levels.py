@@ -32,14 +32,14 @@ from laconic.kernels.gpu.parts import (
 from laconic.kernels.lists import listed
 from laconic.kernels.messages import WIDTHS
 
-_TILE = 1024  # what a warp holds
+_TILE = 1024  # elements that a warp holds
 _LEAST, _MOST = 32, 4096  # buckets between which a warp or two hold one in registers
 
 
 @triton.jit
 def rounded(a, place, low, high, STEPS: tl.constexpr):
-    """The level for a share of steps, up with the probability of its fraction: ⌈a - draw⌉, at most `STEPS`; what is not
-    a number takes the last one.
+    """Return the level for a share of steps, rounded up with the probability of its fraction: ⌈a - draw⌉, at most
+    `STEPS`; NaN takes the last one.
 
     On a GPU without a comparison: rounding towards +∞ never crosses a whole number, so a - draw may be rounded so, and
     so may its sum with a number (1.5·2²³) whose neighbours differ by one.
@@ -82,7 +82,7 @@ def _bytes(level, COUNT: tl.constexpr, STEPS: tl.constexpr, EACH: tl.constexpr):
 @triton.jit
 def _encode(v, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
             EACH: tl.constexpr, NORM: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """One bucket."""
+    """Encode one bucket."""
     i = tl.arange(0, BUCKET)
     if NORM == "max":
         scale = tl.reduce(tl.abs(v), 0, _larger)
@@ -103,7 +103,7 @@ def _encode(v, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr
 def _encode_tile(x, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
                  EACH: tl.constexpr, NORM: tl.constexpr, TILE: tl.constexpr, FED: tl.constexpr,
                  MASKED: tl.constexpr):  # fmt: skip
-    """Buckets one by one, since a scale that is one number needs no place in a layout; all are asked for first."""
+    """Encode buckets one by one, since a scale that is one number needs no place in a layout; all are loaded first."""
     i = tl.arange(0, BUCKET)
     buckets = ()  # type: ignore[var-annotated]
     for k in tl.static_range(0, TILE, BUCKET):
@@ -137,13 +137,13 @@ def _encode_levels(x, error, place_0, place_1, place_2, keys, message, codes_at,
 
 
 def fits(bucket: int) -> bool:
-    """Whether one pass does it."""
+    """Tell whether buckets of this length are encoded in one pass."""
     return _LEAST <= bucket <= _MOST and bucket & (bucket - 1) == 0
 
 
 @lru_cache(1024)
 def _plan(lengths: tuple[int, ...], bucket: int, each: int, device: torch.device) -> tuple[Tiles, Tensor, int]:
-    """Tiles, where each tensor's part of the message begins, and how long that is."""
+    """Return the tiles, where each tensor's part of the message begins, and the length of the message."""
     at = starts([-(-n // each) + 4 * -(-n // bucket) for n in lengths])
     return tiled(lengths, max(_TILE, bucket), device), table(at[:-1], torch.int64, device), at[-1]
 

@@ -1,8 +1,10 @@
-"""The k-th largest magnitude of a sample, or of values whose number only the device knows. It stays there.
+"""The k-th largest magnitude of a sample, or of values whose number only the device knows; the result stays on the
+device.
 
-Magnitudes as whole numbers have the order of magnitudes. A small sample stays in one program's registers, which finds
-the number bit by bit. Of more, three passes count digits, from the first on, each among those that share the digits
-found so far; they all lie in the cache. Who is last to have counted the last digit says which number it is.
+Bit patterns of magnitudes, read as integers, have the order of magnitudes. A small sample stays in one program's
+registers, which finds the number bit by bit. Of more, three passes count digits, from the first on, each among those
+that share the digits found so far; they all lie in the cache. The last program to have counted the last digit writes
+the result.
 """
 
 from __future__ import annotations
@@ -18,28 +20,29 @@ from laconic.kernels.gpu.parts import draw
 from laconic.kernels.gpu.selection import suit
 
 FEW = 16384
-"""Values that one program holds."""
+"""The number of values that one program holds."""
 _TILE = 1024
 _LONG, _LARGE = 4096, 1 << 19  # tiles of this length where there are more values than that
 _LEAST = 0x00800000  # the bits of the least normal number
 INFINITE = tl.constexpr(0x7F800000)
 SECOND, THIRD = tl.constexpr(23), tl.constexpr(11)
-"""Bits below the first digit, which is the exponent, and below the second."""
+"""The bits below the first digit, which is the exponent, and below the second."""
 DIGITS = 1 << 8, 1 << 12, 1 << 11
 AT_2, AT_3 = tl.constexpr(DIGITS[0]), tl.constexpr(DIGITS[0] + DIGITS[1])
 STATE = tl.constexpr(sum(DIGITS))
-"""Behind all counts: the first digit, the first two, which number it is of those that share them, and who is done."""
+"""The offset behind all counts of: the first digit, the first two, the rank among those that share them, and how many
+programs are done."""
 
 
 @triton.jit
 def size(v):
-    """A magnitude as a whole number; what is not a number is as large as can be."""
+    """Return a magnitude as a whole number; NaN becomes the largest possible."""
     return tl.minimum(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, INFINITE)
 
 
 @triton.jit
 def _sampled(x, error, n, i, inside, low, high, DRAWN: tl.constexpr, FED: tl.constexpr):
-    """The values with these numbers in a sample of x + error."""
+    """Return the values with these numbers in a sample of x + error."""
     at = i.to(tl.int64)
     if DRAWN:
         at = (draw(i, low, high).to(tl.int64) * n) >> 24
@@ -52,7 +55,7 @@ def _sampled(x, error, n, i, inside, low, high, DRAWN: tl.constexpr, FED: tl.con
 @triton.jit(do_not_specialize=["n", "count", "k", "low", "high", "least"])
 def _bit_by_bit(x, error, n, count, k, low, high, least, limit, ROOM: tl.constexpr, BITS: tl.constexpr,
                 DRAWN: tl.constexpr, FED: tl.constexpr):  # fmt: skip
-    """The largest number of so many bits, and zeros, that at least k of a small sample reach."""
+    """Find the largest number of so many leading bits, then zeros, that at least k of a small sample reach."""
     i = tl.arange(0, ROOM)
     inside = i < count
     bits = tl.where(inside, size(_sampled(x, error, n, i, inside, low, high, DRAWN, FED)), -1)
@@ -66,7 +69,7 @@ def _bit_by_bit(x, error, n, count, k, low, high, least, limit, ROOM: tl.constex
 
 @triton.jit
 def _next(counts, k, DIGITS: tl.constexpr):
-    """The digit of the k-th largest, and which of those with this digit it is."""
+    """Return the digit of the k-th largest, and its rank among those with this digit."""
     digit = tl.arange(0, DIGITS)
     count = tl.load(counts + digit, cache_modifier=".cg")
     reach = tl.sum(count, 0) - tl.cumsum(count, 0) + count  # have this digit or a higher one
@@ -76,7 +79,8 @@ def _next(counts, k, DIGITS: tl.constexpr):
 
 @triton.jit
 def _held(length, room, KNOWN: tl.constexpr):
-    """How many values there are: as many as there is room for, or what is on the device, which may be more."""
+    """Return how many values there are: as many as there is room for, or the number on the device, which may be
+    larger."""
     if KNOWN:
         return room
     else:
@@ -86,7 +90,7 @@ def _held(length, room, KNOWN: tl.constexpr):
 @triton.jit(do_not_specialize=["n", "low", "high", "room"])
 def _first(x, error, n, low, high, values, length, room, counts, TILE: tl.constexpr, KNOWN: tl.constexpr,
            SAMPLED: tl.constexpr, FED: tl.constexpr):  # fmt: skip
-    """Counts of exponents. SAMPLED: the values are drawn first, and kept."""
+    """Count exponents. SAMPLED: the values are drawn first, and kept."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     held = _held(length, room, KNOWN)
     inside = i < held
@@ -105,7 +109,7 @@ def _first(x, error, n, low, high, values, length, room, counts, TILE: tl.conste
 
 @triton.jit(do_not_specialize=["room", "k"])
 def _second(values, length, room, k, counts, TILE: tl.constexpr, KNOWN: tl.constexpr):
-    """Counts of the next twelve bits, among values with the exponent that was found."""
+    """Count the next twelve bits, among values with the exponent that was found."""
     first = tl.program_id(0) * TILE
     held = _held(length, room, KNOWN)
     if first < held:
@@ -121,8 +125,10 @@ def _second(values, length, room, k, counts, TILE: tl.constexpr, KNOWN: tl.const
 
 @triton.jit(do_not_specialize=["room", "k", "least"])
 def _third(values, length, room, k, counts, least, limit, TILE: tl.constexpr, KNOWN: tl.constexpr):
-    """Counts of the last eleven bits, among values that share all before them; the last program to finish has them
-    all. Where there are no values, the limit is `least`."""
+    """Count the last eleven bits, among values that share all before them; the last program to finish finds the limit.
+
+    Where there are no values, the limit is `least`.
+    """
     first = tl.program_id(0) * TILE
     held = _held(length, room, KNOWN)
     exponent = tl.load(counts + STATE)
@@ -143,7 +149,7 @@ def _third(values, length, room, k, counts, least, limit, TILE: tl.constexpr, KN
 def _digit_by_digit(
     x: Tensor, error: Tensor | None, key: int, values: Tensor, length: Tensor | None, k: int, least: int, sampled: bool
 ) -> Tensor:
-    """In three launches; the length is on the device where it is given."""
+    """Find the limit in three launches; the length is on the device where it is given."""
     counts = torch.zeros(sum(DIGITS) + 4, dtype=torch.int32, device=values.device)
     limit, room = counts[-1:].view(torch.float32), values.numel()
     known, held = length is None, values if length is None else length
@@ -159,7 +165,7 @@ def _digit_by_digit(
 
 
 def limit_of(values: Tensor, length: Tensor, k: int) -> Tensor:
-    """The k-th largest magnitude of the first so many values; the length is on the device."""
+    """Return the k-th largest magnitude of the first `length` values; the length is on the device."""
     return _digit_by_digit(values, None, 0, values, length, k, 0, False)
 
 
@@ -174,7 +180,7 @@ def sampled_limit(x: Tensor, error: Tensor | None, count: int, k: int, key: int)
 
 
 def roughly(x: Tensor, error: Tensor | None, count: int, k: int, key: int, bits: int) -> Tensor:
-    """The same of a small sample, rounded down to so many bits of 31."""
+    """Return the k-th largest magnitude of a small sample, rounded down to so many bits of 31."""
     limit = torch.empty((), device=x.device)
     room = max(triton.next_power_of_2(count), 1024)
     _bit_by_bit[(1,)](

@@ -1,7 +1,7 @@
-"""Lists of tensors for one launch: which tile belongs to which tensor, and where everything lies.
+"""Lists of tensors for one launch: which tile belongs to which tensor, and where each tensor begins.
 
-Tables are made of whole numbers alone and kept, since a bucket's tensors stay where they are for a whole run. They are
-used on whatever stream asks next: what makes one waits for its copy.
+Tables are made of whole numbers alone and cached, since a bucket's tensors stay where they are for a whole run. They
+are used on any stream: whoever makes one waits for its copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laconic.kernels.lists import listed
 
 @dataclass(frozen=True)
 class Tiles:
-    """What `parts.located` is given, and how many programs there are."""
+    """The arguments of `parts.located`, and the number of programs."""
 
     tiles: Any
     firsts: Any
@@ -36,12 +36,13 @@ class Tiles:
 
 @lru_cache(4096)
 def table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return these numbers as a tensor on the device, cached."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 @lru_cache(4096)
 def tiled(lengths: tuple[int, ...], tile: int, device: torch.device) -> Tiles:
-    """Tiles of so many elements, the last of each tensor shorter."""
+    """Return tiles of so many elements, of which the last of each tensor is shorter."""
     counts = [-(-n // tile) for n in lengths]
     if len(lengths) == 1:
         return Tiles(0, 0, lengths[0], counts[0], False)
@@ -51,21 +52,21 @@ def tiled(lengths: tuple[int, ...], tile: int, device: torch.device) -> Tiles:
 
 
 def starts(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Where each begins if they lie one behind another, and where the last one ends."""
+    """Return where each part begins if they lie one behind another, and where the last one ends."""
     return (0, *accumulate(lengths))
 
 
 def pointers(tensors: Sequence[Tensor]) -> tuple[Any, bool]:
-    """The tensor itself, or a table of where each begins; and whether all begin at a multiple of 16 bytes."""
+    """Return the tensor itself, or a table of where each begins, and whether all begin at a multiple of 16 bytes."""
     if len(tensors) == 1:
-        return tensors[0], True  # Triton looks itself
+        return tensors[0], True  # Triton checks the alignment itself
     tensors = listed(tensors)
     return table(tensors.places, torch.int64, tensors[0].device), tensors.aligned
 
 
 def keys_of(keys: Sequence[int], device: torch.device) -> Any:
-    """Each tensor's key as `parts.key_of` takes it: the number itself, or a table, which changes with every step and is
-    copied without waiting."""
+    """Return each tensor's key as `parts.key_of` takes it: the number itself, or a table, which changes with every step
+    and is copied without waiting."""
     signed = [key - (key >> 63 << 64) for key in keys]
     if len(signed) == 1:
         return signed[0]
@@ -73,19 +74,19 @@ def keys_of(keys: Sequence[int], device: torch.device) -> Any:
 
 
 def halves_of(key: int) -> tuple[int, int]:
-    """`draws.halves` of one key, as kernels take whole numbers of 32 bits."""
+    """Return `draws.halves` of one key, as kernels take whole numbers of 32 bits."""
     low, high = halves(key)
     return low - (low >> 31 << 32), high - (high >> 31 << 32)
 
 
 def outputs(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Room for float32 tensors of these lengths, and where in it each begins."""
+    """Return a buffer for float32 tensors of these lengths, and where in it each begins."""
     begins = starts([-(-n // 4) * 4 for n in lengths])
     return torch.empty(begins[-1], device=device), table(begins[:-1], torch.int64, device)
 
 
 def views(room: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """The tensors in such a room."""
+    """Return the tensors in such a buffer."""
     if not any(n % 4 for n in lengths):
         return list(room.split(list(lengths)))
     parts = room.split([size for n in lengths for size in (n, -n % 4)])

@@ -1,4 +1,5 @@
-"""The mean of many workers' messages without making any of their tensors: codes are unpacked and added in registers.
+"""The mean of many workers' messages without materialising any of their tensors: codes are decoded and added in
+registers.
 
 Reads every message once and writes the mean: 4 + N·b/8 bytes an element for N workers and codes of b bits. A thread
 takes eight neighbouring codes as one whole number of 8·b bits and keeps a sum for each, so that nothing changes place
@@ -20,14 +21,14 @@ from laconic.kernels.gpu.lists import Tiles, outputs, starts, table, tiled, view
 from laconic.kernels.gpu.parts import INTERPRETED, located, number_at, stored
 from laconic.kernels.gpu.suits import averaged, unrolled
 
-_TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: what was fastest
+_TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: the fastest ones measured
 MAGIC = tl.constexpr(1.5 * 2**23)
 MAGIC_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
 def _eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr):
-    """Eight codes each, as whole numbers; zeros from byte `rest` on."""
+    """Load eight codes each, as whole numbers, with zeros from byte `rest` on."""
     kind: tl.constexpr = tl.uint8 if BITS == 1 else tl.uint16 if BITS == 2 else tl.uint32 if BITS == 4 else tl.uint64
     j = tl.arange(0, COUNT)
     if ALIGNED and not MASKED:
@@ -42,7 +43,7 @@ def _eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.
 
 @triton.jit
 def _scales(pointer, ALIGNED: tl.constexpr):
-    """The float32 in four bytes, wherever they begin."""
+    """Return the float32 in four bytes, wherever they begin."""
     if ALIGNED:
         return tl.load(pointer.to(tl.pointer_type(tl.float32)))
     else:
@@ -51,7 +52,7 @@ def _scales(pointer, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _counted(part, byte: tl.constexpr):
-    """MAGIC plus the number in this byte, as a float: on a GPU one instruction that puts four bytes together."""
+    """Return MAGIC plus the number in this byte, as a float: on a GPU one instruction that puts four bytes together."""
     if INTERPRETED:
         return (((part >> (8 * byte)) & 255) | MAGIC_BITS).to(tl.float32, bitcast=True)
     else:
@@ -67,7 +68,7 @@ def _counted(part, byte: tl.constexpr):
 
 @triton.jit
 def _said(eight, k: tl.constexpr, scale, BITS: tl.constexpr, STEPS: tl.constexpr):
-    """What the k-th of eight codes says. Signs turn the scale's own sign bit; levels become floats without a
+    """Return the value of the k-th of eight codes. Signs flip the scale's own sign bit; levels become floats without a
     conversion, in the lowest bits of a number whose neighbours differ by one."""
     if BITS == 1:
         return ((eight << (31 - k) & 0x80000000) ^ scale).to(tl.float32, bitcast=True)
@@ -83,7 +84,7 @@ def _said(eight, k: tl.constexpr, scale, BITS: tl.constexpr, STEPS: tl.constexpr
 @triton.jit
 def _add(totals, row, scales, rest, COUNT: tl.constexpr, BUCKET: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr,
          ALIGNED: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """What one worker says, to each of the eight sums."""
+    """Add one worker's values to each of the eight sums."""
     eight = _eights(row, (rest * BITS + 7) // 8, COUNT, BITS, ALIGNED, MASKED)
     if BITS == 1:
         scale = (-_scales(scales, ALIGNED)).to(tl.uint32, bitcast=True)
@@ -150,8 +151,8 @@ def _means(rows, stride, workers, codes_at, total, begins, place_0, place_1, pla
 def _plan(
     lengths: tuple[int, ...], bits: int, bucket: int, device: torch.device
 ) -> tuple[Tiles, Tensor, tuple[int, ...], bool]:
-    """Tiles, where each tensor's part of a message begins, as a table and as numbers, and whether scales begin at
-    multiples of four."""
+    """Return the tiles, where each tensor's part of a message begins, as a table and as numbers, and whether scales
+    begin at multiples of four."""
     codes = [-(-n * bits // 8) for n in lengths]
     at = starts([c + 4 * (-(-n // bucket) if bucket else 1) for c, n in zip(codes, lengths, strict=True)])
     tiles = tiled(lengths, max(_TILES[bits], bucket), device)
@@ -159,7 +160,10 @@ def _plan(
 
 
 def means(rows: Tensor, lengths: Sequence[int], bits: int, steps: int, bucket: int) -> list[Tensor]:
-    """Of messages with codes of so many bits and a scale for each bucket; 0: for each tensor, and codes are signs."""
+    """Return the means of tensors from messages with codes of so many bits and a scale for each bucket.
+
+    With bucket 0 there is a scale for each tensor, and codes are signs.
+    """
     device, lengths = rows.device, tuple(lengths)
     tiles, at, begins, even = _plan(lengths, bits, bucket, device)
     workers, stride = rows.shape

@@ -1,9 +1,10 @@
 """Orthonormal columns for a list of thin factors, in three launches.
 
 Gram–Schmidt needs no more of a factor than the products of its columns with each other, r x r numbers. These are summed
-in float64, where a column is told from rounding (1e-6 of its length) as surely as by float32's own sums; the factor is
-then turned by what Gram–Schmidt makes of them, and a second time against what is left. So a column is never waited for:
-a launch sums chunks of rows, the next turns them and sums again, the last turns. 20 bytes an element in all.
+in float64, where a column is distinguished from rounding (1e-6 of its length) as surely as by float32's own sums; the
+factor is then multiplied by the matrix that Gram–Schmidt makes of them, and a second time against what is left. So no
+column waits for another: a launch sums chunks of rows, the next multiplies them and sums again, the last multiplies. 20
+bytes an element in all.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from laconic.kernels.reference.factors import ROUNDING
 
 _CHUNK = 512  # rows
 _WARPS = 8
-_ANYWHERE = ["factors"]  # workers must agree to the bit, wherever each has its factor: sums in one order for all
+_ANYWHERE = ["factors"]  # not specialised by alignment: workers must agree to the bit, so sums have one order for all
 _ROUNDING = tl.constexpr(ROUNDING**2)
 _FINITE = tl.constexpr(1e300)  # more than squares of float32 sum up to
-_MOST = 16  # columns that a table of their products is made of
+_MOST = 16  # columns up to which a table of their products is used
 
 
 @triton.jit
 def _products(x, grams, chunk, R: tl.constexpr):
-    """Of the columns of a chunk with each other, a row at a time."""
+    """Compute the products of the columns of a chunk with each other, a row at a time."""
     c = tl.arange(0, R)
     for j in range(R):
         column = tl.sum(tl.where((c == j)[None, :], x, 0.0), axis=1)
@@ -40,7 +41,7 @@ def _products(x, grams, chunk, R: tl.constexpr):
 
 @triton.jit
 def _sums(grams, first, count, R: tl.constexpr):
-    """Over a factor's chunks, some at once."""
+    """Return the sums over a factor's chunks, several at once."""
     AT_ONCE: tl.constexpr = 4096 // (R * R) if R > 8 else 64
     s, i = tl.arange(0, AT_ONCE), tl.arange(0, R * R)
     whole = tl.zeros([R * R], tl.float64)
@@ -52,7 +53,7 @@ def _sums(grams, first, count, R: tl.constexpr):
 
 @triton.jit
 def _turn(gram, R: tl.constexpr):
-    """What the columns are to be multiplied with from the right, by Gram–Schmidt on their products alone."""
+    """Return the matrix to multiply the columns with from the right, by Gram–Schmidt on their products alone."""
     c = tl.arange(0, R)
     i, j = c[:, None], c[None, :]
     alone = tl.where(i == j, gram, 0.0)
@@ -88,14 +89,15 @@ def _summed(factors, place_0, place_1, place_2, widths, grams, R: tl.constexpr, 
 @triton.jit(do_not_specialize_on_alignment=_ANYWHERE)
 def _turned(factors, place_0, place_1, place_2, widths, grams, out, begins, again, R: tl.constexpr,
             CHUNK: tl.constexpr, LISTED: tl.constexpr, PACKED: tl.constexpr, AGAIN: tl.constexpr):  # fmt: skip
-    """A chunk of a factor, or of where it was turned before (PACKED), turned; and the new columns' products (AGAIN)."""
+    """Multiply a chunk of a factor, or of its earlier result (PACKED), and compute the new columns' products
+    (AGAIN)."""
     number, base, n = located(place_0, place_1, place_2, CHUNK, LISTED)
     r, begin, c = tl.load(widths + number), tl.load(begins + number), tl.arange(0, R)
     first = tl.full([], 0, tl.int32)
     if LISTED:
         first = tl.load(place_1 + number)
     turn = _turn(_sums(grams, first, ((n + CHUNK - 1) // CHUNK).to(tl.int32), R), R)
-    unused = tl.sum((turn != 0).to(tl.int32), axis=1) == 0  # may be no numbers, which no zero would silence
+    unused = tl.sum((turn != 0).to(tl.int32), axis=1) == 0  # they may be NaN, which a product with zero would keep
     i = base + tl.arange(0, CHUNK)
     if PACKED:
         x = _chunk(factors + begin, i, n, r, R)

@@ -1,4 +1,4 @@
-"""What Triton bodies share: draws by place, sums by halving, where a tile lies, numbers at any byte.
+"""What Triton bodies share: draws by place, sums by halving, the location of a tile, numbers at any byte.
 
 Every body is launched with `enable_fp_fusion=False`: a product that is added is rounded twice, as on CPUs.
 """
@@ -11,7 +11,7 @@ import triton.language as tl
 from laconic.kernels import draws
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
-"""Whether Triton's interpreter runs these, which knows no PTX."""
+"""Whether Triton's interpreter runs these bodies, which knows no PTX."""
 FIRST, SECOND = tl.constexpr(draws.FIRST), tl.constexpr(draws.SECOND)
 SHIFT_1, SHIFT_2, SHIFT_3 = (tl.constexpr(s) for s in draws.SHIFTS)
 REST = tl.constexpr(32 - draws.BITS)
@@ -20,7 +20,7 @@ REST = tl.constexpr(32 - draws.BITS)
 
 @triton.jit
 def key_of(keys, number, LISTED: tl.constexpr):
-    """`draws.halves` of a tensor's key."""
+    """Return `draws.halves` of a tensor's key."""
     if LISTED:
         key = tl.load(keys + number).to(tl.uint64, bitcast=True)
     else:
@@ -33,7 +33,7 @@ def key_of(keys, number, LISTED: tl.constexpr):
 
 @triton.jit
 def draw(place, low, high):
-    """`draws.at` of these places: whole numbers of 24 bits."""
+    """Return `draws.at` of these places: whole numbers of 24 bits."""
     h = place.to(tl.uint32) ^ low.to(tl.uint32)
     h = (h ^ (h >> SHIFT_1)) * FIRST + high.to(tl.uint32)
     h = (h ^ (h >> SHIFT_2)) * SECOND
@@ -42,7 +42,8 @@ def draw(place, low, high):
 
 @triton.jit
 def _halved(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr):
-    """[ROWS, WIDTH, REST] to [ROWS, REST]. A sum of two is the same in either order: Triton's reduction may make it."""
+    """Sum [ROWS, WIDTH, REST] to [ROWS, REST]. A sum of two is the same in either order: Triton's reduction may make
+    it."""
     for k in tl.static_range(16):
         if (WIDTH >> k) > 1:
             x = tl.sum(tl.reshape(x, [ROWS, 2, (WIDTH >> (k + 1)) * REST]), axis=1)
@@ -51,7 +52,7 @@ def _halved(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr):
 
 @triton.jit
 def block_summed(x, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The sum of each row in the order of `sums`; a row is no longer than a block."""
+    """Return the sum of each row in the order of `sums`; a row is no longer than a block."""
     LAST: tl.constexpr = 4 if WIDTH >= 4 else WIDTH
     FIRST: tl.constexpr = WIDTH // 128 if WIDTH >= 128 else 1
     MIDDLE: tl.constexpr = WIDTH // (FIRST * LAST)
@@ -62,7 +63,7 @@ def block_summed(x, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def summed(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The same of rows that may be longer: blocks first, then their sums."""
+    """Return the sum of each row in the order of `sums`, for rows that may be longer than a block."""
     if WIDTH > BLOCK:
         EACH: tl.constexpr = WIDTH // BLOCK
         return block_summed(block_summed(x, ROWS * EACH, BLOCK), ROWS, EACH)
@@ -72,7 +73,7 @@ def summed(x, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def located(tiles, firsts, lengths, TILE: tl.constexpr, LISTED: tl.constexpr):
-    """Of this program's tile: its tensor's number, where it begins there, and how long the tensor is."""
+    """Return this program's tensor number, where its tile begins there, and the tensor's length."""
     tile = tl.program_id(0)
     number = tl.full([], 0, tl.int32)
     if LISTED:
@@ -84,7 +85,7 @@ def located(tiles, firsts, lengths, TILE: tl.constexpr, LISTED: tl.constexpr):
 
 @triton.jit
 def pointed(table, number, LISTED: tl.constexpr, ALIGNED: tl.constexpr):
-    """A tensor's own pointer: from the table of a list, or the tensor itself."""
+    """Return a tensor's own pointer: from the table of a list, or the tensor itself."""
     if LISTED:
         pointer = tl.load(table + number).to(tl.pointer_type(tl.float32))
         if ALIGNED:
@@ -96,7 +97,8 @@ def pointed(table, number, LISTED: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def loaded(pointer, i, rest, MASKED: tl.constexpr):
-    """Elements i of a tile; zeros from `rest` on. Whole tiles need no mask, without which loads are 16 bytes wide."""
+    """Load elements i of a tile, with zeros from `rest` on. Full tiles need no mask, without which loads are 16 bytes
+    wide."""
     if MASKED:
         return tl.load(pointer + i, mask=i < rest, other=0.0)
     else:
@@ -105,6 +107,7 @@ def loaded(pointer, i, rest, MASKED: tl.constexpr):
 
 @triton.jit
 def stored(pointer, i, rest, x, MASKED: tl.constexpr):
+    """Store elements i of a tile, up to `rest`."""
     if MASKED:
         tl.store(pointer + i, x, mask=i < rest)
     else:
@@ -113,13 +116,13 @@ def stored(pointer, i, rest, x, MASKED: tl.constexpr):
 
 @triton.jit
 def finite(x):
-    """Zero where it is not: an overflow must not be remembered for ever."""
+    """Return x with zero in place of values that are not finite: an overflow must not be remembered for ever."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
 
 @triton.jit
 def number_at(pointer):
-    """The float32 in four bytes, wherever they begin."""
+    """Return the float32 in four bytes, wherever they begin."""
     word = tl.load(pointer).to(tl.uint32)
     for k in tl.static_range(1, 4):
         word |= tl.load(pointer + k).to(tl.uint32) << (8 * k)
@@ -128,7 +131,7 @@ def number_at(pointer):
 
 @triton.jit
 def put_number(pointer, x, mask):
-    """And back; with one nan for all devices."""
+    """Store a float32 in four bytes, wherever they begin, with one NaN pattern for all devices."""
     word = tl.where(x == x, x, float("nan")).to(tl.uint32, bitcast=True)
     for k in tl.static_range(4):
         tl.store(pointer + k, (word >> (8 * k)).to(tl.uint8), mask=mask)
@@ -136,6 +139,6 @@ def put_number(pointer, x, mask):
 
 @triton.jit
 def packed(codes, COUNT: tl.constexpr, EACH: tl.constexpr):
-    """Codes of 8/EACH bits, EACH of them to a byte, the first in its lowest place."""
+    """Pack codes of 8/EACH bits, EACH of them to a byte, the first in its lowest place."""
     rows = tl.reshape(codes, [COUNT // EACH, EACH])
     return tl.sum(rows << (tl.arange(0, EACH) * (8 // EACH))[None, :], axis=1).to(tl.uint8)

@@ -17,18 +17,19 @@ from laconic.kernels.gpu.lists import halves_of
 from laconic.kernels.gpu.parts import draw
 from laconic.kernels.reference.rotation import rotated_length
 
-_STAGES, _WARPS = 13, 8  # of the first pass
+_STAGES, _WARPS = 13, 8  # stages and warps of the first pass
 _LEAST = 1024  # values of its smallest tile
 _LATER, _LATER_WARPS = 7, 4  # stages of a later pass: 2⁷ registers hold a thread's rows
 _COLUMNS = 128  # of a later tile, at least
-_PLAIN = ["count", "low", "high", "scale"]  # whatever these are, the code is the same
+_PLAIN = ["count", "low", "high", "scale"]  # arguments whose values do not specialise the code
 
 
 @triton.jit
 def _across(x, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """Sums and differences of values WIDTH apart, where a pair lies in one thread or in two of a warp.
+    """Return sums and differences of values WIDTH apart, where a pair lies in one thread or in two of a warp.
 
-    The other of a pair is both together, as whole numbers, less oneself: that is one shuffle, or nothing at all.
+    The other of a pair is the sum of both patterns, as whole numbers, less oneself: that is one shuffle, or nothing at
+    all.
     """
     pairs = tl.reshape(x, [TILE // (2 * WIDTH), 2, WIDTH])
     bits = pairs.to(tl.int32, bitcast=True)
@@ -39,14 +40,14 @@ def _across(x, TILE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _exchanged(x, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """The same where a pair lies in two warps: values move so that each thread has both."""
+    """Return sums and differences where a pair lies in two warps: values move so that each thread has both."""
     one, other = tl.split(tl.permute(tl.reshape(x, [TILE // (2 * WIDTH), 2, WIDTH]), [0, 2, 1]))
     return tl.reshape(tl.permute(tl.join(one + other, one - other), [0, 2, 1]), [TILE])
 
 
 @triton.jit
 def _stages(x, TILE: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, NEAR: tl.constexpr, FAR: tl.constexpr):
-    """So many stages, the first of values FIRST apart; those NEAR to less than FAR apart lie in different warps."""
+    """Apply COUNT stages, the first of values FIRST apart; those NEAR to less than FAR apart lie in different warps."""
     for k in tl.static_range(COUNT):
         if (FIRST << k) >= NEAR and (FIRST << k) < FAR:
             x = _exchanged(x, TILE, FIRST << k)
@@ -57,7 +58,7 @@ def _stages(x, TILE: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, NEA
 
 @triton.jit
 def _turned(x, place, low, high):
-    """Times ±1 by the draw's lowest bit: a sign bit turned over where it is 0."""
+    """Multiply by ±1 by the draw's lowest bit: the sign bit is flipped where it is 0."""
     turn = (draw(place, low, high).to(tl.uint32) & 1 ^ 1) << 31
     return (x.to(tl.uint32, bitcast=True) ^ turn).to(tl.float32, bitcast=True)
 
@@ -65,7 +66,8 @@ def _turned(x, place, low, high):
 @triton.jit(do_not_specialize=_PLAIN)
 def _first(x, out, count, low, high, scale, TILE: tl.constexpr, STAGES: tl.constexpr, NEAR: tl.constexpr,
            FAR: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """Of `count` values and zeros behind them: what lies in a tile together; the tile may be longer than them all."""
+    """Transform `count` values and zeros behind them as far as they lie in one tile, which may be longer than them
+    all."""
     base = tl.program_id(0).to(tl.int64) * TILE
     i = tl.arange(0, TILE)
     rest = tl.minimum(count - base, TILE).to(tl.int32)
@@ -89,7 +91,7 @@ def _first(x, out, count, low, high, scale, TILE: tl.constexpr, STAGES: tl.const
 @triton.jit(do_not_specialize=_PLAIN)
 def _later(x, low, high, scale, LOG: tl.constexpr, STAGES: tl.constexpr, COLUMNS: tl.constexpr,
            AFTER: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """In place: rows 2ᴸᴼᴳ apart, a thread for each column, so that no value leaves its thread."""
+    """Transform in place: rows 2ᴸᴼᴳ apart, a thread for each column, so that no value leaves its thread."""
     ROWS: tl.constexpr = 1 << STAGES
     first = tl.program_id(0).to(tl.int64) * COLUMNS  # among the columns of all groups of rows
     base = ((first >> LOG) << (LOG + STAGES)) + (first & ((1 << LOG) - 1))
@@ -104,7 +106,7 @@ def _later(x, low, high, scale, LOG: tl.constexpr, STAGES: tl.constexpr, COLUMNS
 
 
 def _transformed(x: Tensor, key: int | None, before: bool) -> Tensor:
-    """With signs by the key, if there is one, before or after all stages."""
+    """Return the transform, with signs by the key, if there is one, before or after all stages."""
     n = rotated_length(x.numel())
     out = torch.empty(n, device=x.device)
     log, done = n.bit_length() - 1, min(_STAGES, n.bit_length() - 1)
@@ -140,5 +142,5 @@ def rotate(x: Tensor, key: int) -> Tensor:
     return _transformed(x, key, True) if _suits(x, False) else reference.rotate(x, key)
 
 
-def turned_back(z: Tensor, key: int) -> Tensor:
-    return _transformed(z, key, False) if _suits(z, True) else reference.turned_back(z, key)
+def rotate_back(z: Tensor, key: int) -> Tensor:
+    return _transformed(z, key, False) if _suits(z, True) else reference.rotate_back(z, key)

@@ -1,10 +1,10 @@
-"""What passes a threshold, at memory speed, with or without error feedback; many tensors in one launch.
+"""Selection by a threshold at memory speed, with or without error feedback; many tensors in one launch.
 
-One pass over the data: a tile makes one bit of each element, 32 to a word, and takes what passes from the words, bit by
-bit: few pass, and they still lie in the cache. A tile has a few places of its own in a scratch, and asks for room with
-an atomic addition only where they do not suffice. A second launch, which touches only what passed, puts the runs in
-order. 4 bytes an element, 12 with a memory, and about 30 for each that passes. Nobody knows how many those are: there
-is room for one in sixteen; tiles that found none say so, and are done again with room for all.
+One pass over the data: a tile makes one bit of each element, 32 to a word, and extracts what passes from the words, bit
+by bit: few pass, and they still lie in the cache. A tile has a few places of its own in a scratch buffer, and reserves
+room with an atomic addition only where they do not suffice. A second launch, which touches only what passed, puts the
+runs in order. 4 bytes an element, 12 with a memory, and about 30 for each that passes. Their number is not known
+beforehand: there is room for one in sixteen; tiles that found none are marked, and processed again with room for all.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from laconic.kernels.gpu.parts import INTERPRETED, loaded, located, pointed, sto
 from laconic.kernels.gpu.suits import plain
 
 _TILE, _WARPS = 2048, 1
-_OWN = 32  # of so many elements of a tile, one has a place of its own
-_SHARE, _MORE = 32, 4096  # places to ask for: for one in so many, and so many more
+_OWN = 32  # elements of a tile for each place of its own
+_SHARE, _MORE = 32, 4096  # room to reserve: a place for so many elements, and so many more
 _WIDTH = 32  # how much of each run is moved at once
 GROUP = tl.constexpr(64)
-"""Tiles whose runs a program moves, and whose counts are added up for the programs after it."""
+"""The number of tiles whose runs a program moves, and whose counts are added up for the programs after it."""
 BLOCK = tl.constexpr(1024)
 LENGTH, MASK = tl.constexpr(16), tl.constexpr((1 << 16) - 1)
-"""Bits of a run's length, above which is where it begins."""
+"""The number of bits of a run's length, above which its beginning is stored."""
 
 Limits = Sequence[float | Tensor] | Tensor
 
 
 @triton.jit
 def ones(word):
-    """How many bits are set."""
+    """Return how many bits are set."""
     word = word.to(tl.uint32)
     word -= (word >> 1) & 0x55555555
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -51,8 +51,8 @@ def _second(first, second):
 
 @triton.jit
 def dealt(words):
-    """The same words, but each in one thread: after a sum along rows, all threads of a row have it, and Triton would go
-    on so. What comes out of a scan is dealt anew; of this one, only that remains."""
+    """Return the same words, each in one thread: after a sum along rows, all threads of a row have it, and Triton would
+    keep that layout. The output of a scan has a new layout; this scan changes nothing else."""
     if INTERPRETED:
         return words
     else:
@@ -61,14 +61,14 @@ def dealt(words):
 
 @triton.jit
 def lowest(word):
-    """The number of the lowest bit that is set: the exponent of what it stands for."""
+    """Return the number of the lowest bit that is set: the exponent of its value."""
     bit = (word & (0 - word)).to(tl.uint32).to(tl.float32)
     return (bit.to(tl.int32, bitcast=True) >> 23) - 127
 
 
 @triton.jit
 def _written(x, error, words, before, most, to, TILE: tl.constexpr, FED: tl.constexpr):
-    """Where each bit stands, and the bits of the value there, one behind another."""
+    """Write the place of each bit, and the bits of the value there, one behind another."""
     group = tl.arange(0, TILE // 32) * 32
     for _ in range(most):
         some = words != 0
@@ -109,7 +109,7 @@ def _compact_tile(x, error, rest, limit, runs, state, room, scratch, TILE: tl.co
     if start >= 0:
         _written(x, error, words, before, tl.max(each, 0), scratch + start, TILE, FED)
         if KEPT:
-            tl.debug_barrier()  # all have read what is overwritten
+            tl.debug_barrier()  # wait until all threads have read what is overwritten
             stored(error, i, rest, tl.where(passes, v - v, v), MASKED)
     else:
         if FED:
@@ -120,8 +120,8 @@ def _compact_tile(x, error, rest, limit, runs, state, room, scratch, TILE: tl.co
 def _compact(x, error, place_0, place_1, place_2, limits, runs, state, room, scratch, TILE: tl.constexpr,
              OWN: tl.constexpr, FED: tl.constexpr, KEPT: tl.constexpr, NANS: tl.constexpr, AGAIN: tl.constexpr,
              LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """Of v = x + error (FED), or x, what passes goes into the scratch; what does not stays in `error` (KEPT). AGAIN:
-    only tiles that found no room before."""
+    """Copy what passes of v = x + error (FED), or x, into the scratch; the rest stays in `error` (KEPT). AGAIN: only
+    tiles that found no room before."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     if KEPT:
@@ -142,8 +142,8 @@ def _compact(x, error, place_0, place_1, place_2, limits, runs, state, room, scr
 @triton.jit(do_not_specialize=["number_of_tiles", "tensors", "room"])
 def _move(scratch, runs, state, tiles, firsts, number_of_tiles, ends, tensors, places, values, room,
           TILE: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr):  # fmt: skip
-    """Each tile's run to where it belongs in the order of tiles, as places in its tensor and values; where each
-    tensor's runs end, and how much room was asked for."""
+    """Move each tile's run to its place in the order of tiles, as places in its tensor and values; also write where
+    each tensor's runs end, and how much room was requested."""
     group = tl.program_id(0)
     if group == 0:
         tl.store(ends + tensors, tl.load(state))
@@ -157,7 +157,7 @@ def _move(scratch, runs, state, tiles, firsts, number_of_tiles, ends, tensors, p
     begin, count = run >> LENGTH, run & MASK
     end = tl.sum(earlier, 0) + tl.cumsum(count, 0)
     into = end - count
-    count = tl.where((begin >= 0) & (end <= room), count, 0)  # what has no room is done again
+    count = tl.where((begin >= 0) & (end <= room), count, 0)  # tiles without room are processed again
     last = tile == number_of_tiles - 1
     if LISTED:
         number = tl.load(tiles + tile, mask=inside, other=0)
@@ -177,14 +177,18 @@ def _move(scratch, runs, state, tiles, firsts, number_of_tiles, ends, tensors, p
 
 
 def _even(n: int) -> int:
-    """What lies behind so many numbers of 8 bytes begins at a multiple of 16, where Triton sees no new kind of call."""
+    """Return n rounded up such that what lies behind so many numbers of 8 bytes begins at a multiple of 16, where
+    Triton sees no new kind of call."""
     return n + n % 2
 
 
 @dataclass
 class Passing:
-    """What a compaction leaves on the device: words in a scratch, of each tile where its run begins and how long it is,
-    and of each group of tiles how many those are, after how much was asked for."""
+    """The result of a compaction, on the device: words in a scratch buffer, each tile's run, and each group's counts.
+
+    Of each tile it has where its run begins and how long it is; of each group of tiles how many values those are,
+    behind the total room that was requested.
+    """
 
     tiles: Tiles
     scratch: Tensor
@@ -193,8 +197,8 @@ class Passing:
     tensors: int
 
     def moved(self, room: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Places and values in order, in tensors of such a length, and where those of each tensor end; behind
-        which is how much room was asked for."""
+        """Return places and values in order, in tensors of length `room`, and where those of each tensor end; the last
+        entry is how much room was requested."""
         device, tiles = self.scratch.device, self.tiles
         places = torch.empty(_even(room) + self.tensors + 1, dtype=torch.int64, device=device)
         values, ends = torch.empty(room, device=device), places[_even(room) :]
@@ -206,7 +210,8 @@ class Passing:
 
 
 def compacted(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, limits: Tensor, room: int, nans: bool) -> Passing:
-    """One pass over a list of tensors; nothing waits for it. Of the room, tiles have to ask for it."""
+    """Compact a list of tensors in one pass, without waiting; `room` is what tiles can reserve beyond their own
+    places."""
     device = xs[0].device
     tiles = tiled(tuple(x.numel() for x in xs), _TILE, device)
     own = tiles.count * (_TILE // _OWN)
@@ -233,7 +238,7 @@ def _launch(
 def _each(
     xs: Sequence[Tensor], errors: Sequence[Tensor] | None, thresholds: Limits, nans: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """What passes in each; the host waits once, for how many those are."""
+    """Return what passes in each tensor; the host waits once, for their numbers."""
     device, n = xs[0].device, sum(x.numel() for x in xs)
     limits = on_device(thresholds, device)
     asked_for = n // _SHARE + _MORE
@@ -249,7 +254,7 @@ def _each(
 
 
 def on_device(thresholds: Limits, device: torch.device) -> Tensor:
-    """A number for each tensor."""
+    """Return the thresholds as one tensor on the device, a number for each tensor."""
     if not isinstance(thresholds, Tensor) and len(thresholds) == 1:
         only = thresholds[0]
         thresholds = only if isinstance(only, Tensor) else torch.full((1,), only, dtype=torch.float32, device=device)

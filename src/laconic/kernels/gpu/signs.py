@@ -21,14 +21,14 @@ from laconic.kernels.gpu.parts import block_summed, finite, loaded, located, pac
 from laconic.kernels.lists import listed
 from laconic.kernels.sums import BLOCK
 
-_SUMMED = 2 * BLOCK  # elements that one warp sums, without a word to another
+_SUMMED = 2 * BLOCK  # elements that one warp sums, without communication between warps
 _TILE = 2048
 
 
 @triton.jit
 def _magnitudes(x, error, place_0, place_1, place_2, sums, begins, BLOCK: tl.constexpr, TILE: tl.constexpr,
                 LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """The sum of |x + error| over each block."""
+    """Compute the sum of |x + error| over each block."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     error = pointed(error, number, LISTED, ALIGNED) + base
@@ -45,7 +45,7 @@ def _magnitudes(x, error, place_0, place_1, place_2, sums, begins, BLOCK: tl.con
 
 @triton.jit
 def _sums_of_sums(sums, begins, place_0, place_1, place_2, out, ends, BLOCK: tl.constexpr, LISTED: tl.constexpr):
-    """The sum of each block of sums."""
+    """Compute the sum of each block of sums."""
     number, base, n = located(place_0, place_1, place_2, BLOCK, LISTED)
     i = tl.arange(0, BLOCK)
     v = tl.load(sums + tl.load(begins + number) + base + i, mask=i < n - base, other=0.0)
@@ -55,7 +55,7 @@ def _sums_of_sums(sums, begins, place_0, place_1, place_2, out, ends, BLOCK: tl.
 
 @dataclass(frozen=True)
 class _Level:
-    """A launch of `_sums_of_sums`."""
+    """The arguments of a launch of `_sums_of_sums`."""
 
     begins: Tensor
     tiles: Tiles
@@ -75,7 +75,7 @@ def _levels(counts: tuple[int, ...], device: torch.device) -> list[_Level]:
 
 
 def finished(sums: Tensor, counts: Sequence[int]) -> Tensor:
-    """One sum for each tensor from those of its blocks, so many each, one behind another."""
+    """Return one sum for each tensor from the sums of its blocks, `counts` of them each, one behind another."""
     for level in _levels(tuple(counts), sums.device):
         out = torch.empty(level.size, device=sums.device)
         _sums_of_sums[(level.tiles.count,)](
@@ -100,7 +100,7 @@ def _keep(x, error, rest, bits, scale, TILE: tl.constexpr, MASKED: tl.constexpr)
 @triton.jit
 def _keep_signs(x, error, place_0, place_1, place_2, sums, message, bits_at, TILE: tl.constexpr,
                 LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """error ← v - its sign times the scale, for v = x + error; bits and scale into the message."""
+    """Store error ← v - its sign times the scale, for v = x + error, and bits and scale in the message."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     error = pointed(error, number, LISTED, ALIGNED) + base
@@ -118,7 +118,7 @@ def _keep_signs(x, error, place_0, place_1, place_2, sums, message, bits_at, TIL
 
 @dataclass(frozen=True)
 class _Plan:
-    """What depends on lengths alone."""
+    """The layout that depends on lengths alone."""
 
     counts: tuple[int, ...]  # of blocks
     begins: Tensor  # of each tensor's sums

@@ -1,10 +1,10 @@
-"""The mean of what many workers say of a few places each, without a dense tensor for any of them.
+"""The mean of many workers' sparse messages, of a few places each, without a dense tensor for any of them.
 
 A program is one warp and owns a run of tiles. It finds by bisection where each worker's places enter its run, and from
 there on counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
 own, and the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself,
-worker after worker with a barrier between them, while it is in the cache. What was said is divided at the places where
-it was said. 4 bytes an element, and 12 for each place that was said.
+worker after worker with a barrier between them, while it is in the cache. Sums are divided at the places that were sent
+only. 4 bytes an element, and 12 for each place that was sent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 from laconic.kernels import reference
 
 _TILE, _WIDTH, _WARPS = 2048, 32, 1
-_LONG = 128  # places that are read at once of a worker that says more than a few of a tile
+_LONG = 128  # places read at once of a worker that sent more than a few of a tile
 _PROGRAMS = 16384
-_MOST = (1 << 31) - (1 << 20)  # elements
-_AT_ONCE = 16  # workers: more would not fit in registers
-_FAR = tl.constexpr((1 << 31) - 1)  # behind every tile
+_MOST = (1 << 31) - (1 << 20)  # the largest number of elements
+_AT_ONCE = 16  # workers read at once: more would not fit in registers
+_FAR = tl.constexpr((1 << 31) - 1)  # a place behind every tile
 
 
 @triton.jit
 def _entered(table, padded, first, target, steps, WORKERS: tl.constexpr):
-    """How many of each worker's places are before this one."""
+    """Return how many of each worker's places are before this one."""
     worker = first + tl.arange(0, WORKERS)
     places = tl.load(table + worker).to(tl.pointer_type(tl.int64))
     low = tl.zeros([WORKERS], tl.int32)
@@ -44,8 +44,8 @@ def _entered(table, padded, first, target, steps, WORKERS: tl.constexpr):
 
 @triton.jit
 def _next(table, padded, first, begin, WORKERS: tl.constexpr, WIDTH: tl.constexpr):
-    """The next few places of all workers, and the bits of what is said there; the table is in the cache. A place's
-    lower half says it all."""
+    """Return the next few places of all workers, and the bits of the values there; the table is in the cache. A place's
+    lower half holds all of it."""
     worker = first + tl.arange(0, WORKERS)
     j = tl.arange(0, WIDTH)[None, :]
     left = tl.load(table.to(tl.pointer_type(tl.int32)) + 2 * (2 * padded + worker)) - begin
@@ -58,7 +58,7 @@ def _next(table, padded, first, begin, WORKERS: tl.constexpr, WIDTH: tl.constexp
 
 @triton.jit
 def _add(total, place, bits, left_out, limit, FIRST: tl.constexpr):
-    inside = (place >= 0) & (place < limit)  # whatever a message says
+    inside = (place >= 0) & (place < limit)  # whatever a message holds
     if FIRST:
         before = left_out
     else:
@@ -68,7 +68,7 @@ def _add(total, place, bits, left_out, limit, FIRST: tl.constexpr):
 
 @triton.jit
 def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: tl.constexpr):
-    """Worker after worker. A row lies across a warp and all rows in registers: to take one out costs nothing."""
+    """Add worker after worker. A row lies across a warp and all rows in registers: extracting one costs nothing."""
     row = tl.arange(0, WORKERS)[:, None]
     for r in tl.static_range(WORKERS):
         one = tl.sum(tl.where(row == r, place, 0), axis=0)
@@ -79,7 +79,7 @@ def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: 
 @triton.jit
 def _add_many(table, padded, first, begin, total, base, limit, TILE: tl.constexpr, WORKERS: tl.constexpr,
               LONG: tl.constexpr):  # fmt: skip
-    """The same, of a tile of which some worker says much, and where each worker's places go on behind it."""
+    """Add a tile of which some worker sent many places, and return where each worker's places continue behind it."""
     worker = tl.arange(0, WORKERS)
     j = tl.arange(0, LONG)
     for r in range(WORKERS):
@@ -106,7 +106,8 @@ def _divided(said, some, workers):
 
 @triton.jit
 def _divide_few(total, place, limit, workers):
-    """Where something was said; of a place that many name all read the sum before one writes the mean."""
+    """Divide at the places that were sent; of a place that several workers sent, all read the sum before one writes the
+    mean."""
     inside = (place >= 0) & (place < limit)
     said = tl.load(total + place, mask=inside, other=1.0)
     tl.debug_barrier()
@@ -115,7 +116,7 @@ def _divide_few(total, place, limit, workers):
 
 @triton.jit
 def _divide_all(total, limit, workers, PART: tl.constexpr):
-    """In parts, so that few registers are held and many programs run at once."""
+    """Divide all sums in parts, so that few registers are held and many programs run at once."""
     for first in range(0, limit, PART):
         i = first + tl.arange(0, PART)
         said = tl.load(total + i, mask=i < limit, other=0.0)
@@ -137,7 +138,7 @@ def _fill(total, left_out, limit, TILE: tl.constexpr, PART: tl.constexpr):
 @triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
 def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: tl.constexpr, WIDTH: tl.constexpr,
           WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    """Of few enough workers to be read at once."""
+    """Compute the mean of few enough workers to be read at once."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
     begin = _entered(table, padded, 0, tile * TILE, steps, WORKERS)
@@ -164,7 +165,7 @@ def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: 
 @triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
 def _mean_of_many(table, padded, divisor, steps, total, n, tiles, each, left_out, cursors, TILE: tl.constexpr,
                   WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    """Some workers after others; where their places go on is kept in memory."""
+    """Compute the mean of some workers after others; where their places continue is kept in memory."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
     cursors += tl.program_id(0).to(tl.int64) * padded + tl.arange(0, WORKERS)
@@ -195,22 +196,22 @@ def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, l
         return reference.mean_of_sparse(places, values, n, left_out)
     once = min(triton.next_power_of_2(workers), _AT_ONCE)
     padded = -(-workers // once) * once
-    nobody = [0] * (padded - workers)
-    numbers = [p.data_ptr() for p in places] + nobody + [v.data_ptr() for v in values] + nobody
-    numbers += [p.numel() for p in places] + nobody
+    missing = [0] * (padded - workers)
+    numbers = [p.data_ptr() for p in places] + missing + [v.data_ptr() for v in values] + missing
+    numbers += [p.numel() for p in places] + missing
     table = torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
     total = torch.empty(n, device=device)
     tiles = -(-n // _TILE)
     each = -(-tiles // _PROGRAMS)
     programs = -(-tiles // each)
     steps = max(p.numel() for p in places).bit_length()
-    said = (table, padded, float(workers), steps, total, n, tiles, each, left_out)
+    arguments = (table, padded, float(workers), steps, total, n, tiles, each, left_out)
     how = {"num_warps": _WARPS, "enable_fp_fusion": False}
     if padded == once:
-        _mean[(programs,)](*said, _TILE, _WIDTH, once, _LONG, **how)
+        _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, **how)
     else:
         cursors = torch.empty(programs * padded, dtype=torch.int32, device=device)
-        _mean_of_many[(programs,)](*said, cursors, _TILE, _WIDTH, once, _LONG, **how)
+        _mean_of_many[(programs,)](*arguments, cursors, _TILE, _WIDTH, once, _LONG, **how)
     return total
 
 

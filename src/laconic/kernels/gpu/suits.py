@@ -1,4 +1,4 @@
-"""What bodies take, for how many workers they are compiled, and how they divide."""
+"""Which tensors the Triton bodies take, for how many workers they are compiled, and how they divide."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_UNROLLED = 16  # workers whose messages are all asked for before the first is looked at
+_UNROLLED = 16  # workers whose messages are all loaded before the first is used
 
 
 def plain(*tensors: Tensor) -> bool:
-    """Floats of four bytes, one behind another; anything else goes to the reference."""
+    """Tell whether these are contiguous float32 tensors; anything else goes to the reference."""
     return all(x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
 
 
 def unrolled(workers: int) -> int:
-    """How many workers a body is compiled for; 0: any number."""
+    """Return how many workers a body is compiled for; 0 means any number."""
     return workers if workers <= _UNROLLED else 0
 
 
 @triton.jit
 def averaged(total, workers, WORKERS: tl.constexpr):
-    """A sum by how many it is of. Where the inverse is exact a product has a quotient's bits, and takes a tenth of the
-    time."""
+    """Divide a sum by the number of workers. Where the inverse is exact a product has a quotient's bits, and takes a
+    tenth of the time."""
     if WORKERS > 0 and WORKERS & (WORKERS - 1) == 0:
         return total * (1.0 / WORKERS)
     else:

@@ -19,17 +19,17 @@ from laconic.kernels import reference
 from laconic.kernels.gpu.limits import limit_of, roughly, size
 from laconic.kernels.gpu.selection import compacted, suit
 
-_LOOKED, _BITS = 8192, 17  # values that give the pivot, and bits of it
+_LOOKED, _BITS = 8192, 17  # sampled values that give the pivot, and bits of it
 _SURE = 5  # standard deviations by which the pivot's rank in the sample is above the expected one
 _TILE = 4096
 BLOCK = tl.constexpr(1024)
 _LEAST = 1 << 15  # elements below which torch does as well
-_KEY = 0x5EED  # of the sample; what is found does not depend on it
+_KEY = 0x5EED  # key of the sample; the result does not depend on it
 
 
 @triton.jit
 def _compared(values, length, room, limit, TILE: tl.constexpr):
-    """Which of a tile's candidates are above the limit, and which equal it."""
+    """Tell which of a tile's candidates are above the limit, and which equal it."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = i < tl.minimum(tl.load(length), room)
     bits, least = size(tl.load(values + i, mask=inside, other=0.0)), size(tl.load(limit))
@@ -38,7 +38,7 @@ def _compared(values, length, room, limit, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["room"])
 def _tally(values, length, room, limit, tallies, TILE: tl.constexpr):
-    """How many these are: two numbers in one, so that one sum adds up both."""
+    """Count these candidates: two numbers in one, so that one sum adds up both."""
     _, above, equal = _compared(values, length, room, limit, TILE)
     both = (tl.sum(above.to(tl.int32), 0).to(tl.int64) << 32) | tl.sum(equal.to(tl.int32), 0).to(tl.int64)
     tl.store(tallies + tl.program_id(0), both)
@@ -46,7 +46,7 @@ def _tally(values, length, room, limit, tallies, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["room", "k"])
 def _choose(places, values, length, room, limit, k, tallies, chosen, TILE: tl.constexpr):
-    """The places of those above the limit, and of the first that equal it, as many as are missing to k."""
+    """Write the places of those above the limit, and of the first that equal it, as many as are missing to k."""
     tile = tl.program_id(0)
     if tile * TILE < tl.minimum(tl.load(length), room):
         before, all_of_them = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
@@ -58,7 +58,7 @@ def _choose(places, values, length, room, limit, k, tallies, chosen, TILE: tl.co
         end = tl.sum(before, 0)
         missing = (k - (tl.sum(all_of_them, 0) >> 32)).to(tl.int32)
         i, above, equal = _compared(values, length, room, limit, TILE)
-        both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # with itself
+        both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # inclusive
         above_before = (end >> 32).to(tl.int32) + (both & 0xFFFF) - above.to(tl.int32)
         equal_before = (end & 0xFFFFFFFF).to(tl.int32) + (both >> 16) - equal.to(tl.int32)
         taken = above | (equal & (equal_before < missing))
@@ -70,8 +70,8 @@ def _choose(places, values, length, room, limit, k, tallies, chosen, TILE: tl.co
 def largest(x: Tensor, k: int) -> Tensor:
     n, looked = x.numel(), min(_LOOKED, x.numel())
     share = k / max(n, 1) * looked
-    rank = math.ceil(share + _SURE * math.sqrt(share)) + _SURE  # of the pivot in the sample
-    room = math.ceil(2 * n / max(looked, 1) * (rank + _SURE * math.sqrt(rank)))  # twice, for ties
+    rank = math.ceil(share + _SURE * math.sqrt(share)) + _SURE  # rank of the pivot in the sample
+    room = math.ceil(2 * n / max(looked, 1) * (rank + _SURE * math.sqrt(rank)))  # twice the expected number, for ties
     if not suit(x) or n < _LEAST or 2 * rank > looked or room >= 1 << 31:
         return reference.largest(x, k)
     found = compacted([x], None, roughly(x, None, looked, rank, _KEY, _BITS), room, True)

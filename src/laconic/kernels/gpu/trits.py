@@ -1,7 +1,7 @@
 """3LC's digits at memory speed: error feedback + ternary + five to a byte, and the mean of many workers' digits.
 
-What a digit stands for is a multiple of the largest magnitude, so that all values are looked at before the first is
-said: one pass reads both inputs, another reads them again and writes errors and bytes, 20.2 bytes an element. A byte
+What a digit stands for is a multiple of the largest magnitude, so that all values are read before the first is
+encoded: one pass reads both inputs, another reads them again and writes errors and bytes, 20.2 bytes an element. A byte
 joins one digit from each fifth of a tensor, so that both sides read and write five streams in order.
 """
 
@@ -25,7 +25,7 @@ from laconic.kernels.reference.trits import WEIGHTS
 
 _LOOKED, _LOOKED_WARPS = 2048, 1
 _TILE, _WARPS = 256, 1  # bytes of a program, of five elements each
-_HEARD, _HEARD_WARPS = 512, 4
+_MEAN_TILE, _MEAN_WARPS = 512, 4
 MAGIC = tl.constexpr(1.5 * 2**23)
 LEAST = tl.constexpr(2.0**-149)
 W0, W1, W2, W3, W4 = (tl.constexpr(float(w)) for w in WEIGHTS)
@@ -35,8 +35,8 @@ ZEROS = tl.constexpr(float(sum(WEIGHTS)))
 @triton.jit(do_not_specialize=["place_2"])
 def _largest(x, error, place_0, place_1, place_2, largest, TILE: tl.constexpr, FED: tl.constexpr, LISTED: tl.constexpr,
              ALIGNED: tl.constexpr):  # fmt: skip
-    """The largest |v| of each tensor, as a whole number: bits of floats without a sign are in the order of floats, and
-    those of what is not a number are above all. So it is exact, whoever comes first."""
+    """Find the largest |v| of each tensor, as a whole number: bits of floats without a sign are in the order of floats,
+    and those of NaN are above all. So it is exact in any order."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     if FED:
@@ -55,7 +55,7 @@ def _largest(x, error, place_0, place_1, place_2, largest, TILE: tl.constexpr, F
 
 @triton.jit
 def _stretch(x, error, rest, most, half, TILE: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):
-    """A stretch's digits as floats; what they do not say is kept."""
+    """Return a stretch's digits as floats, and keep v minus what they stand for."""
     j = tl.arange(0, TILE)
     v = loaded(x, j, rest, MASKED)
     if FED:
@@ -69,7 +69,8 @@ def _stretch(x, error, rest, most, half, TILE: tl.constexpr, FED: tl.constexpr, 
 
 @triton.jit
 def _five(x, error, stretch, n, base, most, out, TILE: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):
-    """Bytes of this tile. Small whole numbers are exact as floats, and a GPU multiplies those at twice the speed."""
+    """Compute the bytes of this tile. Small whole numbers are exact as floats, and a GPU multiplies those at twice the
+    speed."""
     half = most * 0.5
     half = tl.where(half == 0, LEAST, half)  # a zero has no sign
     rest = n - base
@@ -90,10 +91,10 @@ def _five(x, error, stretch, n, base, most, out, TILE: tl.constexpr, FED: tl.con
 @triton.jit(do_not_specialize=["place_2"])
 def _keep_trits(x, error, place_0, place_1, place_2, lengths, largest, sparsity, message, parts_at, TILE: tl.constexpr,
                 FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
-    """error ← v - its digit times M, for v = x + error; M and digits into the message."""
+    """Store error ← v - its digit times M, for v = x + error, and M and digits in the message."""
     number, base, stretch = located(place_0, place_1, place_2, TILE, LISTED)
     if EVEN:
-        stretch = stretch // 4 * 4  # all streams begin at multiples of 16 bytes; else none does that the compiler knows
+        stretch = stretch // 4 * 4  # shows the compiler that all streams begin at multiples of 16 bytes
     n = tl.load(lengths + number)
     x = pointed(x, number, LISTED or not EVEN, ALIGNED) + base
     if FED:
@@ -114,14 +115,14 @@ def _keep_trits(x, error, place_0, place_1, place_2, lengths, largest, sparsity,
 
 @dataclass(frozen=True)
 class _Plan:
-    """What depends on lengths alone."""
+    """The layout that depends on lengths alone."""
 
     lengths: Tensor
     parts_at: Tensor  # where each tensor's part of the message begins
     size: int  # of the message
     looked: Tiles
     kept: Tiles
-    heard: Tiles
+    mean_tiles: Tiles
     even: bool  # whether stretches are multiples of 16 bytes
 
 
@@ -129,7 +130,7 @@ class _Plan:
 def _plan(lengths: tuple[int, ...], device: torch.device) -> _Plan:
     stretches = tuple(-(-n // 5) for n in lengths)
     at = starts([4 + stretch for stretch in stretches])
-    tiles = tiled(lengths, _LOOKED, device), tiled(stretches, _TILE, device), tiled(stretches, _HEARD, device)
+    tiles = tiled(lengths, _LOOKED, device), tiled(stretches, _TILE, device), tiled(stretches, _MEAN_TILE, device)
     tables = table(lengths, torch.int64, device), table(at[:-1], torch.int64, device)
     return _Plan(*tables, at[-1], *tiles, not any(stretch % 4 for stretch in stretches))
 
@@ -159,15 +160,17 @@ def encode_trits(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, sparsity
 
 @triton.jit
 def _peeled(f, most, total, WEIGHT: tl.constexpr):
-    """The digit of this weight in numbers that have no higher ones: the nearest whole number of weights, since what
-    lower digits add is less than half of one. It is added to the total, and what is left is returned."""
+    """Add the digit of this weight to the total and return the rest, for numbers that have no higher digits.
+
+    The digit is the nearest whole number of weights, since what lower digits add is less than half of one.
+    """
     digit = tl.fma(f, 1 / WEIGHT, MAGIC) - MAGIC
     return tl.fma(digit, -WEIGHT, f), tl.fma(digit, most, total)  # a digit times M is exact: rounded once either way
 
 
 @triton.jit
 def _heard(row, base, rest, t0, t1, t2, t3, t4, TILE: tl.constexpr, MASKED: tl.constexpr):
-    """Five sums, and what this worker says."""
+    """Return the five sums plus this worker's values."""
     j = tl.arange(0, TILE)
     most = number_at(row)
     if MASKED:
@@ -219,7 +222,7 @@ def _mean_of_trits(rows, stride, workers, parts_at, lengths, total, begins, plac
     number, base, stretch = located(place_0, place_1, place_2, TILE, LISTED)
     n = tl.load(lengths + number)
     at, begin = tl.load(parts_at + number), tl.load(begins + number)
-    if EVEN:  # what is read and what is written in fours, so that nothing changes place between threads
+    if EVEN:  # read and write in fours, so that nothing changes place between threads
         stretch, at, begin = stretch // 4 * 4, tl.multiple_of(at, 4), tl.multiple_of(begin, 4)
     rows += at
     total += begin
@@ -233,8 +236,8 @@ def mean_of_trits(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     device, lengths, rows = rows.device, tuple(lengths), rows.contiguous()
     plan, (means, begins), (workers, stride) = _plan(lengths, device), outputs(lengths, device), rows.shape
     even = plan.even and stride % 4 == 0 and rows.data_ptr() % 16 == 0
-    _mean_of_trits[(plan.heard.count,)](
-        rows, stride, workers, plan.parts_at, plan.lengths, means, begins, *plan.heard.place, _HEARD, unrolled(workers),
-        plan.heard.listed, even, num_warps=_HEARD_WARPS, enable_fp_fusion=False,
+    _mean_of_trits[(plan.mean_tiles.count,)](
+        rows, stride, workers, plan.parts_at, plan.lengths, means, begins, *plan.mean_tiles.place, _MEAN_TILE,
+        unrolled(workers), plan.mean_tiles.listed, even, num_warps=_MEAN_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
     return views(means, lengths)

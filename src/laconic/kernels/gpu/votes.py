@@ -45,7 +45,7 @@ def pack_signs(x: Tensor) -> Tensor:
 
 @triton.jit
 def _added(carry, p0, p1, p2, p3, p4, p5, p6, p7, PLANES: tl.constexpr):
-    """One more voter."""
+    """Add one more vote to the counters."""
     p0, carry = p0 ^ carry, p0 & carry
     if PLANES > 1:
         p1, carry = p1 ^ carry, p1 & carry
@@ -66,14 +66,14 @@ def _added(carry, p0, p1, p2, p3, p4, p5, p6, p7, PLANES: tl.constexpr):
 
 @triton.jit
 def _reached(ge, plane, half, K: tl.constexpr):
-    """Whether counts up to this plane are at least `half` up to this bit, if `ge` says it of those below."""
+    """Tell whether counts up to this plane are at least `half` up to this bit, given that (`ge`) for those below."""
     other = ((half >> K) & 1) - 1  # all ones where half has a zero here
     return (plane & ge) | ((plane | ge) & other)
 
 
 @triton.jit
 def _words(rows, start, j, ALIGNED: tl.constexpr):
-    """Four bytes from any byte on: a word, or parts of two."""
+    """Return four bytes from any byte on: a word, or parts of two."""
     words = rows.to(tl.pointer_type(tl.int32))
     if ALIGNED:
         return tl.load(words + start // 4 + j)
@@ -177,7 +177,7 @@ def _signs_of(bits, count, out, TILE: tl.constexpr):
 
 @triton.jit
 def _plus_minus(bits, rest, TILE: tl.constexpr, MASKED: tl.constexpr):
-    """1 with the sign bit that its own bit turns off."""
+    """Return 1 with the sign bit set where its own bit is 0."""
     j = tl.arange(0, TILE // 8)
     if MASKED:
         byte = tl.load(bits + j, mask=8 * j < rest, other=0).to(tl.uint32)

@@ -1,13 +1,13 @@
-"""What every hot loop computes, in plain torch: the definition that faster bodies are held against, bit by bit.
+"""The definition of every hot loop, in plain torch, which faster bodies must equal bit by bit.
 
-All take flat float32 tensors on any device; one file a family.
+All take flat float32 tensors on any device; there is one file for each family.
 """
 
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
 from laconic.kernels.reference.factors import left_products, orthogonalised, right_products
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
-from laconic.kernels.reference.rotation import hadamard, rotate, turned_back
+from laconic.kernels.reference.rotation import hadamard, rotate, rotate_back
 from laconic.kernels.reference.selection import largest, mean_of_sparse, sampled_limit, select
 from laconic.kernels.reference.signs import add_signs, feed_signs, pack_signs, vote
 from laconic.kernels.reference.ternaries import sum_of_digits, ternaries_of
@@ -30,11 +30,11 @@ __all__ = [
     "quantize_in_nibbles",
     "right_products",
     "rotate",
+    "rotate_back",
     "sampled_limit",
     "select",
     "sum_of_digits",
     "ternaries_of",
-    "turned_back",
     "unpack_numbers",
     "vote",
 ]

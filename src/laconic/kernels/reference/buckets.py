@@ -1,4 +1,4 @@
-"""Runs of consecutive elements that share a scale, the last one shorter."""
+"""Buckets: runs of consecutive elements that share a scale, of which the last may be shorter."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from laconic.kernels.sums import rows_summed
 
 
 def in_buckets(x: Tensor, bucket: int) -> Tensor:
-    """A row per bucket, filled up with zeros."""
+    """Return a row for each bucket, padded with zeros."""
     rows = -(-x.numel() // bucket)
     return torch.nn.functional.pad(x, (0, rows * bucket - x.numel())).view(rows, bucket)
 
 
 def bucket_scales(x: Tensor, bucket: int, norm: str) -> Tensor:
-    """One number per bucket: its largest magnitude, or the sum of magnitudes or squares in the order of `sums`."""
+    """Return one number for each bucket: its largest magnitude, or the sum of magnitudes or squares in the order of
+    `sums`."""
     rows = in_buckets(x, bucket)
     if norm == "max":
         return rows.abs().amax(dim=1) if rows.numel() else rows.new_zeros(0)

@@ -8,13 +8,15 @@ from torch import Tensor
 from laconic.kernels.sums import rows_summed
 
 HEIGHT = 64
-"""Rows that are summed at once."""
+"""The number of rows that are summed at once."""
 
 
 def columns_summed(x: Tensor) -> Tensor:
-    """Of each column, in an order that suits tiles: the second half of 64 rows is added to the first until one row is
-    left; sums of such blocks are summed in the same way until one is left. Missing rows are zeros. A column alone is
-    summed as `sums` says."""
+    """Return the sum of each column, in an order that suits tiles.
+
+    The second half of 64 rows is added to the first until one row is left; sums of such blocks are summed in the same
+    way until one is left. Missing rows are zeros. A single column is summed in the order of `sums`.
+    """
     if x.shape[1] == 1:
         return rows_summed(x.view(-1)).view(1)
     while True:
@@ -31,14 +33,14 @@ def columns_summed(x: Tensor) -> Tensor:
 
 
 def column_means(x: Tensor) -> Tensor:
-    """Of each column, the mean of what is below zero, and in a second row that of what is not; zero where there is
-    none. What is not a number is in both sums."""
-    sums = torch.stack([columns_summed(x.clamp(max=0)), columns_summed(x.clamp(min=0))]) + 0.0  # no zero has a sign
+    """Return for each column the mean of its negative values, and in a second row that of the others; zero where there
+    are none. NaN counts in both sums."""
+    sums = torch.stack([columns_summed(x.clamp(max=0)), columns_summed(x.clamp(min=0))]) + 0.0  # turns -0.0 into 0.0
     ones = (x >= 0).sum(dim=0, dtype=torch.int32 if len(x) < 1 << 31 else torch.int64)
     means = sums / torch.stack([len(x) - ones, ones]).clamp(min=1).float()
-    return torch.where(means.isnan(), float("nan"), means)  # one nan for all devices
+    return torch.where(means.isnan(), float("nan"), means)  # one NaN pattern for all devices
 
 
 def of_columns(high: Tensor, means: Tensor) -> Tensor:
-    """Each element's own of the two means of its column."""
+    """Return for each element the one of its column's two means that stands for it."""
     return torch.where(high, means[1], means[0])

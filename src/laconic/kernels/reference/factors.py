@@ -11,23 +11,25 @@ import torch
 from torch import Tensor
 
 ROUNDING = 1e-6
-"""The share of a column below which what is left of it is noise."""
+"""The share of a column below which what is left of it is rounding noise."""
 
 
 def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    """P = M·Q of each matrix (n x m) and its factor (m x r)."""
+    """Return P = M·Q of each matrix (n x m) and its factor (m x r)."""
     return [matrix @ factor for matrix, factor in zip(matrices, factors, strict=True)]
 
 
 def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    """Q = M'·P of each matrix (n x m) and its factor (n x r)."""
+    """Return Q = M'·P of each matrix (n x m) and its factor (n x r)."""
     return [matrix.T @ factor for matrix, factor in zip(matrices, factors, strict=True)]
 
 
 def orthogonalised(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Each factor with its columns made orthonormal, from the first on: Gram–Schmidt, column by column, and a second
-    time against what rounding left of the others; a column that is nothing but rounding, or not finite, becomes
-    nothing."""
+    """Return each factor with its columns made orthonormal, from the first on.
+
+    Gram–Schmidt, column by column, and a second time against what rounding left of the others; a column that is only
+    rounding noise, or not finite, becomes zero.
+    """
     return [_orthogonal(factor) for factor in factors]
 
 

@@ -1,4 +1,4 @@
-"""Rounding to levels at random, so that the mean is right."""
+"""Random rounding to levels, so that the mean is right."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from laconic.kernels.reference.buckets import in_buckets
 
 
 def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
-    """`steps` and the level with its sign, a code from 0 to 2·steps. The level is |x|·steps/scale, rounded up with the
-    probability of its fraction, by the draw of the element's place; what is not a number takes the last one."""
+    """Return `steps` plus the signed level for each value, a code from 0 to 2·steps.
+
+    The level is |x|·steps/scale, rounded up with the probability of its fraction, by the draw of the element's place;
+    NaN takes the last level.
+    """
     factors = torch.where(scales > 0, steps / scales, torch.zeros_like(scales))
     a = x.abs() * factors.repeat_interleave(bucket)[: x.numel()]
     whole = a.floor()
@@ -20,17 +23,18 @@ def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Te
 
 
 def quantize_in_nibbles(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
-    """The same where a code takes at most four bits: two in a byte, the first in its lower half."""
+    """Return the codes of `quantize` where a code takes at most four bits: two in a byte, the first in its lower
+    half."""
     pairs = in_buckets(quantize(x, scales, bucket, steps, key), 2)
     return pairs[:, 0] | (pairs[:, 1] << 4)
 
 
 def add_levels(total: Tensor, codes: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
-    """total += what `quantize` wrote: so many `steps`-ths of the bucket's scale."""
+    """Add the values of `quantize`'s codes to the total: the level times 1/`steps` of the bucket's scale."""
     total += (codes.float() - steps) * (scales * (1 / steps)).repeat_interleave(bucket)[: total.numel()]
 
 
 def add_levels_of_nibbles(total: Tensor, packed: Tensor, scales: Tensor, bucket: int, steps: int) -> None:
-    """The same from two codes in a byte."""
+    """Add the values of codes that lie two in a byte to the total."""
     codes = torch.stack([packed & 15, packed >> 4], dim=1).view(-1)[: total.numel()]
     add_levels(total, codes, scales, bucket, steps)

@@ -9,7 +9,7 @@ from laconic.kernels.reference.buckets import in_buckets
 
 
 def pack_numbers(codes: Tensor, bits: int) -> Tensor:
-    """Whole numbers of so many bits (at most 32) without gaps, the lowest bit first; as bytes."""
+    """Pack whole numbers of so many bits (at most 32) into bytes without gaps, the lowest bit first."""
     rows = in_buckets(codes, 8)
     packed = torch.zeros(len(rows), bits, dtype=torch.int64, device=codes.device)
     for j in range(8):
@@ -21,9 +21,9 @@ def pack_numbers(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_numbers(packed: Tensor, bits: int, count: int) -> Tensor:
-    """And back: the first so many, as int64."""
+    """Return the first `count` packed numbers, as int64."""
     first = torch.arange(0, count * bits, bits, device=packed.device)
-    byte, span = first >> 3, (bits + 14) // 8  # a number lies in at most so many bytes
+    byte, span = first >> 3, (bits + 14) // 8  # a number spans at most so many bytes
     rows = torch.nn.functional.pad(packed, (0, span)).long()
     codes = rows[byte]
     for k in range(1, span):

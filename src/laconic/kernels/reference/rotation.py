@@ -9,19 +9,20 @@ from laconic.kernels.draws import integers
 
 
 def rotated_length(count: int) -> int:
-    """The least power of two that holds so many values."""
+    """Return the smallest power of two that holds `count` values."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def signs(key: int, count: int, device: torch.device) -> Tensor:
-    """±1 by the lowest bit of the draw of each place."""
+    """Return ±1 by the lowest bit of the draw of each place."""
     return (integers(key, 0, count, device) & 1).float() * 2 - 1
 
 
 def hadamard(x: Tensor) -> Tensor:
-    """The orthonormal Walsh–Hadamard transform of a vector whose length n is a power of two; its own inverse.
+    """Return the orthonormal Walsh–Hadamard transform of a vector whose length n is a power of two; it is its own
+    inverse.
 
-    Sums and differences of values 1 apart, then 2, 4 and so on; at last all times 1/√n.
+    It takes sums and differences of values 1 apart, then 2, 4 and so on, and at last multiplies all by 1/√n.
     """
     n, width = x.numel(), 1
     while width < n:
@@ -32,11 +33,11 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, key: int) -> Tensor:
-    """A vector filled up to a power of two with zeros, times random signs, transformed."""
+    """Return the transform of a vector that is padded with zeros to a power of two and multiplied by random signs."""
     padded = torch.nn.functional.pad(x, (0, rotated_length(x.numel()) - x.numel()))
     return hadamard(padded * signs(key, padded.numel(), x.device))
 
 
-def turned_back(z: Tensor, key: int) -> Tensor:
-    """What `rotate` rotated, zeros included."""
+def rotate_back(z: Tensor, key: int) -> Tensor:
+    """Return the vector that `rotate` rotated, padding included."""
     return hadamard(z) * signs(key, z.numel(), z.device)

@@ -1,4 +1,4 @@
-"""Which values are said: those from a threshold on, or the largest; and the mean of what many say of a few places."""
+"""Selection of values by a threshold or by rank, and the mean of many workers' sparse messages."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from torch import Tensor
 from laconic.kernels.draws import BITS, integers
 
 LEAST = torch.finfo(torch.float32).tiny
-"""Below any limit that is estimated: zeros never pass."""
+"""The smallest limit that is estimated, so that zeros never pass."""
 
 
 def select(x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Places and values whose magnitude is at least the threshold, in order. A threshold on the device stays there."""
+    """Return the places and values whose magnitude is at least the threshold, in order. A threshold on the device stays
+    there."""
     places = torch.nonzero(x.abs() >= threshold).view(-1)
     return places, x[places]
 
 
 def sizes(x: Tensor) -> Tensor:
-    """Magnitudes; what is not a number is as large as can be."""
+    """Return magnitudes, with infinity for NaN."""
     return torch.where(x.isnan(), torch.inf, x.abs())
 
 
 def sampled_limit(x: Tensor, error: Tensor | None, count: int, k: int, key: int) -> Tensor:
-    """The k-th largest magnitude, above zero, of so many values drawn under a key, with repetition, from x + error (x
-    where there is no memory); of all where there are no more. It stays on the device."""
+    """Return the k-th largest magnitude, above zero, of `count` values of x + error (x where there is no memory).
+
+    They are drawn under a key, with repetition, or are all values where there are no more. The result stays on the
+    device.
+    """
     if count < x.numel():
         places = integers(key, 0, count, x.device) * x.numel() >> BITS
         x, error = x[places], None if error is None else error[places]
@@ -35,8 +39,8 @@ def sampled_limit(x: Tensor, error: Tensor | None, count: int, k: int, key: int)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """The places of the k largest magnitudes in ascending order; of those at the limit, the first. What is not a number
-    is as large as can be."""
+    """Return the places of the k largest magnitudes in ascending order; of those equal to the k-th, the first. NaN
+    counts as largest."""
     if k >= x.numel():
         return torch.arange(x.numel(), device=x.device)
     size = sizes(x)
@@ -47,13 +51,18 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
-    """Of what workers say of some of n places, each of places that ascend: added up in the order of workers, then
-    divided. Where nobody says anything stands `left_out`, plus or minus zero."""
+    """Return the mean of workers' values at some of n places, which ascend for each worker, added up in the order of
+    workers.
+
+    Where no worker sent a value the result is `left_out`, plus or minus zero.
+    """
     device = values[0].device
     total = torch.full((n,), left_out, device=device)
-    for where, said in zip(places, values, strict=True):
+    for where, contribution in zip(places, values, strict=True):
         if device.type == "cpu":
-            total.index_add_(0, where, said)
+            total.index_add_(0, where, contribution)
         else:
-            total[where] += said  # a GPU's index_add_ takes numbers below the least normal one for zeros
-    return total.div_(torch.tensor(float(len(values)), device=device))  # by a plain number a GPU would multiply
+            total[where] += contribution  # a GPU's index_add_ flushes subnormal numbers to zero
+    return total.div_(
+        torch.tensor(float(len(values)), device=device)
+    )  # a tensor, since a GPU would multiply by the inverse of a Python number

@@ -6,22 +6,24 @@ import torch
 from torch import Tensor
 
 MOST = 85
-"""Rows of digits up to 3 whose sums fit into a byte."""
+"""The number of rows of digits up to 3 whose sums fit into a byte."""
 
 
 def pack_ternaries(digits: Tensor, room: int) -> Tensor:
-    """Digits 0, 1, 2, four to a byte, the first in its lowest place; zeros behind, up to `room`, a multiple of four."""
+    """Pack digits 0, 1, 2, four to a byte, the first in its lowest place, padded with zeros to `room`, a multiple of
+    four."""
     rows = torch.nn.functional.pad(digits, (0, room - digits.numel())).view(-1, 4)
     return rows[:, 0] | (rows[:, 1] << 2) | (rows[:, 2] << 4) | (rows[:, 3] << 6)
 
 
 def ternaries_of(packed: Tensor, scale: Tensor, count: int) -> Tensor:
-    """What the first so many digits say: -scale, 0 or scale."""
+    """Return the values of the first `count` digits: -scale, 0 or scale."""
     return (_digits(packed, count).float() - 1) * scale
 
 
 def sum_of_digits(rows: Tensor, count: int) -> Tensor:
-    """Of all rows, digit by digit, for the first so many: as uint8 where sums fit, as int32 where they do not."""
+    """Return the sums over all rows of the first `count` digits, as uint8 where they fit and as int32 where they do
+    not."""
     total = torch.zeros(count, dtype=torch.uint8 if len(rows) <= MOST else torch.int32, device=rows.device)
     for row in rows:
         total += _digits(row, count)

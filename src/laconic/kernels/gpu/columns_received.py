@@ -1,4 +1,4 @@
-"""The mean of many workers' bits and column means without making any of their tensors.
+"""The mean of many workers' bits and column means without materialising any of their tensors.
 
 Reads every message once and writes the mean: 4 + N/8 bytes an element for N workers. A thread takes eight neighbouring
 bits as a byte and keeps a sum for each; in a tile of rows and columns it reads the means of eight columns once for all
@@ -26,7 +26,7 @@ _ALIGNED = 1024
 
 @triton.jit(do_not_specialize=["place_2", "stride", "room"])
 def _align(rows, stride, pairs, room, facts, place_0, place_1, place_2, TILE: tl.constexpr, LISTED: tl.constexpr):
-    """All workers' means as floats that begin at multiples of four bytes."""
+    """Copy all workers' means to floats that begin at multiples of four bytes."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     worker = tl.program_id(1).to(tl.int64)
     i = tl.arange(0, TILE)
@@ -53,7 +53,7 @@ def _aligned(rows: Tensor, layout: Layout) -> Tensor:
 
 @triton.jit
 def _own(byte, pairs, columns, c, K: tl.constexpr, KIND: tl.constexpr):
-    """What the bit says: the lower or the upper mean of its column."""
+    """Return the value that a bit stands for: the lower or the upper mean of its column."""
     if KIND == "alone":
         at = pairs
     elif KIND == "wide":
@@ -65,7 +65,7 @@ def _own(byte, pairs, columns, c, K: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def _heard(bits, inside, pairs, columns, c, t0, t1, t2, t3, t4, t5, t6, t7, KIND: tl.constexpr, MASKED: tl.constexpr):
-    """Eight sums, and what this worker says."""
+    """Return the eight sums plus this worker's values."""
     if MASKED:
         byte = tl.load(bits, mask=inside, other=0).to(tl.int32)
     else:
@@ -84,7 +84,7 @@ def _heard(bits, inside, pairs, columns, c, t0, t1, t2, t3, t4, t5, t6, t7, KIND
 @triton.jit
 def _mean(bits, inside, stride, workers, pairs, room, columns, c, t0, WORKERS: tl.constexpr, KIND: tl.constexpr,
           MASKED: tl.constexpr):  # fmt: skip
-    """Of eight neighbours each, one behind another."""
+    """Return the means of eight neighbouring elements each, one behind another."""
     t1, t2, t3, t4, t5, t6, t7 = t0, t0, t0, t0, t0, t0, t0
     if (
         WORKERS and KIND == "alone"
