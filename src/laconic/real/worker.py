@@ -266,6 +266,7 @@ class RealWorker:
     def call(
         self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None
     ) -> ActorCallHandle:
+        """Send a message to an actor; with a priority it waits in the send queue."""
         if priority is None:
             return ActorCallHandle(self.endpoint.call(address, message, writes), self)
         if self._queue is None:

@@ -36,6 +36,7 @@ class PendingCall:
         return self._done.is_set()
 
     def wait(self) -> ActorMessage:
+        """Wait for the answer and return it, or raise the error with which the call failed."""
         self._done.wait()
         self._flush_ledger()
         if isinstance(self._outcome, ActorMessage):

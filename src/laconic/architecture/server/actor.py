@@ -123,6 +123,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------ writes
 
     def write(self, sender: int, message: ActorMessage) -> ActorMessage | None:
+        """Apply a write and return its answer; None if it cannot be applied yet."""
         if message.kind in ("push", "relay") and not self.store.initialized:
             return None  # not accepted yet: a server that restarts without a snapshot needs its first values first
         if message.kind in ("join", "push", "contribute") and sender not in self.store.clocks:
@@ -241,6 +242,7 @@ class Shard:
         return ActorMessage("goodbye")
 
     def lose(self, sender: int) -> None:
+        """Remove a worker, so that no round and no rule waits for it."""
         self.store.clocks.pop(sender, None)
         self.store.paused.discard(sender)
         if self._delta_encoder is not None:
@@ -268,6 +270,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------ reads
 
     def read(self, sender: int, message: ActorMessage) -> ActorMessage | None:
+        """Answer a read; None if it has to wait."""
         if not self.store.initialized:
             return None
         if message.kind == "collect":
@@ -309,6 +312,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------ saving
 
     def state(self) -> dict[str, Any]:
+        """Return everything that a snapshot needs, as plain data and tensors."""
         return {
             "store": self.store.state(list(self._values()[1]) if self._down is None else None),  # readers share a copy
             "rounds": {str(t): [op, {str(w): list(x) for w, x in b.items()}] for t, (op, b) in self._rounds.items()},
@@ -321,6 +325,7 @@ class Shard:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Return to a saved state."""
         self.store.restore(state["store"])
         self._published = None
         self._rounds = {int(t): (op, {int(w): list(x) for w, x in b.items()}) for t, (op, b) in state["rounds"].items()}
