@@ -23,13 +23,13 @@ def bound(problem: Problem, *, epsilon: float, tau_avg: float, curvature: Curvat
 
 
 def average(delays: Sequence[float]) -> float:
-    """tau_avg of a trace."""
+    """Return tau_avg, the mean delay of a trace."""
     require(len(delays) > 0, "a trace of delays needs at least one")
     return sum(delays) / len(delays)
 
 
 def factors(delays: Iterable[float]) -> Iterator[float]:
-    """What each update of a trace gets of the rate, knowing only the delays up to it."""
+    """Yield the share of the rate that each update of a trace gets, from the delays up to it alone."""
     cumulated = 0.0
     for updates, tau in enumerate(delays, start=1):
         cumulated += tau

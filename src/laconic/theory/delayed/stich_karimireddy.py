@@ -1,4 +1,4 @@
-"""Delayed SGD as SGD with error feedback."""
+"""Delayed SGD, analysed as SGD with error feedback."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def bound(problem: Problem, *, epsilon: float, tau_max: float, curvature: Curvat
 
 
 def largest_rate(problem: Problem, tau_max: float) -> float:
-    """1 / (10 L (tau + M)), with the own step counted."""
+    """Return 1 / (10 L (1 + tau + M)), in which the 1 counts the gradient's own step."""
     require(tau_max >= 0, f"tau_max={tau_max:g} cannot be negative")
     return 1 / (10 * problem.L * (1 + tau_max + problem.M))
 
 
 def free_delay(problem: Problem, epsilon: float, curvature: Curvature = "non-convex") -> float:
-    """The delay at which both terms are equal: up to there lateness is free. sigma2 / epsilon up to constants."""
+    """Return the delay at which both terms are equal, up to which it is free: sigma2 / epsilon up to constants."""
     counts(epsilon=epsilon)
     terms = bound(problem, epsilon=epsilon, tau_max=0, curvature=curvature).terms
     return max(0.0, (1 + problem.M) * (terms["noise"] / terms["delay"] - 1)) if terms["delay"] else math.inf
