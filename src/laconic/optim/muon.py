@@ -14,11 +14,7 @@ from laconic.errors import LaconicError
 from laconic.optim.checks import require_non_negative
 from laconic.optim.layerwise import Layerwise
 
-_COEFFICIENTS = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # of the quintic polynomial that five iterations use to bring singular values near one
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton–Schulz quintic that brings singular values near one
 _SCALES = ("match_rms_adamw", "original")
 
 

@@ -1,4 +1,4 @@
-"""Adaptive synchronous strategy (A2S): fast workers wait for each other, slow workers wait for nobody."""
+"""Adaptive synchronous strategy (A2S): fast workers wait for each other, slow workers wait for none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NONE = -1  # the round of a worker that has joined none yet, or is slow
 class A2S(ServerSync):
     """Put a barrier among fast workers only; apply slow workers' gradients on arrival, at a smaller rate.
 
-    The server knows everybody's count of pushes and time per step. A worker is slow while its speed is below `slow`
+    The server knows every worker's count of pushes and time per step. A worker is slow while its speed is below `slow`
     times that of the fastest; fast ones may differ by `threshold` pushes and are applied together, as their mean. A
     slow worker's gradient is applied on arrival with 1/(1+tau) of the rate, where tau is the number of updates since
     the worker pulled, and it never waits. The first shard decides whether a worker is fast and which round it joins

@@ -94,7 +94,7 @@ named_sentence(
     "local_sgd(8) / qsgd(levels=1) / allreduce",
     axis="compression",
     paper="Jiang and Agrawal, NeurIPS 2018",
-    doc="""Local steps, then the mean of everybody's change since the last averaging, in two bits at random, without a
+    doc="""Local steps, then the mean of all workers' changes since the last averaging, in two bits at random, without a
     memory: what is lost is zero in the mean. Reading chosen: the change of parameters is quantised.""",
     formula="y ← y + mean Q(x_i - y) after 8 local steps, Q to -s, 0 or s at random, s = |bucket|₂",
 )

@@ -1,4 +1,4 @@
-"""Flexible synchronous parallel (FSP): a barrier is set when local steps begin to bring less."""
+"""Flexible synchronous parallel (FSP): a barrier is set when local steps begin to gain less."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class GSSP(SSP):
         return state
 
     def _regroup(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """Send this worker's time to the coordinator, which is group 0's first shard, and move to the group it assigns."""
+        """Send this worker's time to the coordinator, group 0's first shard, and move to the group it assigns."""
         busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [
             context.server.tell(only=0, group=0, seconds=busy / self.profile),

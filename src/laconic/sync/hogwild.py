@@ -22,7 +22,7 @@ class Hogwild(Sync):
     Reads may see some coordinates before and some after another worker's write, and writes to the same coordinate may
     undo each other: harmless where gradients are sparse, so give sparse ones (`nn.Embedding(sparse=True)`), of which
     only the rows they touch are written. Each worker has its own optimizer state. On virtual workers a step happens at
-    one moment; `delay` lets a share of its coordinates, drawn anew each time, be written with the worker's next step,
+    one moment; `delay` lets a share of its coordinates, drawn each time, be written with the worker's next step,
     up to N writes later, which is how inconsistent reads are replayed there.
     """
 

@@ -56,7 +56,7 @@ class Moments:
         """Move the parameter by rate·m/(√v + ε), after decoupled weight decay."""
         if self.shrinks:
             self.parameter.mul_(self.decay_factor)
-        self.parameter.sub_(self.rate * self.mean / self.size)
+        self.parameter.sub_(self.rate * self.mean / self.denominator)
 
 
 @dataclass(frozen=True)

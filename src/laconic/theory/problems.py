@@ -75,7 +75,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """Least squares |A x|^2 / (2 rows) with more columns than rank: PL, but flat in some directions."""
+    """|A x|^2 / (2 rows) with more columns than rank: PL, but flat in places and so not strongly convex."""
 
     matrix: tuple[tuple[float, ...], ...]
     sigma: float = 0.0

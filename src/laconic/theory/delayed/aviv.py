@@ -12,7 +12,7 @@ from laconic.theory.values import Bound, Problem, require
 
 @technique("theory_aviv_2021", axis="theory", paper="Aviv, Hakimi, Schuster, Levy, ICML 2021")
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, curvature: Curvature = "convex") -> Bound:
-    """Iterations of SGD whose rate shrinks with the delays seen: the average delay counts, not the largest.
+    """Bound the iterations of SGD whose rate shrinks with the delays seen: the average delay counts, not the largest.
 
     The survey says strongly convex, the paper (as recalled) smooth convex on a bounded domain: both are given, by
     `curvature`. A term in the delays' variance, and all constants, are left out.

@@ -9,7 +9,7 @@ from laconic.theory.values import Bound, Problem, counts, require
 
 @technique("theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021")
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, convex: bool = False) -> Bound:
-    """Iterations of picky SGD until the gradient's norm (not its square) is epsilon: the average delay counts.
+    """Bound the iterations of picky SGD until the gradient's norm (not squared) is epsilon, by the average delay.
 
     Smooth non-convex, or `convex` with epsilon on f - f*; delays need not be known. Dropped gradients count too.
     """

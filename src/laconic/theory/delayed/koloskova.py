@@ -16,7 +16,7 @@ Rule = Literal["adaptive", "constant"]
 
 @technique("theory_koloskova_2022", axis="theory", paper="Koloskova, Stich, Jaggi, NeurIPS 2022")
 def bound(problem: Problem, *, epsilon: float, tau_max: float, tau_avg: float, rule: Rule = "adaptive") -> Bound:
-    """Iterations of asynchronous SGD: sqrt(tau_max tau_avg) at a constant rate, tau_avg if late gradients get less.
+    """Bound the iterations of asynchronous SGD: by sqrt(tau_max tau_avg) at a constant rate, by tau_avg if adaptive.
 
     With N workers always busy tau_avg is at most N - 1. Delays count from 1 inside (a punctual gradient is a step too).
     Workers' data are alike. Constants are 1.

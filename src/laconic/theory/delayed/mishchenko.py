@@ -15,7 +15,7 @@ from laconic.theory.values import Bound, Problem, counts
 def bound(
     problem: Problem, *, epsilon: float, workers: int, curvature: Curvature | Literal["Lipschitz convex"] = "non-convex"
 ) -> Bound:
-    """Iterations of asynchronous SGD, by the number m of workers alone: m gradients are in flight, however late.
+    """Bound the iterations of asynchronous SGD by the number m of workers: m gradients are in flight, however late.
 
     Smooth objectives need late gradients damped (`rates.mishchenko`); for Lipschitz convex ones a constant rate is
     enough. The strongly convex form is only indicated in the paper's summary; constants are 1.

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
     reproduces="implicit momentum 1 - 1/M and step η/M, fitted to simulated runs (to 0.05 and 20 %)",
 )
 def implicit_momentum(workers: int) -> float:
-    """The momentum 1 - 1/M that M asynchronous workers with exponential compute times add; the step becomes lr / M.
+    """Return the momentum 1 - 1/M that M asynchronous workers with exponential compute times add; steps become lr / M.
 
     E[x_{t+1} - x_t] = (1 - 1/M) E[x_t - x_{t-1}] - (lr/M) E[grad f(x_t)], from the second step on (all workers begin at
     x_0, so the first is a plain one). Equal deterministic times have constant staleness, to which it does not apply.

@@ -11,7 +11,7 @@ from laconic.theory.values import Bound, Problem, counts, require
 
 @technique("theory_stich_karimireddy_2020", axis="theory", paper="Stich and Karimireddy, JMLR 21, 2020")
 def bound(problem: Problem, *, epsilon: float, tau_max: float, curvature: Curvature = "non-convex") -> Bound:
-    """Iterations of SGD whose gradients are late by at most tau: the delay is a term of lower order, linear in tau.
+    """Bound the iterations of SGD with delays of at most tau: they add a term of lower order, linear in tau.
 
     A gradient's own step counts too (tau + 1 + M), so that tau = 0 is plain SGD. Compression with contraction delta is
     covered with 1/delta in place of tau. Numerical constants are indicative (1 here).

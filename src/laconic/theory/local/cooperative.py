@@ -22,7 +22,7 @@ def bound(
     mixing: float = 0.0,
     auxiliary: int = 0,
 ) -> Bound:
-    """Mean squared gradient of A(tau, W, v): workers mix by W every tau steps, with v models that take no gradients.
+    """Bound the mean squared gradient of A(tau, W, v): workers mix by W every tau steps, with v untrained models.
 
     `mixing` is zeta(W), 0 for plain averaging; `rate` is the effective one, m eta / (m + v). Workers' data are alike;
     the version for data that differ is not implemented.

@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, largest, smallest
 
 @technique("theory_haddadpour_2019", axis="theory", paper="Haddadpour, Kamani, Mahdavi, Cadambe, NeurIPS 2019")
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, batch: int = 1) -> Bound:
-    """Error of local SGD under the PL condition, gradients unbounded: linear speed-up at O((N T)^(1/3)) rounds.
+    """Bound the error of local SGD under PL with unbounded gradients: linear speed-up at O((N T)^(1/3)) rounds.
 
     Rates are 4 / (mu (t + a)) with a = alpha tau + 4. The paper bounds alpha exp(-2/alpha) by kappa sqrt(192 (N+1)/N)
     and wants it large; the limit itself is taken. Numerical constants are quoted from memory.

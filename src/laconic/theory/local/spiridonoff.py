@@ -12,7 +12,7 @@ UNKNOWN = ("C1", "C2", "C3", "the offset beta")
 
 @technique("theory_spiridonoff_2021", axis="theory", paper="Spiridonoff, Olshevsky, Paschalidis, NeurIPS 2021")
 def bound(problem: Problem, *, workers: int, iterations: int, rounds: int) -> Bound:
-    """Order of local SGD's error with linearly growing gaps: linear speed-up at O(N) rounds, whatever T.
+    """Give the order of local SGD's error with linearly growing gaps: linear speed-up at O(N) rounds, whatever T.
 
     Strongly convex, noise may grow with the gradient. The constants are not established (1 here); nor is beta, chosen
     as 2 kappa so that the first rate 2 / (mu beta) is 1/L. A single final average is enough near a smooth optimum.

@@ -12,7 +12,7 @@ from laconic.theory.values import Bound, Problem, counts, largest, require, smal
 def bound(
     problem: Problem, *, workers: int, period: int, iterations: int, offset: float | None = None, batch: int = 1
 ) -> Bound:
-    """Error of local SGD's weighted average with rates 4 / (mu (a + t)): linear speed-up at O(sqrt(N T)) rounds.
+    """Bound the error of local SGD's weighted average at rates 4 / (mu (a + t)): linear speed-up, O(sqrt(N T)) rounds.
 
     The output weights step t by (a + t)^2; `offset` is a > max(16 kappa, H). E|g|^2 <= G^2 is assumed.
     """

@@ -13,7 +13,7 @@ CONSTANT = ("one universal constant for all terms",)
 
 @technique("theory_woodworth_2020", axis="theory", paper="Woodworth et al., ICML 2020")
 def bound(problem: Problem, *, workers: int, period: int, rounds: int) -> Bound:
-    """Error of local SGD on smooth convex objectives with K local steps in each of R rounds, up to a constant.
+    """Bound the error of local SGD on smooth convex objectives, in R rounds of K local steps each, up to a constant.
 
     Local SGD is also never worse than one worker alone; the smaller of both is given. On quadratics minibatch SGD is
     never better; in general neither dominates. Universal constants are no part of the statement.

@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 
 @technique("theory_yu_2019", axis="theory", paper="Yu, Yang, Zhu, AAAI 2019")
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, rate: float) -> Bound:
-    """Mean squared gradient of model averaging every I steps: linear speed-up at O(N^(3/4) T^(3/4)) rounds.
+    """Bound the mean squared gradient of model averaging every I steps: linear speed-up at O(N^(3/4) T^(3/4)) rounds.
 
     Workers' data may differ; E|g|^2 <= G^2 is assumed. The survey denies the speed-up that the paper's corollary shows;
     the paper is followed.

@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 
 @technique("theory_yu_jin_2019", axis="theory", paper="Yu and Jin, ICML 2019")
 def bound(problem: Problem, *, workers: int, samples: int, rate: float, growth: float, first_batch: int = 1) -> Bound:
-    """Error under the PL condition after T gradients per worker in O(log T) rounds of growing batches.
+    """Bound the error under the PL condition after T gradients per worker in O(log T) rounds of growing batches.
 
     The error follows e <- (1 - g mu) e + L g^2 sigma2 / (2 N B_r), which needs g <= 1/L alone. Both parts shrink in
     proportion to 1/T only if the growth stays below 1 / (1 - g mu): a larger one is flagged (range from memory).

@@ -14,7 +14,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 def bound(
     problem: Problem, *, workers: int, period: int, averagings: int, rate: float, batch: int = 1, slack: float = 0.5
 ) -> Bound:
-    """Mean squared gradient of K-AVG: K local steps, then an average, n times, at a constant rate.
+    """Bound the mean squared gradient of K-AVG: K local steps, then an average, n times, at a constant rate.
 
     `slack` is the theorem's constant 0 < d < 1. Constants are quoted from memory (the survey gives orders alone); as
     the condition quoted would allow any rate at K = 1, 1 - d >= L^2 g^2 is asked for too.
