@@ -77,7 +77,7 @@ def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
     sentence = f"freezing_adam(kappa=2) / {SIGNS}"
     runs = laconic.simulate(lambda: rounds.train(sentence, 30, adam, after=look), 4).results
     times = [step for step, is_one in enumerate(updated, 1) if is_one]
-    assert times == [1, 2, 4, 6, 10, 14, 22, 30] == [t for t in range(1, 31) if FreezingAdam(2).updates(t)]
+    assert times == [1, 2, 4, 6, 10, 14, 22, 30] == [t for t in range(1, 31) if FreezingAdam(2).updates_variances(t)]
     dense = [step for step, sent in enumerate(runs[0].sent_bytes, 1) if sent == 1.5 * 8 * runs[0].path[0].numel()]
     assert dense == times
     assert all(torch.equal(a, b) for run in runs for a, b in zip(run.path, runs[0].path, strict=True))
@@ -143,7 +143,7 @@ def test_local_steps_are_the_papers(steps: int) -> None:
     """With exact means; at the end of a round, and in the middle of one."""
     sentence = "freezing_adam until step 6, then local_frozen_adam(doubling=2, longest=4)"
     ends = {1, 2, 4, 8, 12}
-    assert ends == {t for t in range(1, 15) if LocalFrozenAdam(2, 4).ends(t)}
+    assert ends == {t for t in range(1, 15) if LocalFrozenAdam(2, 4).ends_round(t)}
     rounds.assert_same(rounds.simulated(sentence, steps, adam), by_hand(6, steps, ends))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from laconic.sync.ashl import local_steps
 from laconic.sync.fsp import breakpoint_of
-from laconic.sync.gssp import alike
+from laconic.sync.gssp import groups_by_speed
 from laconic.virtual.compute import Stragglers
 from tests.sync.racing import Race, race
 
@@ -33,8 +33,8 @@ def spread_at_starts(run: Race, workers: list[int]) -> int:
 
 
 def test_workers_of_like_speed_form_groups() -> None:
-    assert alike([1.0, 4.1, 1.1, 4.0], 2) == [0, 1, 0, 1]
-    assert alike([1.0, 1.0, 1.0], 1) == [0, 0, 0]
+    assert groups_by_speed([1.0, 4.1, 1.1, 4.0], 2) == [0, 1, 0, 1]
+    assert groups_by_speed([1.0, 1.0, 1.0], 1) == [0, 0, 0]
 
 
 @pytest.mark.technique("gssp", check=1)

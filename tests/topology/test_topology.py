@@ -15,7 +15,7 @@ from laconic import registry
 from laconic.cli.app import app
 from laconic.errors import LaconicError, StrategyError
 from laconic.strategy import Sentence, Strategy, Word
-from laconic.topology.mixing import Mixing, metropolis, pushing
+from laconic.topology.mixing import Mixing, metropolis, push_weights
 
 WORDS = [entry.name for entry in registry.entries("topology")]
 
@@ -92,7 +92,7 @@ def test_arrows_keep_the_sum_and_agree_in_proportion(size: int, data: st.DataObj
     round_trip = [(i, (i + 1) % size) for i in range(size)]
     more = data.draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=12))
     arrows = [*round_trip, *(e for e in more if e[0] != e[1])]
-    made = Mixing((pushing(size, arrows),), "column")
+    made = Mixing((push_weights(size, arrows),), "column")
     np.testing.assert_allclose(made.at(0).sum(axis=0), 1)
     far = np.linalg.matrix_power(made.at(0), 2000)  # push-sum: every column the same
     np.testing.assert_allclose(far, np.tile(far[:, :1], size), atol=1e-6)
@@ -112,8 +112,8 @@ def test_arrows_keep_the_sum_and_agree_in_proportion(size: int, data: st.DataObj
         ([[[0.5, 0.5], [0.6, 0.4]]], "doubly", "column 0"),
         ([[[0.5, 0.6], [0.5, 0.5]]], "column", "column 1"),
         ([[[0.5, 0.5], [0.6, 0.5]]], "row", "row 1"),
-        ([np.eye(3)], "doubly", "worker 1 and worker 0 never hear of each other"),
-        ([[[1.0, 0.5], [0.0, 0.5]]], "column", "never hear"),
+        ([np.eye(3)], "doubly", "worker 1 and worker 0 never reach each other"),
+        ([[[1.0, 0.5], [0.0, 0.5]]], "column", "never reach"),
         ([[[0.0, 1.0], [1.0, 0.0]]], "doubly", "never bring workers together"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_graph_need_only_be_connected_over_its_period() -> None:
     a, b = metropolis(3, [(0, 1)]), metropolis(3, [(1, 2)])
     assert Mixing((a, b)).period == 2
     for half in (a, b):
-        with pytest.raises(LaconicError, match="never hear"):
+        with pytest.raises(LaconicError, match="never reach"):
             Mixing((half,))
 
 
@@ -147,7 +147,7 @@ def test_wrong_graphs_are_refused_as_they_are_written(text: str, reason: str) ->
 def test_graphs_that_do_not_fit_the_workers_are_refused() -> None:
     with pytest.raises(StrategyError, match="names worker 4, and there are 3"):
         mixing('edges("0-1,1-4")', 3)
-    with pytest.raises(LaconicError, match="never hear"):
+    with pytest.raises(LaconicError, match="never reach"):
         mixing('edges("0-1,2-3")', 4)
     with pytest.raises(LaconicError, match="never bring"):
         mixing("star(0.9)", 5)

@@ -16,7 +16,7 @@ from laconic import registry
 from laconic.real.connect import connect
 from laconic.runtime.tiers import is_collective
 from laconic.strategy import Sentence, Strategy, Word
-from laconic.sync.moments import OfMoments
+from laconic.sync.moments import MomentRule
 from laconic.worker import Kind
 from tests.real.pool import Pool, PoolRank
 from tests.real.test_against_ddp import batch
@@ -86,7 +86,7 @@ def sentences() -> list[str]:
 def _goes_on(name: str) -> bool:
     """Whether a rule takes over from an optimizer that has made some steps."""
     rule = Word(name).technique
-    return issubclass(rule, OfMoments) and not rule.begins
+    return issubclass(rule, MomentRule) and not rule.can_start
 
 
 def _choices(name: str) -> list[Word]:

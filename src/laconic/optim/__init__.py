@@ -1,4 +1,4 @@
-"""Optimizers for large batches and rare meetings, as plain `torch.optim.Optimizer`s that any sentence distributes."""
+"""Optimizers for large batches and rare averaging, as plain `torch.optim.Optimizer`s that any sentence distributes."""
 
 from laconic.optim.lamb import LAMB
 from laconic.optim.lars import LARS

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from laconic.optim.checks import not_negative
+from laconic.optim.checks import require_non_negative
 from laconic.optim.layerwise import Layerwise
 
 
 class LAMB(Layerwise):
-    """w = w − lr·ratio·u with u = Adam's bias-corrected direction + decay·w and ratio = phi(‖w‖)/‖u‖ in each layer.
+    """w = w − lr·ratio·u, where u is Adam's bias-corrected direction plus decay·w and ratio is phi(‖w‖)/‖u‖ per layer.
 
     phi is the identity, or clips to `norm_bounds`; the ratio is 1 where a norm is 0. A "layer" is a parameter tensor. A
-    group with `adapt=False` takes ratio = 1, which is AdamW with these betas and eps (and weight decay as the group
-    says). The paper scales the rate with the square root of the batch and warms up; that is the schedule's matter.
-    1-bit LAMB goes without bias correction and keeps the ratio within `ratio_bounds` (0.01 to 10); for it a mean of
-    each layer's ratios is kept, fading by 0.9 in a step.
+    group with `adapt=False` uses ratio = 1, which is AdamW with these betas and eps (and the group's weight decay). The
+    paper scales the learning rate with the square root of the batch and warms up; that is left to the scheduler. 1-bit
+    LAMB uses no bias correction and keeps the ratio within `ratio_bounds` (0.01 to 10); for it a moving average of each
+    layer's ratios is kept, with factor 0.9.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LAMB(Layerwise):
         bias_correction: bool = True,
         ratio_bounds: tuple[float, float] | None = None,
     ) -> None:
-        not_negative(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
+        require_non_negative(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "norm_bounds": norm_bounds}
         more = {"adapt": adapt, "bias_correction": bias_correction, "ratio_bounds": ratio_bounds}
         super().__init__(params, settings | more)
@@ -49,8 +49,8 @@ class LAMB(Layerwise):
         t = float(state["step"])
         m = state["exp_avg"].lerp_(g, 1 - beta1)
         v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        lacking = (1 - beta1**t, 1 - beta2**t) if group["bias_correction"] else (1.0, 1.0)
-        u = (m / lacking[0]) / ((v / lacking[1]).sqrt() + group["eps"])
+        corrections = (1 - beta1**t, 1 - beta2**t) if group["bias_correction"] else (1.0, 1.0)
+        u = (m / corrections[0]) / ((v / corrections[1]).sqrt() + group["eps"])
         if group["weight_decay"]:
             u.add_(w, alpha=group["weight_decay"])
         if group["adapt"]:

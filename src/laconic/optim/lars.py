@@ -1,4 +1,4 @@
-"""LARS: a rate for each layer, by the ratio of its weights to its gradient."""
+"""LARS: SGD with a learning rate for each layer, by the ratio of its weights to its gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from laconic.optim.checks import not_negative
+from laconic.optim.checks import require_non_negative
 from laconic.optim.layerwise import Layerwise
 
 
@@ -15,9 +15,9 @@ class LARS(Layerwise):
     """SGD with momentum whose step, in each layer, is a fixed share of the weights' norm.
 
     lambda = trust·‖w‖ / (‖g‖ + decay·‖w‖), v = momentum·v + lr·lambda·(g + decay·w), w = w − v. The learning rate is
-    inside v, as in the paper. A "layer" is a parameter tensor. Norms are of the gradient as it is at `step()`, which is
-    the average under `bsp`, so nothing more is sent. A group with `adapt=False` (biases, normalisation) takes
-    lambda = 1 and no weight decay. Sharded parameters would need the norm of the whole: they are not known here.
+    inside v, as in the paper. A "layer" is a parameter tensor. Norms are those of the gradient at `step()`, which is
+    the average under `bsp`, so that nothing more is sent. A group with `adapt=False` (biases, normalisation) uses
+    lambda=1 and no weight decay. Sharded parameters are not supported, since they would need the norm of the whole.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class LARS(Layerwise):
         trust: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
+        require_non_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, settings)
 

@@ -1,4 +1,4 @@
-"""What optimizers share that treat every layer by itself."""
+"""The base of optimizers that update every layer by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 
 class Layerwise(Optimizer):
-    """One step of each parameter that has a gradient, with its group's settings."""
+    """An optimizer that updates each parameter that has a gradient by itself, with its group's settings."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Muon for the hidden matrices of a model, AdamW for all else, as one optimizer."""
+"""Muon for the hidden matrices of a model and AdamW for all other parameters, as one optimizer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from laconic.errors import LaconicError
-from laconic.optim.checks import not_negative
+from laconic.optim.checks import require_non_negative
 from laconic.optim.layerwise import Layerwise
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose five turns bring singular values near one
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton–Schulz quintic that brings singular values near one
 _SCALES = ("match_rms_adamw", "original")
 
 
 class Muon(Layerwise):
-    """Matrices step along their momentum with all singular values near one, everything else as AdamW steps.
+    """Step matrices along their momentum with all singular values near one, and other parameters as AdamW does.
 
-    M = momentum·M + G, U = G + momentum·M, X = U with singular values near one by five Newton–Schulz turns (torch's, in
-    bfloat16), w = w − lr·scale·X − lr·decay·w. The scale of an a×b matrix is 0.2·√max(a, b), so that one rate serves
-    both, or √max(1, a/b) with `adjust_lr_fn="original"`. A group with `muon=False` is AdamW's whole, for embeddings and
-    the output head: `Muon(matrices_apart(model))` makes the two groups. Kernels of convolutions are AdamW's.
+    M = momentum·M + G, U = G + momentum·M, X = U with singular values near one by five Newton–Schulz iterations
+    (torch's, in bfloat16), w = w − lr·scale·X − lr·decay·w. The scale of an a×b matrix is 0.2·√max(a, b), so that one
+    rate serves both, or √max(1, a/b) with `adjust_lr_fn="original"`. A group with `muon=False` is left to AdamW as a
+    whole, for embeddings and the output head: `Muon(matrices_apart(model))` makes the two groups. Kernels of
+    convolutions are left to AdamW too.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Muon(Layerwise):
         eps: float = 1e-8,
         muon: bool = True,
     ) -> None:
-        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, beta1=betas[0], beta2=betas[1], eps=eps)
+        require_non_negative(
+            lr=lr, momentum=momentum, weight_decay=weight_decay, beta1=betas[0], beta2=betas[1], eps=eps
+        )
         if adjust_lr_fn not in _SCALES:
             raise LaconicError(f"adjust_lr_fn={adjust_lr_fn!r} is no scale of Muon's: write {' or '.join(_SCALES)}")
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adjust_lr_fn": adjust_lr_fn}
@@ -91,8 +94,8 @@ class Muon(Layerwise):
 
 
 def matrices_apart(model: nn.Module) -> list[dict[str, Any]]:
-    """A model's parameters as Muon's two groups: hidden matrices; and embeddings, the output head (the last linear
-    layer), norms, biases and the like."""
+    """Return a model's parameters as Muon's two groups: hidden matrices; and the rest, which is embeddings, the output
+    head (the last linear layer), norms, biases and the like."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     outside = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
     outside |= {id(module.weight) for module in linear[-1:]}

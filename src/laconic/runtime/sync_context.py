@@ -1,5 +1,4 @@
-"""`TierContext`, the implementation of `sync.base.SyncContext`: what a sync rule sees of the training it governs and
-may do."""
+"""The implementation of `sync.base.SyncContext`: what a sync rule of one tier sees of the training it governs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from laconic.worker import Actor, ActorMessage, Group, Handle, Home
 
 @dataclass(frozen=True)
 class TierContext:
-    """What the sync rule of one tier sees of a partition's training, and the operations it may use."""
+    """The view of the training, and the means to communicate, that a tier gives its sync rule."""
 
     session: Training
     members: list[int]
@@ -103,9 +102,9 @@ class TierContext:
     def catch_up(self) -> None:
         self.session.worker.catch_up()
 
-    def start(self, name: str, talk: Communication) -> None:
+    def start(self, name: str, communication: Communication) -> None:
         assert name not in self.tier.in_flight, f"{name} is in flight already"
-        self.tier.in_flight[name] = InFlight(talk)
+        self.tier.in_flight[name] = InFlight(communication)
 
     def is_in_flight(self, name: str) -> bool:
         return name in self.tier.in_flight
@@ -113,7 +112,7 @@ class TierContext:
     def has_arrived(self, name: str) -> bool:
         return self.tier.in_flight[name].is_ready()
 
-    def arrive(self, name: str) -> Generator[list[Handle], Any, Any]:
+    def wait_for(self, name: str) -> Generator[list[Handle], Any, Any]:
         return self.tier.in_flight.pop(name).rest()
 
     @property
@@ -127,15 +126,15 @@ class TierContext:
         if self.tier.compressor.meets == "edge":
             return (yield from self._mix_by_edges(tensors, matrix))
         kept = float(matrix[self.group.rank, self.group.rank])
-        said = self.said(tensors)
-        heard = yield from self.hear(tensors, matrix)
-        if said is tensors:
-            return [kept * x + others for x, others in zip(tensors, heard, strict=True)]
-        return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, said, heard, strict=True)]
+        rounded = self.as_received(tensors)
+        sums = yield from self.neighbour_sum(tensors, matrix)
+        if rounded is tensors:
+            return [kept * x + others for x, others in zip(tensors, sums, strict=True)]
+        return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, rounded, sums, strict=True)]
 
     def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
-        """Add each neighbour's difference, as the compressor transmits it, times the edge's weight: both ends move
-        symmetrically, so that the sum over all workers is preserved."""
+        """Add each neighbour's difference, as far as the compressor transmits it, times the edge's weight: both ends
+        move by the same amount, so that the sum over all workers stays the same."""
         rank, specs = self.group.rank, [self.session.parameters.specs[i] for i in self.members]
         neighbours = [j for j in np.flatnonzero(matrix[rank]).tolist() if j != rank]
         found = yield from self.tier.differences(specs, tensors, neighbours, self.step)
@@ -145,36 +144,36 @@ class TierContext:
                 x.add_(difference.view(x.shape), alpha=float(matrix[rank, j]))
         return mixed
 
-    def hear(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
         rank = self.group.rank
-        told = {j: tensors for j in np.flatnonzero(matrix[:, rank]).tolist() if j != rank}
+        outgoing = {j: tensors for j in np.flatnonzero(matrix[:, rank]).tolist() if j != rank}
         weights = {j: float(matrix[rank, j]) for j in np.flatnonzero(matrix[rank]).tolist() if j != rank}
-        heard = yield from self.swap(told, dict.fromkeys(weights, tensors))
+        received = yield from self.swap(outgoing, dict.fromkeys(weights, tensors))
         totals = [torch.zeros_like(x) for x in tensors]
         for j, weight in weights.items():
-            for total, x in zip(totals, heard[j], strict=True):
+            for total, x in zip(totals, received[j], strict=True):
                 total.add_(x, alpha=weight)
         return totals
 
-    def said(self, tensors: list[Tensor]) -> list[Tensor]:
+    def as_received(self, tensors: list[Tensor]) -> list[Tensor]:
         if all(self.tier.wire(x) == x.dtype for x in tensors):
             return tensors
         return [x.to(self.tier.wire(x)).to(x.dtype) for x in tensors]
 
-    def written(self, tensors: list[Tensor]) -> list[Tensor]:
-        return self.tier.written(self._specs, tensors, self.step)
+    def encode(self, tensors: list[Tensor]) -> list[Tensor]:
+        return self.tier.encode(self._specs, tensors, self.step)
 
-    def read(self, payloads: Sequence[Tensor]) -> list[Tensor]:
-        return self.tier.read(self._specs, payloads, self.step)
+    def decode(self, payloads: Sequence[Tensor]) -> list[Tensor]:
+        return self.tier.decode(self._specs, payloads, self.step)
 
     @property
     def _specs(self) -> list[TensorSpec]:
         return [self.session.parameters.specs[i] for i in self.members]
 
     def swap(
-        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
+        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
     ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
-        return self.tier.swap(told, heard, control)
+        return self.tier.swap(outgoing, incoming, control)
 
     def average(
         self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
@@ -183,7 +182,9 @@ class TierContext:
         specs = [self.session.parameters.specs[i] for i in members]
         return self.tier.average(specs, tensors, self.step, exact)
 
-    def average_and_own(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, tuple[list[Tensor], list[Tensor]]]:
+    def average_and_sent(
+        self, tensors: list[Tensor]
+    ) -> Generator[list[Handle], Any, tuple[list[Tensor], list[Tensor]]]:
         specs = [self.session.parameters.specs[i] for i in self.members]
         outcomes = yield from self.tier.outcomes(specs, [x.clone() for x in tensors], self.step)
         return [o.result for o in outcomes], [o.result if o.sent is None else o.sent for o in outcomes]

@@ -152,19 +152,20 @@ class Tier:
     def swap(
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
     ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
-        """Send the outgoing tensors to these members, and receive from members tensors like the incoming ones."""
+        """Send the tensors in `outgoing` to single members, and return those received from the members in `incoming`,
+        whose values there give the shapes and types."""
         once = {id(tensors): tensors for tensors in outgoing.values()}  # most rules send the same to all
         packed = {key: PackedTensors.of(tensors, self.wire) for key, tensors in once.items()}
         empty = {source: PackedTensors.like(tensors, self.wire) for source, tensors in incoming.items()}
         self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
-        sends = {to: packed[id(tensors)].messages for to, tensors in outgoing.items()}
-        receives = {source: parcel.messages for source, parcel in empty.items()}
-        yield from carry_concurrently([self.architecture.swap(sends, receives, self.group, control)])
+        sent = {to: packed[id(tensors)].messages for to, tensors in outgoing.items()}
+        received = {source: parcel.messages for source, parcel in empty.items()}
+        yield from carry_concurrently([self.architecture.swap(sent, received, self.group, control)])
         self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
-    def written(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
-        """Encode these tensors as one worker alone can: as payloads whose lengths all workers know."""
+    def encode(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
+        """Compress these tensors without other workers, and return payloads whose lengths every worker knows."""
         self._coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         codecs = map(self._codec, specs)
         return [
@@ -172,8 +173,8 @@ class Tier:
             for spec, x, codec in zip(specs, tensors, codecs, strict=True)
         ]
 
-    def read(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
-        """Decode payloads that `written` encoded."""
+    def decode(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
+        """Return the tensors that payloads of `encode` hold."""
         self._coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         found = []
         for spec, payload in zip(specs, payloads, strict=True):

@@ -1,1 +1,1 @@
-"""In what order: an iteration's messages as data."""
+"""Schedules: they plan the order of an iteration's messages, as data."""

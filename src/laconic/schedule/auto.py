@@ -1,4 +1,4 @@
-"""`auto`: measure, search, explain, and plan again when the network changes."""
+"""The schedule `auto`: it measures, searches, explains its plan, and plans again when the network changes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from laconic.values.timing import Timing
 @technique("auto", paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class Auto(Schedule):
-    """The plan that measured times predict to be the fastest: what is merged, what is cut, what may be late, and
-    whether all-reduces go round the backend's ring or to workers that each serve a share.
+    """Search for the plan that measured times predict to be the fastest.
 
-    Merges by size until the first iterations were timed and the network tried; plans again when steps take another time
-    than they did. Where the sentence compresses, tensors that travel faster as they are do. `auto(false)` has all
-    averages there when backward returns, as a GradScaler wants it.
+    It decides what is merged, what is split, what may arrive late, and whether an all-reduce is the backend's or goes
+    through workers that each reduce a share. It merges by size until the first iterations were timed and the network
+    was probed, and plans again when steps take another time than before. Where the sentence compresses, tensors that
+    are faster uncompressed are sent so. With `auto(false)` all averages have arrived when backward returns, as a
+    GradScaler needs it.
     """
 
-    beside_forward: bool = knob(True, doc="messages may arrive during the next forward pass")
+    beside_forward: bool = knob(True, doc="whether messages may arrive during the next forward pass")
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
     decides: ClassVar[bool] = True
@@ -44,7 +45,7 @@ class Auto(Schedule):
 
 
 def worth_sending_plain(tensors: Sequence[TensorSpec], timing: Timing) -> frozenset[int]:
-    """Tensors whose compression takes longer than it saves."""
+    """Return the indices of tensors whose compression takes longer than it saves."""
     if timing.compressed is None:
         return frozenset()
     coded, dense = timing.compressed, timing.price

@@ -1,4 +1,4 @@
-"""The schedule's contract: from tensors in the order they become ready to a plan."""
+"""The contract of a schedule: it turns tensors, in the order in which they become ready, into a plan of messages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from laconic.values.timing import Timing
 
 
 class Schedule(Technique):
-    """In what order messages leave."""
+    """A schedule: it decides which tensors share a message, and in what order messages are sent."""
 
     axis: ClassVar[str] = "schedule"
     late: ClassVar[bool] = False
-    """True when messages may still be under way after backward."""
+    """True when messages may still be in flight after backward."""
     measures: ClassVar[bool] = False
-    """Whether it plans anew when the first iterations were timed, and what the network takes."""
+    """Whether it plans again once the first iterations and the network were timed."""
     decides: ClassVar[bool] = False
-    """Whether it chooses among others' plans, so that people want to know what it chose."""
+    """Whether it chooses among the plans of several systems, so that its choice is reported."""
 
     @property
     def finishes_late(self) -> bool:
-        """Whether this one's may."""
+        """Whether, with these settings, messages may still be in flight after backward."""
         return self.late
 
     @abstractmethod
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
-        """`arrival` lists tensor indices in the order in which backward makes their gradients; `timing` is what the
-        iteration takes, where that is known."""
+        """Return the plan of an iteration's messages.
+
+        `arrival` lists tensor indices in the order in which backward computes their gradients; `timing` holds the
+        measured times of the iteration and the network, where they are known.
+        """

@@ -1,4 +1,4 @@
-"""BytePS: every machine may sum, and how much of the model each of them does so that all links are busy alike."""
+"""BytePS: every host sums a share of the model, chosen so that all links are equally busy."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ _FREE = Price(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Fleet:
-    """Machines with GPUs and spare ones without, a duplex link each; prices of moving bytes inside of a machine."""
+    """Hosts with GPUs and spare hosts without, a duplex link for each, and prices of moving bytes within a host."""
 
     gpu_machines: int
     cpu_machines: int
     bits_per_second: float
     startup_seconds: float = 0.0
-    local: Price = _FREE  # a reduce-scatter, or an all-gather, among a machine's GPUs
+    local: Price = _FREE  # a reduce-scatter, or an all-gather, among a host's GPUs
     copy: Price = _FREE  # between device and host
     summing: Price = _FREE
 
     def __post_init__(self) -> None:
         if not 0 <= self.cpu_machines <= self.gpu_machines or self.gpu_machines < 1 or not self.bits_per_second > 0:
             raise LaconicError(
-                f"BytePS needs a machine with GPUs, and uses no more without ({self.cpu_machines}) than with them "
+                f"BytePS needs a host with GPUs, and uses no more hosts without ({self.cpu_machines}) than with them "
                 f"({self.gpu_machines}); leave the others out"
             )
 
     def shares(self) -> tuple[float, ...]:
-        """Of the model, what each machine sums: those with GPUs, then those without. They add up to one."""
+        """Return the share of the model that each host sums, those with GPUs first; the shares add up to one."""
         n, k = self.gpu_machines, self.cpu_machines
-        if n == 1:  # nothing has to travel
+        if n == 1:  # nothing has to be sent
             return (1.0,) + (0.0,) * k
-        whole = n * n + k * n - 2 * k
-        return ((n - k) / whole,) * n + (2 * (n - 1) / whole,) * k
+        total = n * n + k * n - 2 * k
+        return ((n - k) / total,) * n + (2 * (n - 1) / total,) * k
 
     def seconds(self, nbytes: float) -> float:
-        """How long every link is busy in each direction with pushes and pulls of so many bytes: no split needs less."""
+        """Return how long every link is busy in each direction for a model of this size; no other shares take less."""
         n, k = self.gpu_machines, self.cpu_machines
         if n == 1:
             return 0.0
         return 2 * n * (n - 1) * nbytes / (n * n + k * n - 2 * k) * 8 / self.bits_per_second
 
     def pushes(self, nbytes: float) -> NDArray[np.float64]:
-        """Bytes from machine [a] to machine [b]: every GPU machine sends to each what that one sums; pulls are the
-        transpose."""
-        machines = self.gpu_machines + self.cpu_machines
-        blocks = np.zeros((machines, machines))
+        """Return the matrix of bytes from host a to host b: every host with GPUs sends to each what that one sums.
+
+        Pulls are the transpose.
+        """
+        hosts = self.gpu_machines + self.cpu_machines
+        blocks = np.zeros((hosts, hosts))
         blocks[: self.gpu_machines] = nbytes * np.asarray(self.shares())
         np.fill_diagonal(blocks, 0.0)
         return blocks
@@ -71,10 +73,10 @@ def byteps(
     credit_bytes: float | None = None,
     gated: bool = False,
 ) -> float:
-    """Seconds of an iteration: pieces pass from stage to stage, each with its queue, and are summed by all machines.
+    """Return the seconds of an iteration in which pieces pass through queued stages and all hosts share the summing.
 
-    With a credit, queues serve the tensors nearest the input first, and those the next forward pass may wait for one
-    by one (`gated`). Reading chosen: no credit, in order of readiness, as in later releases.
+    With a credit, queues serve the tensors nearest the input first, and with `gated` the layers of the next forward
+    pass wait only for their own tensors. Reading chosen: no credit, in order of readiness, as in later releases.
     """
 
     def stages(nbytes: float) -> tuple[Stage, ...]:

@@ -1,4 +1,4 @@
-"""Tensors cut into pieces that leave in the order in which the next forward pass needs them."""
+"""Schedules that split tensors into pieces and send first what the next forward pass needs first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from laconic.values.timing import Timing
 @technique("bytescheduler", paper="Peng et al., SOSP 2019", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class ByteScheduler(Schedule):
-    """Tensors travel in pieces, the first layers' first, and each layer of the next forward pass waits for its own.
+    """Send tensors in pieces, the first layers' first; each layer of the next forward pass waits only for its own.
 
-    No more than the credit is handed to the network at a time, so that an urgent piece waits for no more than that.
-    At a server every worker has a queue of its own. All-reduces need one order for all: rank 0's timing of the first
-    iterations tells in which order such a queue would serve them.
+    No more than the credit is handed to the network at a time, so that an urgent piece waits for no more than that. At
+    a server every worker has its own priority queue. All-reduces need the same order on all workers: the order in which
+    such a queue would serve them by rank 0's timing of the first iterations.
     """
 
-    partition: int = knob(1_000_000, low=1, doc="elements of a piece at most")
+    partition: int = knob(1_000_000, low=1, doc="largest number of elements in a piece")
     credit: int = knob(4_000_000, low=0, doc="elements handed over and not yet acknowledged")
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
@@ -43,7 +43,7 @@ named_sentence(
     "bsp / none / ps / bytescheduler",
     axis="schedule",
     paper="Peng et al., SOSP 2019",
-    doc="Pieces by priority to parameter servers, four in flight; what is pulled overlaps the next forward pass.",
+    doc="Pieces by priority to parameter servers, four in flight; pulls overlap with the next forward pass.",
 )
 
 named_sentence(
@@ -51,20 +51,20 @@ named_sentence(
     "bsp / none / allreduce / bytescheduler(8000000, credit=16000000)",
     axis="schedule",
     paper="Peng et al., SOSP 2019",
-    doc="Pieces by priority, each an all-reduce of its own; larger ones, since each pays a start-up.",
+    doc="Pieces by priority, each in its own all-reduce; they are larger, since each one costs a start-up.",
 )
 
 
 @technique("p3", paper="Jayarajan et al., MLSys 2019", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class P3(Schedule):
-    """Thin slices to parameter servers, slice after slice over all of them, one at a time and the most urgent first.
+    """Send thin slices to parameter servers in turn, one at a time and the most urgent first.
 
-    The answer carries the averaged slice as soon as all workers have sent theirs. Reading chosen: 50,000 parameters, as
-    in the paper's text. The servers of this library answer in the order of arrival.
+    A server answers with the averaged slice as soon as all workers have sent theirs. Reading chosen: 50,000 parameters,
+    as in the paper's text. The servers of this library answer in the order of arrival.
     """
 
-    slice: int = knob(50_000, low=1, doc="elements of a slice at most")
+    slice: int = knob(50_000, low=1, doc="largest number of elements in a slice")
     late: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
 

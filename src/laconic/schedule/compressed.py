@@ -1,4 +1,4 @@
-"""Which tensors are worth compressing: encoding and decoding take computing, which the iteration may not have."""
+"""Choice of the tensors that are worth compressing, since encoding and decoding take computing time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
 
-_EACH = 16  # so many of the largest are tried one by one, then in steps of a quarter
+_ONE_BY_ONE = 16  # up to this number of largest tensors is tried one by one, then in steps of a quarter
 
 
 @dataclass(frozen=True)
 class Coding:
-    """What a compressor takes for a tensor of so many bytes, on the lane that computes, and what it leaves of them."""
+    """A compressor's cost: its computing time by a tensor's bytes, and `ratio`, the share of them that is sent."""
 
     encode: Price
     decode: Price
@@ -24,12 +24,14 @@ class Coding:
 
     def __post_init__(self) -> None:
         if self.ratio < 0:
-            raise LaconicError(f"what is left of a message is no negative share of it: {self.ratio}")
+            raise LaconicError(
+                f"the ratio {self.ratio} is negative; give the share of a message's bytes that is sent, 0 or more"
+            )
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The tensors that are compressed, and the iteration's period with them."""
+class CompressedSet:
+    """A choice of tensors to compress, and the iteration's time with it."""
 
     tensors: frozenset[int]
     seconds: float
@@ -40,16 +42,16 @@ class Chosen:
 )
 def compressed(
     groups: Sequence[Sequence[int]], layers: LayerTimes, price: Price, coding: Coding, gated: bool = False
-) -> Chosen:
-    """The largest tensors, as many of them as shorten the simulated iteration the most: none, some or all.
+) -> CompressedSet:
+    """Return which of the largest tensors to compress (none, some or all) for the shortest simulated iteration.
 
-    Groups of tensors travel together, in this order. Reading chosen: the survey states the problem alone. Encoding
-    follows a tensor's backward and delays the next; decoding goes before its forward, or before the first where the
-    forward pass waits for everything. Of choices that take the same time, the one that compresses least is kept.
+    Each group of tensors is sent as one message, in this order. Reading chosen: the survey states the problem alone.
+    Encoding follows a tensor's backward and delays the next; decoding precedes its forward, or the first layer's where
+    the forward pass waits for everything. Of choices that take the same time, the one that compresses least is kept.
     """
     largest = sorted(range(layers.count), key=lambda i: (-layers.nbytes[i], i))
-    tried = (frozenset(largest[:n]) for n in _counts(layers.count))
-    found = [Chosen(tensors, seconds(groups, layers, price, coding, tensors, gated)) for tensors in tried]
+    candidates = (frozenset(largest[:n]) for n in _counts(layers.count))
+    found = [CompressedSet(tensors, seconds(groups, layers, price, coding, tensors, gated)) for tensors in candidates]
     return min(found, key=lambda chosen: chosen.seconds)
 
 
@@ -61,7 +63,7 @@ def seconds(
     tensors: frozenset[int],
     gated: bool = False,
 ) -> float:
-    """The period where these tensors are compressed."""
+    """Return the seconds of an iteration in which these tensors are compressed."""
     if sorted(i for group in groups for i in group) != list(range(layers.count)):
         raise LaconicError(f"groups carry each of {layers.count} tensors once, not {[list(group) for group in groups]}")
     forward, backward, nbytes = map(list, (layers.forward, layers.backward, layers.nbytes))
@@ -81,5 +83,5 @@ def _counts(count: int) -> Iterator[int]:
     n = 0
     while n < count:
         yield n
-        n += max(1, n // 4) if n >= _EACH else 1
+        n += max(1, n // 4) if n >= _ONE_BY_ONE else 1
     yield count

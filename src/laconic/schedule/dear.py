@@ -1,4 +1,4 @@
-"""DeAR: the two halves of an all-reduce at two times."""
+"""DeAR: an all-reduce in two halves, during backward and during the next forward pass."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from laconic.values.timing import Timing
 @technique("dear", paper="Zhang et al., ICDCS 2023 (arXiv 2302.12445)", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class DeAR(Schedule):
-    """Reduce-scatter while backward computes, all-gather while the next forward pass does.
+    """Reduce-scatter gradients during backward, and all-gather them during the next forward pass.
 
-    Both follow the order of layers, so that nobody negotiates, and send together what an all-reduce sends. A layer
-    waits for its own all-gather and is updated then. Merged up to a size; the paper tunes it by Bayesian optimisation,
-    here `auto` searches with measured times instead.
+    Both follow the order of layers, so that workers need not negotiate, and together send as much as an all-reduce. A
+    layer waits for its own all-gather and is updated then. Tensors are merged up to a size; the paper tunes it by
+    Bayesian optimisation, here `auto` searches with measured times instead.
     """
 
-    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least so many bytes")
+    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least this many bytes")
     late: ClassVar[bool] = True
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:

@@ -1,4 +1,4 @@
-"""Geryon: flows with priorities that the network itself serves."""
+"""Geryon: flows whose priorities the network itself serves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SLICE_BYTES = 4_096_000
 
 @technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
 def geryon(layers: LayerTimes, star: Star, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES) -> float:
-    """Seconds of an iteration where every link serves the tensors nearest the input strictly first.
+    """Return the seconds of an iteration in which every link serves the tensors nearest the input strictly first.
 
-    Tensors are sliced over the servers; each worker and server are joined by one flow per class, so an urgent slice
-    overtakes whatever any server has on a link. With one class it is slicing alone. On the virtual network only:
-    `carry` is its, `laconic.cost.star_flows.carry`. Reading chosen: classes of equally many tensors.
+    Tensors are sliced over the servers; each worker and server are connected by one flow per priority class, so that an
+    urgent slice overtakes all less urgent ones on a link. With one class it is slicing alone. It runs on the virtual
+    network only, for which `carry` is `laconic.cost.star_flows.carry`. Reading chosen: classes of equally many tensors.
     """
     if classes < 1:
         raise LaconicError(f"a network has at least one class, not {classes}")

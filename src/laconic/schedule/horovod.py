@@ -1,4 +1,4 @@
-"""Horovod's fusion: what is ready when a cycle ends is sent together, up to a size."""
+"""Horovod's tensor fusion: gradients that are ready when a cycle ends are sent together, up to a size."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from laconic.values.timing import Timing
 @technique("horovod", paper="Sergeev and Del Balso, arXiv 1802.05799", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class Horovod(Schedule):
-    """Gradients that become ready within one cycle are fused up to a threshold and reduced in one message.
+    """Fuse gradients that become ready within one cycle, up to a threshold, and reduce them in one message.
 
-    Rank 0's measured times take the place of its coordinator: all workers fuse alike without asking in every cycle.
-    Until there are any, tensors are fused by size alone. Reading chosen: a cycle of 1 ms, as in current releases; the
-    last gradient ends its cycle, since no other can come.
+    Rank 0's measured times replace Horovod's coordinator: all workers fuse alike without negotiation in every cycle.
+    Until times were measured, tensors are fused by size alone. Reading chosen: a cycle of 1 ms, as in current releases;
+    the last gradient ends its cycle, since no other follows.
     """
 
-    threshold_bytes: int = knob(64 * 2**20, low=0, doc="a fused message holds at most so many bytes; 0: no fusion")
-    cycle_seconds: float = knob(0.001, low=0.0, doc="between two looks at what has become ready")
+    threshold_bytes: int = knob(64 * 2**20, low=0, doc="largest number of bytes in a fused message; 0: no fusion")
+    cycle_seconds: float = knob(0.001, low=0.0, doc="length of a cycle")
     measures: ClassVar[bool] = True
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
@@ -42,7 +42,7 @@ class Horovod(Schedule):
         return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival))
 
     def fused(self, layers: LayerTimes) -> list[tuple[int, ...]]:
-        """Which layers' tensors share a message, in the order of readiness; one that is larger goes alone."""
+        """Return the layers whose tensors share a message, in the order of readiness; a larger tensor is alone."""
         since, nbytes = layers.ready(), layers.nbytes
         ends = self._boundaries(since)
         groups: list[list[int]] = []
@@ -57,7 +57,7 @@ class Horovod(Schedule):
         return [tuple(group) for group in groups]
 
     def iteration_seconds(self, layers: LayerTimes, allreduce: Price) -> float:
-        """With the waiting for each cycle's end, which a plan made ahead does not have."""
+        """Return an iteration's seconds, including the waits for cycles to end, which a plan in advance lacks."""
         since = layers.ready()
         waits, transfers = self._boundaries(since), []
         for number, group in enumerate(self.fused(layers)):
@@ -67,7 +67,7 @@ class Horovod(Schedule):
         return period(layers, transfers)
 
     def _boundaries(self, since: Sequence[float]) -> list[float]:
-        """When the cycle ends in which each tensor became ready."""
+        """Return the end of the cycle in which each tensor became ready."""
         if not self.cycle_seconds:
             return list(since)
         last = max(since)

@@ -1,4 +1,4 @@
-"""Mercury: the transport sends whole tensors, packet by packet, the most urgent first."""
+"""Mercury: the transport sends whole tensors packet by packet, those of the most urgent tensor first."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from laconic.values.price import Price, one_way
 
 @technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
 def mercury(layers: LayerTimes, star: Star, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES) -> float:
-    """Seconds of an iteration where a tensor overtakes less urgent ones at the next packet, uncut and at one start-up.
+    """Return the seconds of an iteration in which a whole tensor overtakes less urgent ones at the next packet.
 
-    Servers add packets of one offset as they come and return the sum at once, so a tensor comes back while it still
-    leaves. On the virtual network only. Reading chosen: the start-up may be overtaken at any time; nothing is lost.
+    A tensor costs one start-up. Servers add packets of one offset on arrival and return the sum at once, so that a
+    tensor is received while it is still being sent. It runs on the virtual network only. Reading chosen: the start-up
+    may be overtaken at any time; nothing is lost.
     """
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
     return returning(layers, streamed(layers.ready(), layers.nbytes, price, packet_bytes))
 
 
 def streamed(since: Sequence[float], nbytes: Sequence[float], price: Price, packet_bytes: float) -> list[float]:
-    """When each tensor is back. The smaller its number the more urgent; packets return in the order they left."""
+    """Return when each tensor's sum has arrived; tensors of smaller numbers are more urgent, and packets keep order."""
     if not packet_bytes > 0:
         raise LaconicError(f"a packet holds at least something, not {packet_bytes} bytes")
     packet = packet_bytes * price.seconds_per_byte
     startups = [price.startup_seconds] * len(nbytes)
     lefts = [price.seconds_per_byte * n for n in nbytes]
     back = list(since)
-    coming = sorted((i for i, n in enumerate(nbytes) if n), key=lambda i: -since[i])  # the next is the last
+    upcoming = sorted((i for i, n in enumerate(nbytes) if n), key=lambda i: -since[i])  # the next is the last
     waiting: list[int] = []
     now = down = 0.0
-    while coming or waiting:
+    while upcoming or waiting:
         if not waiting:
-            now = max(now, since[coming[-1]])
-        while coming and since[coming[-1]] <= now:
-            heapq.heappush(waiting, coming.pop())
+            now = max(now, since[upcoming[-1]])
+        while upcoming and since[upcoming[-1]] <= now:
+            heapq.heappush(waiting, upcoming.pop())
         first = waiting[0]
-        until = since[coming[-1]] if coming else math.inf
+        until = since[upcoming[-1]] if upcoming else math.inf
         if startups[first] > 0:
             spent = min(startups[first], until - now)
             startups[first] -= spent
             now += spent
             continue
         whole = packet * math.ceil(max(until - now, 0.0) / packet) if packet and until < math.inf else math.inf
-        sent = min(lefts[first], whole)  # up to the end of the packet in which another comes
+        sent = min(lefts[first], whole)  # up to the end of the packet in which another becomes ready
         lefts[first] -= sent
         now += sent
         down = max(now, down) + sent if sent < packet else now + packet

@@ -1,7 +1,7 @@
-"""Which neighbouring tensors are sent together, and sparsified where they are: plans from a profile, as plain values.
+"""Choice of neighbouring tensors to send together, dense or sparsified, from a profile's times.
 
-Tensors are numbered in the order of the forward pass; backward makes the last one's gradient first. A plan is groups of
-numbers in the order in which they are sent.
+Tensors are numbered in the order of the forward pass; backward computes the last one's gradient first. A plan is groups
+of numbers in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from laconic.values.price import Price
 
 @dataclass(frozen=True)
 class SparseCosts:
-    """Seconds: selecting among x values takes `select`·x·log2 x, gathering the selected ones twice a message, of values
-    and of places, with `alpha` before its first byte and `beta` for each."""
+    """Costs, in seconds, of messages that carry selected values.
+
+    Selecting among x values takes `select`·x·log2 x. Gathering the selected values takes two messages, one of values
+    and one of indices, each with a latency `alpha` and `beta` per byte.
+    """
 
     workers: int
     alpha: float
@@ -40,7 +43,7 @@ class SparseCosts:
 
 @dataclass(frozen=True)
 class DenseCosts:
-    """Seconds where nothing is selected: so many bytes for each element."""
+    """Costs, in seconds, of dense messages, with `bytes_each` bytes per element."""
 
     price: Price
     bytes_each: int = 4
@@ -57,7 +60,7 @@ Costs = SparseCosts | DenseCosts
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each group's selection is over and when its message starts and ends, from the start of backward."""
+    """The times, from the start of backward, when each group's selection ends and when its message starts and ends."""
 
     selected: tuple[float, ...]
     starts: tuple[float, ...]
@@ -69,12 +72,12 @@ class Timeline:
 
     @property
     def not_hidden(self) -> float:
-        """Communication after all computation is over."""
+        """The seconds of communication after all computation is over."""
         return self.ends[-1] - self.selected[-1]
 
 
 def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Timeline:
-    """Selection stops backward; messages leave one after another."""
+    """Return the timeline of a plan, in which selection interrupts backward and messages are sent one after another."""
     now, free = 0.0, 0.0
     selected, starts, ends = [], [], []
     for group in groups:
@@ -98,13 +101,13 @@ def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], co
 def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.
 
-    From the last tensor to the first. Each group is one buffer with one selection and one message. Reading chosen: the
-    published program's rule; `exact` finds the best plan of the same model, which this one need not.
+    It goes from the last tensor to the first. Each group is one buffer with one selection and one message. Reading
+    chosen: the published program's rule; `exact` finds the best plan of the same model, which this need not be.
     """
     check(sizes, backward)
     groups: list[tuple[int, ...]] = []
     own, numel, busy = (), 0, 0.0  # type: tuple[int, ...], int, float
-    now, free = 0.0, 0.0  # computing and the network, when the groups before are over
+    now, free = 0.0, 0.0  # when computing and the network have finished the groups before
     for i in reversed(range(len(sizes))):
         if own:
             selected = now + busy + costs.selecting(numel)
@@ -121,8 +124,12 @@ def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Gro
 
 
 def exact_dense(nbytes: Sequence[float], backward: Sequence[float], price: Price) -> Groups:
-    """The same as `exact` for dense messages, where computing does not depend on the groups: a dynamic program over the
-    last group's beginning, E_j = min over k > j of max(E_k, r_j) + A + B·(p_j + … + p_{k-1})."""
+    """Return the plan that `exact` finds, for dense messages, where computing does not depend on the groups.
+
+    It is a dynamic program over the beginning of the last group: E_j = min over k > j of max(E_k, r_j) + A + B·(p_j + …
+    + p_{k-1}), where E_j is when tensors j and above have arrived, r_j when the gradient of j is ready, p its bytes,
+    and A + B·m the price of m bytes.
+    """
     check(nbytes, backward)
     count = len(nbytes)
     ready = np.cumsum(np.asarray(backward, dtype=float)[::-1])[::-1]
@@ -142,48 +149,50 @@ def exact_dense(nbytes: Sequence[float], backward: Sequence[float], price: Price
 
 
 def exact(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
-    """The plan of neighbours that is finished first: of all ways to come to a tensor, those are kept that no other
-    beats in both computation and network."""
+    """Return the plan of neighbouring groups that finishes first.
+
+    Of all partial plans up to a tensor, those are kept that no other beats in both computation and network time.
+    """
     check(sizes, backward)
     order = tuple(reversed(range(len(sizes))))
     elements = list(accumulate((sizes[i] for i in order), initial=0))
     computing = list(accumulate((backward[i] for i in order), initial=0.0))
-    ways = [[_Way(0.0, 0.0)]]
+    plans = [[_PartialPlan(0.0, 0.0)]]
     for end in range(1, len(order) + 1):
         found = []
-        for begin, before in enumerate(ways):
-            taken = elements[end] - elements[begin]
-            busy, sending = computing[end] - computing[begin] + costs.selecting(taken), costs.sending(taken)
-            found += [(w.ready + busy, max(w.ready + busy, w.free) + sending, begin, i) for i, w in enumerate(before)]
-        ways.append(_undominated(found, ways))
-    way: _Way | None = min(ways[-1], key=lambda way: way.free)
+        for begin, before in enumerate(plans):
+            merged = elements[end] - elements[begin]
+            busy, sending = computing[end] - computing[begin] + costs.selecting(merged), costs.sending(merged)
+            found += [(p.ready + busy, max(p.ready + busy, p.free) + sending, begin, i) for i, p in enumerate(before)]
+        plans.append(_undominated(found, plans))
+    plan: _PartialPlan | None = min(plans[-1], key=lambda plan: plan.free)
     groups: list[tuple[int, ...]] = []
     end = len(order)
-    while way is not None and way.before is not None:
-        groups.append(order[way.begin : end])
-        way, end = way.before, way.begin
+    while plan is not None and plan.before is not None:
+        groups.append(order[plan.begin : end])
+        plan, end = plan.before, plan.begin
     return tuple(reversed(groups))
 
 
 @dataclass(frozen=True)
-class _Way:
-    """To have come to some tensor: computation is ready, the network free; its last group began with one."""
+class _PartialPlan:
+    """A plan up to some tensor: when computing is ready and the network free, and where its last group begins."""
 
     ready: float
     free: float
     begin: int = 0
-    before: _Way | None = None
+    before: _PartialPlan | None = None
 
 
-def _undominated(found: list[tuple[float, float, int, int]], ways: list[list[_Way]]) -> list[_Way]:
-    kept: list[_Way] = []
+def _undominated(found: list[tuple[float, float, int, int]], plans: list[list[_PartialPlan]]) -> list[_PartialPlan]:
+    kept: list[_PartialPlan] = []
     for ready, free, begin, which in sorted(found):
         if not kept or free < kept[-1].free:
-            kept.append(_Way(ready, free, begin, ways[begin][which]))
+            kept.append(_PartialPlan(ready, free, begin, plans[begin][which]))
     return kept
 
 
 def check(sizes: Sequence[float], backward: Sequence[float]) -> None:
-    """One of each for every tensor, of which there is one at least."""
+    """Refuse anything but one size and one time for every tensor, of which there must be at least one."""
     if not len(sizes) == len(backward) > 0:
         raise LaconicError(f"{len(sizes)} sizes and {len(backward)} times; give one of each for every tensor")

@@ -1,4 +1,4 @@
-"""MG-WFBP: merge gradients where a start-up costs more than waiting."""
+"""MG-WFBP: neighbouring gradients are merged where a start-up costs more than waiting."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from laconic.values.timing import Timing
 )
 @dataclass(frozen=True)
 class MGWFBP(Schedule):
-    """Neighbouring gradients are merged where that ends the iteration sooner, by measured times and start-ups.
+    """Merge neighbouring gradients where that ends the iteration sooner, by measured times and start-ups.
 
-    Until the first iterations were timed it merges by size, as `wfbp`. Reading chosen: `exact` is the best plan of
-    the paper's model; `greedy` is the published rule, which is up to a quarter slower on small cases.
+    Until the first iterations were timed it merges by size, as `wfbp`. Reading chosen: `exact` is the best plan of the
+    paper's model; `greedy` is the published rule, which is up to a quarter slower on small cases.
     """
 
-    rule: str = knob("exact", choices=("exact", "greedy"), doc="who decides what is merged")
+    rule: str = knob("exact", choices=("exact", "greedy"), doc="how the merged tensors are chosen")
     measures: ClassVar[bool] = True
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
@@ -45,7 +45,7 @@ class MGWFBP(Schedule):
 def merged(
     tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, rule: str = "exact"
 ) -> list[list[int]]:
-    """Which tensors share a message, in the order in which messages leave."""
+    """Return the tensors that share each message, in the order in which messages are sent."""
     order = list(reversed(arrival))
     nbytes = [tensors[i].nbytes for i in order]
     backward = [timing.backward[i] for i in order]

@@ -1,4 +1,4 @@
-"""Out-of-order backpropagation: the first layers' weight gradients last, the very first of them first."""
+"""Out-of-order backpropagation: weight gradients of the first layers are computed last, the first layer's first."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from laconic.values.timing import Timing
 @technique("ooo_backprop_dp", aliases=["ooo"], paper="Oh et al., EuroSys 2022", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class OutOfOrder(Schedule):
-    """Gradients of inputs first; then the weights of the first tensors in the order 0, 1, 2, …, so that what the next
-    forward pass needs first leaves first, beside the transfer of the large last layers.
+    """Defer the first layers' weight gradients to the end of backward, and compute them in the order of layers.
 
-    On top of `bytescheduler`. Inputs of postponed layers are kept until then. Reading chosen: without a number, the
-    fastest by measured times; until there are any, none. Only linear and convolution layers are postponed.
+    So what the next forward pass needs first is sent first, while the large last layers are transferred. It extends
+    `bytescheduler`. Inputs of deferred layers are kept until then. Reading chosen: without a number, the fastest by
+    measured times, and none until times were measured. Only linear and convolution layers are deferred.
     """
 
-    first: int | None = knob(None, low=0, doc="so many first tensors wait; none: as many as pay")
-    partition: int = knob(1_000_000, low=1, doc="elements of a piece at most")
+    first: int | None = knob(None, low=0, doc="number of first tensors that are deferred; none: as many as pay")
+    partition: int = knob(1_000_000, low=1, doc="largest number of elements in a piece")
     credit: int = knob(4_000_000, low=0, doc="elements handed over and not yet acknowledged")
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
@@ -35,12 +35,12 @@ class OutOfOrder(Schedule):
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
         if self.first is not None or timing is None:
-            return self._postponing(self.first or 0, tensors, arrival, timing)
+            return self._deferring(self.first or 0, tensors, arrival, timing)
         counts = {0, *(len(tensors) * k // 8 for k in range(1, 9)), *(2**k for k in range(8) if 2**k <= len(tensors))}
-        plans = [self._postponing(k, tensors, arrival, timing) for k in sorted(counts)]
+        plans = [self._deferring(k, tensors, arrival, timing) for k in sorted(counts)]
         return min(plans, key=lambda plan: predicted_seconds(plan, arrival, timing))
 
-    def _postponing(
+    def _deferring(
         self, first: int, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None
     ) -> CommPlan:
         plan = ByteScheduler(self.partition, self.credit).plan(tensors, arrival)

@@ -1,4 +1,4 @@
-"""Prophet: gradients come in bursts, and a block is what the network carries until the next one."""
+"""Prophet: gradients become ready in bursts, and a block is what the network can send until the next burst."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from laconic.values.timing import Timing
 
 @dataclass(frozen=True)
 class Block:
-    """Ranges of tensors (number, first element, end) that leave together when a burst is complete, by urgency."""
+    """Ranges of tensors (number, first element, end), by urgency, that are sent together when a burst is complete."""
 
     parts: tuple[tuple[int, int, int], ...]
     burst: tuple[int, ...]
-    room_bytes: float  # what the network carries before the next burst; infinite after the last one
+    room_bytes: float  # bytes the network sends before the next burst; infinite after the last one
 
 
 @technique("prophet", paper="Zhang et al., ICPP 2021", claims=[CoversOnce()])
 @dataclass(frozen=True)
 class Prophet(Schedule):
-    """When a burst of gradients is complete, the most urgent ones leave as one block that the network carries before
-    the next burst; what does not fit competes in the next block. After backward the rest follows by priority.
+    """Send after each burst of gradients the most urgent ones, in one block that fits before the next burst.
 
-    So the link is never idle and nothing delays what is more urgent. Until iterations were timed it is `bytescheduler`.
-    Reading chosen: as in the abstract and the public code, on BytePS's pieces: a block ends within a gradient where its
-    time is over. A gap above twice the mean ends a burst.
+    What does not fit competes in the next block, and after backward the rest follows by priority. So the link is never
+    idle, and nothing delays what is more urgent. Until iterations were timed it is `bytescheduler`. Reading chosen: as
+    in the abstract and the public code, on BytePS's pieces: a block ends within a gradient where its time is over. A
+    gap above twice the mean ends a burst.
     """
 
     credit: int = knob(4_000_000, low=0, doc="elements handed over at a time when backward is over")
-    partition: int = knob(1_000_000, low=1, doc="elements of a piece at most; a block is sent in as many as it needs")
+    partition: int = knob(
+        1_000_000, low=1, doc="largest number of elements in a piece; a block is sent in as many as it needs"
+    )
     late: ClassVar[bool] = True
     measures: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
@@ -48,7 +50,7 @@ class Prophet(Schedule):
         urgent, widest = urgencies(arrival), max(spec.dtype.itemsize for spec in tensors)
         buckets: list[tuple[int, ...]] = []
         messages: list[Message] = []
-        home: dict[int, tuple[int, int]] = {}  # in which bucket each tensor begins where
+        home: dict[int, tuple[int, int]] = {}  # the bucket of each tensor, and its offset there
         *before, rest = blocks(tensors, arrival, timing)
         for block in (*before, rest):
             begun = [i for i, start, _ in block.parts if start == 0]
@@ -66,7 +68,7 @@ class Prophet(Schedule):
 def _joined(
     block: Block, home: Mapping[int, tuple[int, int]], urgent: Mapping[int, int]
 ) -> list[tuple[int, int, int, int]]:
-    """A block's parts as ranges of buckets, neighbours as one, each as urgent as its first."""
+    """Return a block's parts as ranges of buckets, with adjacent ones joined, each as urgent as its first."""
     found: list[tuple[int, int, int, int]] = []
     for i, start, stop in block.parts:
         number, offset = home[i]
@@ -78,7 +80,7 @@ def _joined(
 
 
 def bursts(arrival: Sequence[int], backward: Sequence[float], above: float = 2.0) -> list[list[int]]:
-    """Gradients by the pauses between them: a gap above so many times the mean ends a burst."""
+    """Return the gradients in bursts: a gap above `above` times the mean gap ends a burst."""
     gaps = [backward[i] for i in arrival[1:]]
     limit = above * sum(gaps) / len(gaps) if gaps else 0.0
     found = [[i] for i in arrival[:1]]
@@ -90,11 +92,11 @@ def bursts(arrival: Sequence[int], backward: Sequence[float], above: float = 2.0
 
 
 def blocks(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, above: float = 2.0) -> list[Block]:
-    """What leaves after each burst, the most urgent first; the last block has all that is left."""
+    """Return the blocks that are sent after each burst, the most urgent gradients first; the last has all the rest."""
     urgent, rate = urgencies(arrival), timing.price.seconds_per_byte / (2 if timing.duplex else 1)  # of what is pushed
     seen = bursts(arrival, timing.backward, above)
     waiting: list[int] = []
-    gone: dict[int, int] = {}
+    sent: dict[int, int] = {}
     made: list[Block] = []
     for burst, following in zip(seen, [*seen[1:], []], strict=True):
         waiting = sorted([*waiting, *burst], key=lambda i: urgent[i])
@@ -103,12 +105,12 @@ def blocks(tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing
         parts: list[tuple[int, int, int]] = []
         while waiting:
             i, size = waiting[0], tensors[waiting[0]].dtype.itemsize
-            start, stop = gone.get(i, 0), tensors[i].numel
+            start, stop = sent.get(i, 0), tensors[i].numel
             if (stop - start) * size > left:
                 stop = start + int(left // size)
             if stop > start or stop == tensors[i].numel:
                 parts.append((i, start, stop))
-                gone[i] = stop
+                sent[i] = stop
                 left -= (stop - start) * size
             if stop < tensors[i].numel:
                 break

@@ -1,7 +1,7 @@
-"""A scheduler that decides for itself: merge or split, in turn or by urgency, before or beside the next forward pass.
+"""A search over schedules: merge or split, in order or by urgency, before or during the next forward pass.
 
-Merging saves start-ups, splitting lets urgent bytes overtake; which pays depends on the model and the network. So
-decisions are priced by simulating the iteration that repeats, from several systems' plans on.
+Merging saves start-ups, splitting lets urgent bytes overtake; which pays depends on the model and the network. So the
+search starts from several systems' plans and prices each candidate by simulating a repeated iteration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIZES = (0, 2**18, 2**20, 2**22, 25 * 2**20)  # bytes at which messages close, 
 
 @dataclass(frozen=True)
 class ScheduleChoice:
-    """What there is to decide. Without `piece` buckets travel whole; without `credit` in the order of readiness."""
+    """A point of the search. Without `piece` buckets are sent whole, and without `credit` in the order of readiness."""
 
     groups: Groups
     piece: int | None = None  # elements
@@ -32,6 +32,7 @@ class ScheduleChoice:
     halves: bool = False
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing) -> CommPlan:
+        """Return the plan of messages that this choice stands for."""
         buckets = of_one_dtype(tensors, self.groups)
         messages = in_pieces(buckets, tensors, arrival, self.piece)
         widest = max(spec.dtype.itemsize for spec in tensors)
@@ -43,8 +44,8 @@ class ScheduleChoice:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best plan, what it takes, and what the starting points would."""
+class SearchResult:
+    """The best choice, its plan and predicted seconds, and the seconds of the starting points."""
 
     decision: ScheduleChoice
     plan: CommPlan
@@ -60,11 +61,11 @@ def search(
     late: bool = True,
     trials: int = 24,
     seed: int = 0,
-) -> Found:
-    """Hill-climbing over merges, cuts, piece size, credit and priority, from the plans of known systems on.
+) -> SearchResult:
+    """Find a plan by hill climbing over merges, cuts, piece size, credit and priority, from known systems' plans.
 
-    Reading chosen: the survey states the problem, the search is ours. Without `late` nothing may arrive after
-    backward; then merging alone is left, and its dynamic program is exact.
+    Reading chosen: the survey states the problem, and the search is this library's. Without `late` no message may
+    arrive after backward; then merging alone is left, and its dynamic program is exact.
     """
     starts = dict.fromkeys(_starts(tensors, arrival, timing, late))
     priced = {decision: _price(decision, tensors, arrival, timing) for decision in starts}
@@ -77,7 +78,7 @@ def search(
             priced[tried] = _price(tried, tensors, arrival, timing)
             if priced[tried][1] < priced[best][1]:
                 best = tried
-    return Found(best, *priced[best], first)
+    return SearchResult(best, *priced[best], first)
 
 
 def _price(
@@ -90,12 +91,12 @@ def _price(
 def _starts(
     tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing, late: bool
 ) -> Iterator[ScheduleChoice]:
-    """Everything as one, every tensor alone, merged exactly, merged by size; and where they may be late, each of these
-    with gates, in halves or by urgency in pieces."""
+    """Yield the starting points: all tensors as one, each alone, merged exactly and by size; where messages may be
+    late, also with gates, in halves, or in pieces by urgency."""
     best: Groups = tuple(map(tuple, merged(tensors, arrival, timing)))
     for groups in ((tuple(arrival),), best):
         yield ScheduleChoice(groups)
-        if timing.halved is not None:  # every worker is the server of its share
+        if timing.halved is not None:  # every worker reduces a share
             yield ScheduleChoice(groups, halves=True)
     total = sum(spec.nbytes for spec in tensors)
     for size in [size for size in _SIZES if size < total]:
@@ -113,7 +114,7 @@ def _starts(
 
 
 def _moved(decision: ScheduleChoice, arrival: Sequence[int], chance: random.Random) -> ScheduleChoice:
-    """A neighbour: two groups merged, one cut, or another piece, credit or order."""
+    """Return a random neighbour of a choice: two groups merged, one cut, or another piece size, credit or order."""
     groups = list(decision.groups)
     moves = ["cut"] if len(groups) < len(arrival) else []
     moves += ["merge"] if len(groups) > 1 else []

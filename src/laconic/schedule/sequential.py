@@ -1,4 +1,4 @@
-"""Sequential: compute first, then talk."""
+"""Sequential schedule: communication starts when all computation is over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laconic.values.timing import Timing
 )
 @dataclass(frozen=True)
 class Sequential(Schedule):
-    """One message with everything (one per dtype), sent when backward is over: fewest start-ups, no overlap."""
+    """Send all gradients in one message per dtype when backward is over: fewest start-ups, no overlap."""
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
         buckets = of_one_dtype(tensors, [arrival])
@@ -45,5 +45,5 @@ named_sentence(
     "bsp / none / ps / sequential",
     axis="schedule",
     paper="Shi et al., arXiv 2005.13247; Li et al., OSDI 2014",
-    doc="BSP with one buffer, pushed after backward in key ranges, one for each server, and pulled.",
+    doc="BSP with one buffer that is pushed after backward, in one key range for each server, and pulled.",
 )

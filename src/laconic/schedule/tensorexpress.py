@@ -15,11 +15,11 @@ from laconic.values.layer_times import LayerTimes
 
 @technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
 def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
-    """Seconds of an iteration where a switch serves its ports' queues strictly, by the priority written in a packet.
+    """Return the seconds of an iteration in which switches serve their ports' queues strictly by packet priority.
 
-    Hosts send in the order in which gradients and sums appear; an urgent packet overtakes those of others where they
-    meet, at the port towards a server or a worker. On the virtual network only. Reading chosen: queues of equally
-    many tensors, which are not cut.
+    Hosts send in the order in which gradients and sums become ready; an urgent packet overtakes others at the switch's
+    port towards a server or a worker. It runs on the virtual network only. Reading chosen: queues of equally many
+    tensors, which are not split.
     """
     if queues < 1 or not packet_bytes > 0:
         raise LaconicError(f"a port has at least one queue, and a packet some bytes, not {queues} and {packet_bytes}")
@@ -37,9 +37,9 @@ def switched(
     queues: int = 8,
     packet_bytes: float = PACKET_BYTES,
 ) -> list[float]:
-    """When each piece's sum has reached all workers, through one switch: a packet is forwarded when all of it is there.
+    """Return when each piece's sum has reached all workers through one switch, which stores and forwards packets.
 
-    A server returns a sum when the last packet of it has come, a packet to each worker in turn.
+    A server returns a sum when its last packet has arrived, a packet to each worker in turn.
     """
     rate = star.seconds_per_byte
     made = {number: ready[piece.tensor] for number, piece in enumerate(pieces)}
@@ -48,8 +48,8 @@ def switched(
     towards: list[Packet] = []
     for server in range(star.servers):
         own = [packet for packet in pushed if pieces[packet.owner].server == server]
-        met = [packet for packet in own for _ in range(star.workers)]  # the workers are alike
-        summed = {packet.owner: packet.seconds for packet in through(met, rate, queues)}
+        merged = [packet for packet in own for _ in range(star.workers)]  # the workers are alike
+        summed = {packet.owner: packet.seconds for packet in through(merged, rate, queues)}
         replies = _cut(pieces, summed, packet_bytes)
         leaving = through([packet for packet in replies for _ in range(star.workers)], rate)
         towards += leaving[star.workers - 1 :: star.workers]  # to the last worker
@@ -59,7 +59,7 @@ def switched(
 
 
 def _cut(pieces: Sequence[Slice], since: Mapping[int, float], packet_bytes: float) -> list[Packet]:
-    """These pieces' packets, all of them there from some time on."""
+    """Return the packets of these pieces, each ready from its piece's time on."""
     return [
         Packet(seconds, nbytes, pieces[number].urgency, number)
         for number, seconds in since.items()

@@ -1,4 +1,4 @@
-"""Wait-free backpropagation: a message leaves while backward still computes the next."""
+"""Wait-free backpropagation: messages are sent while backward still computes other gradients."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from laconic.values.timing import Timing
 )
 @dataclass(frozen=True)
 class WFBP(Schedule):
-    """Send gradients in the order they appear, merged up to a size.
+    """Send gradients during backward, in the order in which they become ready, merged up to a size.
 
-    A message closes with the tensor that brings it to the cap. The first has a smaller cap, so that the network starts
-    early; tensors of one dtype share messages. Messages leave in plan order on every worker, also when a later one is
-    full sooner, so that all agree which collective is which. `bucket_bytes=0` sends every tensor alone.
+    A message closes with the tensor that fills it. The first may be smaller, so that communication starts early;
+    tensors of one dtype share messages. Messages are sent in plan order on every worker, even when a later one is full
+    sooner, so that collectives match. `bucket_bytes=0` sends every tensor alone.
     """
 
-    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least so many bytes")
+    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least this many bytes")
     first_bytes: int = knob(2**20, low=0, doc="the same for the first message of each dtype (at most bucket_bytes)")
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
@@ -38,7 +38,7 @@ class WFBP(Schedule):
         return CommPlan(tuple(tensors), buckets, whole(buckets, tensors, arrival))
 
     def buckets(self, tensors: Sequence[TensorSpec], arrival: Sequence[int]) -> Groups:
-        """Which tensors share a message, in the order in which messages leave."""
+        """Return the tensors that share each message, in the order in which messages are sent."""
         closed: list[list[int]] = []
         growing: dict[torch.dtype, list[int]] = {}
         held: dict[torch.dtype, int] = {}

@@ -1,1 +1,1 @@
-"""When workers talk: synchronisation rules."""
+"""Synchronisation rules: when workers communicate, what they exchange, and when they wait."""

@@ -1,4 +1,4 @@
-"""Gradient accumulation: the honest rival of local steps."""
+"""Gradient accumulation: the baseline that local steps must beat at the same number of bytes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from laconic.sync.base import State, Sync, SyncContext
 )
 @dataclass(frozen=True)
 class GradAccumulation(Sync):
-    """Every `steps`-th call of `step()` is one, on the mean gradient of all workers' micro-batches since the last.
+    """Step on every `steps`-th call of `step()`, on the mean gradient of all workers' micro-batches since the last.
 
-    The same messages and samples as local SGD with that period, and no drift: all gradients of a sum are taken at the
-    same parameters. They add up in `p.grad`, which the optimizer's `zero_grad()` keeps in between (`model.zero_grad()`
-    would drop it); the exchange is part of the last micro-batch's backward, after which `p.grad` is the mean over
-    micro-batches and workers. A scheduler stepped in every iteration advances in every micro-step.
+    It sends as many messages and uses as many samples as local SGD with that period, without drift: all gradients of a
+    sum are taken at the same parameters. They add up in `p.grad`, which the optimizer's `zero_grad()` keeps in between
+    (`model.zero_grad()` would drop it); the exchange is part of the last micro-batch's backward, after which `p.grad`
+    is the mean over micro-batches and workers. A scheduler stepped in every iteration advances in every micro-step.
     """
 
-    steps: int = knob(4, low=1, doc="micro-batches in a step")
+    steps: int = knob(4, low=1, doc="micro-batches per step")
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
 

@@ -21,31 +21,31 @@ _MEAN = "mean"
 
 
 class Model:
-    """A passive worker's model as a machine: it reacts to one letter at a time, which makes an averaging atomic."""
+    """The actor that holds a passive worker's model: it handles one message at a time, so that averaging is atomic."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.outgoing: list[tuple[str, ActorMessage]] = []
         self._tensors = [x.detach().clone() for x in tensors]
 
     def write(self, sender: int, message: ActorMessage) -> ActorMessage:
-        given = message.tensors
-        if message.kind not in ("average", "add", "replace") or [x.shape for x in given] != [
+        received = message.tensors
+        if message.kind not in ("average", "add", "replace") or [x.shape for x in received] != [
             x.shape for x in self._tensors
         ]:
             raise ContractError(f"worker {sender} sent a {message.kind!r} that this model cannot take in")
         if message.kind == "average":
-            self._tensors = [(x + y) / 2 for x, y in zip(self._tensors, given, strict=True)]
+            self._tensors = [(x + y) / 2 for x, y in zip(self._tensors, received, strict=True)]
         elif message.kind == "add":
-            self._tensors = [x + y for x, y in zip(self._tensors, given, strict=True)]
+            self._tensors = [x + y for x, y in zip(self._tensors, received, strict=True)]
         else:
-            self._tensors = [y.clone() for y in given]
+            self._tensors = [y.clone() for y in received]
         return ActorMessage("model", {}, tuple(self._tensors))
 
     def read(self, sender: int, message: ActorMessage) -> ActorMessage:
         return ActorMessage("model", {}, tuple(self._tensors))
 
     def lose(self, sender: int) -> None:
-        """Whoever is gone averages no more."""
+        """Do nothing: a worker that is gone just sends no more messages."""
 
     def state(self) -> dict[str, Any]:
         return {"tensors": list(self._tensors)}
@@ -55,7 +55,7 @@ class Model:
 
 
 def sides(edges: Sequence[tuple[int, int]], size: int) -> list[int]:
-    """0 or 1 for every worker, such that neighbours differ; worker 0 and whoever starts a component has 0."""
+    """Return 0 or 1 for every worker such that neighbours differ; the first worker of each component gets 0."""
     links: dict[int, list[int]] = {i: [] for i in range(size)}
     for a, b in edges:
         links[a].append(b)
@@ -72,9 +72,9 @@ def sides(edges: Sequence[tuple[int, int]], size: int) -> list[int]:
                     reached.append(there)
                 elif found[there] == found[here]:
                     raise StrategyError(
-                        f"ad_psgd lets one side of the graph ask and the other answer, and worker {here} and its "
-                        f"neighbour {there} would be on the same: write a graph with two sides, such as a ring of an "
-                        "even number of workers"
+                        f"ad_psgd needs a bipartite graph, in which active workers have passive neighbours only, and "
+                        f"worker {here} and its neighbour {there} would be on the same side: write a graph with two "
+                        "sides, such as a ring of an even number of workers"
                     )
     return [found[i] for i in range(size)]
 
@@ -82,12 +82,12 @@ def sides(edges: Sequence[tuple[int, int]], size: int) -> list[int]:
 @technique("ad_psgd", aliases=["adpsgd", "async_gossip"], paper="Lian, Zhang, Zhang, Liu, ICML 2018")
 @dataclass(frozen=True)
 class ADPSGD(Gossiping):
-    """While it computes, an active worker averages with one passive neighbour, drawn at random: both become the mean.
+    """Average pairs of neighbours while they compute: an active worker and a random passive one become their mean.
 
-    The graph has two sides, so that nobody ever waits for somebody who waits. A passive worker's model lives in a
-    machine of its own, which answers while the worker computes; its steps are letters to that machine, added to
-    whatever the model is by then. An active worker's gradient meets the mean in the same way. Averaging keeps the sum
-    of all models; a worker that is twice as fast takes twice the steps.
+    The graph is bipartite, so that no worker ever waits for one that waits itself. A passive worker's model is held by
+    an actor, which answers while the worker computes; the worker sends its steps to that actor, which adds them to the
+    model as it is by then. An active worker adds its step to the mean in the same way. Averaging keeps the sum of all
+    models; a worker that is twice as fast takes twice the steps.
     """
 
     races: ClassVar[bool] = True
@@ -111,10 +111,11 @@ class ADPSGD(Gossiping):
         return sides(context.mixing().edges, context.group.size)
 
     def is_active(self, context: SyncContext) -> bool:
+        """Return whether this worker is on the side of the graph that starts averagings."""
         return self._sides(context)[context.group.rank] == 0
 
     def neighbour(self, context: SyncContext) -> int | None:
-        """Whom to average with after this step."""
+        """Return the neighbour to average with after this step, drawn at random; None where there is none."""
         mine = context.group.rank
         others = sorted(a + b - mine for a, b in context.mixing().edges if mine in (a, b))
         draw = np.random.default_rng((context.seed, mine, context.step))
@@ -126,25 +127,25 @@ class ADPSGD(Gossiping):
         changes = [p.detach() - x for p, x in zip(context.parameters, before, strict=True)]
         if self.is_active(context):
             if context.is_in_flight(_MEAN):
-                mean = yield from context.arrive(_MEAN)
+                mean = yield from context.wait_for(_MEAN)
                 copy_into(context.parameters, [m + change for m, change in zip(mean, changes, strict=True)])
             if (other := self.neighbour(context)) is not None:
-                context.start(_MEAN, _say(context, other, "average", copies(context.parameters)))
+                context.start(_MEAN, _update_model(context, other, "average", copies(context.parameters)))
         else:
-            copy_into(context.parameters, (yield from _say(context, context.group.rank, "add", changes)))
+            copy_into(context.parameters, (yield from _update_model(context, context.group.rank, "add", changes)))
         return keep("x", copies(context.parameters))
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """No averaging is under way any more; then all meet in the mean, the machines too."""
+        """Complete the averaging in flight, then replace all models by their mean, those held by actors too."""
         if context.is_in_flight(_MEAN):
-            copy_into(context.parameters, (yield from context.arrive(_MEAN)))
+            copy_into(context.parameters, (yield from context.wait_for(_MEAN)))
         yield from context.mean([torch.zeros(1)])
         if not self.is_active(context):
             (answer,) = yield [context.call(_model(context.group.rank), ActorMessage("ask"), writes=False)]
             copy_into(context.parameters, list(answer.tensors))
         yield from super().leave(context, state)
         if not self.is_active(context):
-            yield from _say(context, context.group.rank, "replace", copies(context.parameters))
+            yield from _update_model(context, context.group.rank, "replace", copies(context.parameters))
         yield from context.mean([torch.zeros(1)])
 
 
@@ -152,7 +153,9 @@ def _model(member: int) -> str:
     return f"model-{member}"
 
 
-def _say(context: SyncContext, member: int, kind: str, tensors: Sequence[Tensor]) -> Generator[Any, Any, list[Tensor]]:
-    """Change a passive member's model, and hear what it is then."""
+def _update_model(
+    context: SyncContext, member: int, kind: str, tensors: Sequence[Tensor]
+) -> Generator[Any, Any, list[Tensor]]:
+    """Send an update to the actor of a passive member's model, and return the model afterwards."""
     (answer,) = yield [context.call(_model(member), ActorMessage(kind, {}, tuple(tensors)), writes=True)]
     return list(answer.tensors)

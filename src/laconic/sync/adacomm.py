@@ -1,4 +1,4 @@
-"""AdaComm: talk seldom at first, when any progress is good, and more often as the loss falls."""
+"""AdaComm: average rarely at first, when any progress is good, and more often as the loss falls."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from laconic.sync.tensors import keep, kept
 @technique("adacomm", paper="Wang and Joshi, MLSys 2019")
 @dataclass(frozen=True)
 class AdaComm(Controlled, Averaging):
-    """Local SGD whose period follows the training loss F: ceil(sqrt(eta_0/eta · F/F_0) · tau_0), anew every interval.
+    """Local SGD whose period follows the training loss F: ceil(sqrt(eta_0/eta · F/F_0) · tau_0), once per interval.
 
-    A period that the formula would not lower is halved, and none is below 1. F is what the script gives to
-    `laconic.log(loss=…)`, averaged over workers; an interval is measured by the slowest worker's clock and ends at an
-    averaging. `tau_0 = 1` is `bsp`. With `block_momentum` the averaged change of a round has a momentum of its own and
-    the workers' is reset, as long as the period is above 1; at 1 theirs is kept, since resetting it in every step
-    would switch it off. To postpone a decay of the learning rate until then, as the paper does, is the script's matter.
+    eta is the learning rate, and the index 0 marks first values. A period that the formula would not lower is halved,
+    and none is below 1. F is what the script gives to `laconic.log(loss=…)`, averaged over workers; an interval is
+    measured by the slowest worker's clock and ends at an averaging. `tau_0 = 1` is `bsp`. With `block_momentum` the
+    averaged change of a round has a momentum of its own and the workers' momentum is reset, as long as the period is
+    above 1; at 1 it is kept, since resetting it in every step would switch it off. The paper also postpones the decay
+    of the learning rate until then, which is left to the script.
     """
 
     period: int = knob(16, low=1, doc="tau_0: local steps between averagings in the first interval")
     interval_seconds: float = knob(60.0, above=0, doc="how long a period holds")
-    shrink: float = knob(0.5, above=0, below=1, doc="gamma: what a period is multiplied by where the formula stalls")
-    block_momentum: float = knob(0.0, low=0, below=1, doc="of the averaged change of a round")
+    shrink: float = knob(0.5, above=0, below=1, doc="gamma: factor on a period that the formula would not lower")
+    block_momentum: float = knob(0.0, low=0, below=1, doc="momentum of the averaged change of a round")
     watches: ClassVar[tuple[str, ...]] = ("loss", "seconds")
 
     def init(self, context: SyncContext) -> State:
@@ -59,7 +60,7 @@ class AdaComm(Controlled, Averaging):
         self.notice(context, state)
         now = context.step + 1
         if self.period > 1 and now - int(state["met"]) >= int(state["period"]):
-            yield from self.meet(context, state)
+            yield from self.average_models(context, state)
             decision = yield from self.consult(context, state)
             state |= {"met": torch.tensor(now), "period": torch.tensor(decision.period)}
         return state
@@ -73,5 +74,5 @@ class AdaComm(Controlled, Averaging):
             means = [u.mul_(self.block_momentum).add_(mean) for u, mean in zip(block, means, strict=True)]
         super().move(state, points, means)
 
-    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         yield from treat_momentum(context, "reset" if self._has_block_momentum(state) else "keep")

@@ -1,4 +1,4 @@
-"""AdaptiveRevision: rates per coordinate that know what delay has cost, and correct steps taken meanwhile."""
+"""AdaptiveRevision: AdaGrad rates per coordinate that account for delay, and corrections of steps taken meanwhile."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from laconic.worker import Field
 @technique("adaptive_revision", paper="McMahan and Streeter, NIPS 2014")
 @dataclass(frozen=True)
 class AdaptiveRevision(PushPull):
-    """Asynchronous AdaGrad whose sum also counts how a late gradient agrees with those applied since it was read.
+    """Asynchronous AdaGrad whose sum also counts how a late gradient agrees with those applied since its pull.
 
     The learning rate is the paper's alpha; nothing else of the user's optimizer is used. The server keeps the sum of
-    gradients each worker saw by its read (a ticket), so that updates travel without it. When a rate falls, the steps
-    taken since that read are scaled down to it. A read that a restarted server has forgotten counts as fresh.
+    gradients as of each worker's pull (a ticket), so that pushes need not carry it. When a rate falls, the steps taken
+    since that pull are scaled down to it. A pull that a restarted server has forgotten counts as fresh.
     """
 
     def open(self, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""ASHL: local steps by speed, first without any waiting, then with little."""
+"""ASHL: local steps in proportion to speed, first without any waiting, then with bounded staleness."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laconic.worker import Field
 
 
 def local_steps(step_seconds: Sequence[float], transfer_seconds: Sequence[float], least: int) -> list[int]:
-    """So many local steps each that all rounds take about as long as the slowest worker's `least` steps."""
+    """Return each worker's local steps, such that all rounds take as long as `least` steps of the slowest worker."""
     pairs = list(zip(step_seconds, transfer_seconds, strict=True))
     longest = max(least * p + q for p, q in pairs)
     return [max(least, round((longest - q) / p)) if p > 0 else least for p, q in pairs]
@@ -29,12 +29,13 @@ def local_steps(step_seconds: Sequence[float], transfer_seconds: Sequence[float]
 @technique("ashl", paper="Shen et al., IEEE Transactions on Computers, 2023")
 @dataclass(frozen=True)
 class ASHL(ServerSync):
-    """Fast workers make more local steps, so that rounds take equally long; asynchronous until the loss has fallen.
+    """Give fast workers more local steps, so that rounds take equally long; asynchronous until the loss has fallen.
 
-    The first round is one step and tells the server how long a step and a transfer take. Coarse stage: `coarse` steps
-    for the slowest worker, more for the others, changes merged on arrival (1/N of each), nobody waits. When the mean of
-    the losses last logged is below `switch`, the fine stage: `fine` steps for the slowest, and no worker more than
-    `staleness` rounds ahead. Readings chosen (abstract and survey only): the weight 1/N, and these defaults.
+    The first round is one step, by which the server learns how long a step and a transfer take. In the coarse stage the
+    slowest worker makes `coarse` steps and the others more, changes are merged on arrival (1/N of each of N workers),
+    and nobody waits. When the mean of the losses last logged is below `switch`, the fine stage begins: `fine` steps for
+    the slowest, and no worker more than `staleness` rounds ahead. Readings chosen (abstract and survey only): the
+    weight 1/N, and these defaults.
     """
 
     coarse: int = knob(8, low=1, doc="local steps of the slowest worker before the switch")
@@ -68,10 +69,10 @@ class ASHL(ServerSync):
 
     def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
         memory = store.memory
-        told = sorted(memory["steps"], key=int)
+        known = sorted(memory["steps"], key=int)
         least = self.fine if memory["stage"] == "fine" else self.coarse
-        steps = local_steps([memory["steps"][w] for w in told], [memory["transfers"][w] for w in told], least)
-        mine = dict(zip(told, steps, strict=True)).get(str(pull.worker), 1)
+        steps = local_steps([memory["steps"][w] for w in known], [memory["transfers"][w] for w in known], least)
+        mine = dict(zip(known, steps, strict=True)).get(str(pull.worker), 1)
         return {"steps": mine, "fine": memory["stage"] == "fine"}, None
 
     # ------------------------------------------------------------------------------------------ worker

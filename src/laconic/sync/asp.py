@@ -1,4 +1,4 @@
-"""Asynchronous SGD: nobody waits for anybody."""
+"""Asynchronous SGD over a parameter server, where no worker waits for another."""
 
 from __future__ import annotations
 
@@ -26,34 +26,38 @@ STALENESS = ("ignore", "inverse", "capped", "drop", "adaptive", "picky")
 @technique("asp", aliases=["async", "asynchronous"], paper="Agarwal and Duchi, NIPS 2011")
 @dataclass(frozen=True)
 class ASP(PushPull):
-    """Pull, compute, push; the server steps its optimizer on every push as it comes.
+    """Pull, compute, push; the server steps its optimizer on every push as it arrives.
 
-    Each push is one worker's gradient, so that it steps with 1/N of the rate, which makes N of them the step of `bsp`;
-    `share=1` steps with all of it. A push's staleness tau is how many updates came between its pull and it, and
-    `staleness` says what becomes of its rate:
+    Each push is the gradient of one of N workers, so that it steps with 1/N of the learning rate, which makes N of them
+    the step of `bsp`; `share=1` steps with all of it. A push's staleness tau is the number of updates between its pull
+    and its arrival, and `staleness` says which part of that rate is used:
 
-    - `ignore`: nothing. `inverse`: 1/(1+tau) of it.
+    - `ignore`: all of it. `inverse`: 1/(1+tau) of it.
     - `capped` (Koloskova et al., 2022): all of it up to tau = `limit`, `limit`/tau beyond, or 1/(4 L tau) where the
       `smoothness` L is known; `limit=2N` is Mishchenko et al., 2022. `drop`: nothing beyond `limit`.
     - `adaptive` (Aviv et al., 2021): less, the larger the delays so far; nothing need be known beforehand.
-    - `picky` (Cohen et al., 2021): only if the model has moved by less than `radius` since it was read.
+    - `picky` (Cohen et al., 2021): all, if the model has moved by less than `radius` since the pull, else nothing.
 
     `delay` bounds how many pushes a worker may be ahead of the slowest: 0 makes every step a barrier. `momentum=auto`
-    takes off the optimizer's momentum what asynchrony adds, 1 - 1/N (Mitliagkas et al., 2016).
+    subtracts from the optimizer's momentum what asynchrony adds, 1 - 1/N (Mitliagkas et al., 2016).
     """
 
     staleness: str = knob(
         "ignore",
         choices=STALENESS,
-        doc="what a stale gradient's rate becomes",
+        doc="how staleness reduces a gradient's rate",
     )
-    share: float | None = knob(None, above=0, doc="of the rate for one push; default 1/N")
+    share: float | None = knob(None, above=0, doc="share of the rate for one push; default 1/N")
     limit: int | None = knob(None, low=1, doc="staleness from which capped and drop act; default N")
-    smoothness: float | None = knob(None, above=0, doc="L of the objective, for capped; default: such that limit/tau")
-    radius: float = knob(1.0, above=0, doc="distance from which picky throws a gradient away")
+    smoothness: float | None = knob(
+        None, above=0, doc="L of the objective, for capped; default: the factor is limit/tau"
+    )
+    radius: float = knob(1.0, above=0, doc="distance from which picky drops a gradient")
     delay: int | None = knob(None, low=0, doc="pushes by which a worker may be ahead; none: nobody waits")
-    momentum: str = knob("keep", choices=("keep", "auto"), doc="auto: less what asynchrony adds")
-    least_momentum: float = knob(-0.9, above=-1, below=1, doc="which auto does not go below")
+    momentum: str = knob(
+        "keep", choices=("keep", "auto"), doc="auto: the optimizer's momentum less what asynchrony adds"
+    )
+    least_momentum: float = knob(-0.9, above=-1, below=1, doc="the least momentum that auto sets")
 
     # ------------------------------------------------------------------------------------------ server
 
@@ -83,7 +87,7 @@ class ASP(PushPull):
         return 1.0
 
     def _distance(self, store: Store, push: Push) -> float:
-        """How far the values have moved since this worker read them; infinitely far, if nobody knows."""
+        """Return how far the values have moved since this worker pulled them; infinity where that is unknown."""
         tickets.issue_first(store, store.flat_copy)
         read = tickets.redeem(store, push.worker, push.version)
         if read is None:

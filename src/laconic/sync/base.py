@@ -1,4 +1,4 @@
-"""The synchronisation rule's contract: when a worker talks, about what, and when it waits."""
+"""The contract of a synchronisation rule: when workers communicate, what they exchange, and when they wait."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from laconic.architecture.server.client import ServerClient
 
 State = dict[str, Tensor]
-Talk = Generator[list[Handle], Any, Any]
-"""Waits by yielding handles; what it returns is its result."""
+Communication = Generator[list[Handle], Any, Any]
+"""A generator that communicates: it waits by yielding handles, and what it returns is its result."""
 
 
 class SyncContext(Protocol):
-    """The parameters a rule governs, and the words that carry what it says."""
+    """What a rule sees of the training it governs: parameters, gradients, clock, and the means to communicate."""
 
     @property
     def parameters(self) -> list[Tensor]: ...
     @property
     def names(self) -> list[str]:
-        """What the model calls each of them."""
+        """The model's name for each of the parameters."""
         ...
 
     @property
     def gradients(self) -> list[Tensor]:
-        """This worker's gradients, one per parameter; zeros where backward left none."""
+        """This worker's gradients, one per parameter, with zeros where backward left none."""
         ...
 
     @property
@@ -42,193 +42,200 @@ class SyncContext(Protocol):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The user's own, for rules that reset, keep or average what it remembers."""
+        """The user's optimizer, for rules that reset, keep or average its state."""
         ...
 
     @property
     def rate(self) -> float:
-        """The learning rate now, of the first parameter group."""
+        """The present learning rate of the first parameter group."""
         ...
 
     @property
     def group(self) -> Group: ...
     @property
     def step(self) -> int:
-        """How many optimizer steps this worker has made."""
+        """The number of optimizer steps that this worker has made."""
         ...
 
     @property
     def seconds(self) -> float:
-        """The time by this worker's clock."""
+        """The time by this worker's clock, in seconds."""
         ...
 
     @property
     def waited_seconds(self) -> float:
-        """How much of that time this worker has spent waiting for others and the network."""
+        """The seconds that this worker has spent waiting for others and for the network."""
         ...
 
     def logged(self, metric: str) -> float | None:
-        """What this worker's script last gave to `laconic.log` under this name; None: nothing yet."""
+        """Return the value that this worker's script last logged for the metric with `laconic.log`, or None."""
         ...
 
     def steer(self, batch: int | None, rate: float) -> None:
-        """From now on: samples per worker that `laconic.batch_size` answers (None: the script's own number), and the
-        factor by which steps multiply the learning rate. For rules that `steers`."""
+        """Set, for the steps that follow, the samples per worker that `laconic.batch_size` returns (None: the script's
+        own number) and the factor on the learning rate. Only rules with `steers` may call it."""
         ...
 
     @property
     def server(self) -> ServerClient:
-        """The parameter server, where the architecture has one."""
+        """The client of the parameter server, where the architecture has one."""
         ...
 
     def note(self, **numbers: float) -> None:
-        """Say something of oneself that people may want to see: a staleness, a period."""
+        """Record numbers about this rule that people may want to see, such as a staleness or a period."""
         ...
 
     def apply(self) -> None:
-        """Let the user's optimizer step on this worker, for rules that replace the step."""
+        """Step the user's optimizer on this worker, for rules that replace the step."""
         ...
 
-    def average(self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None) -> Talk:
-        """Mean over the group of one tensor per parameter (`only`: of these, by index), through the sentence's
-        architecture and (unless it must be exact) compression."""
+    def average(self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None) -> Communication:
+        """Return the mean over the group of one tensor per parameter, through the sentence's architecture and, unless
+        `exact`, its compression. With `only` the tensors belong to the parameters with these indices."""
         ...
 
-    def average_and_own(self, tensors: list[Tensor]) -> Talk:
-        """As `average`: means, and for each what this worker itself said, decoded."""
+    def average_and_sent(self, tensors: list[Tensor]) -> Communication:
+        """Return the means, as `average` does, and this worker's own payloads, decoded."""
         ...
 
-    def mean(self, tensors: list[Tensor]) -> Talk:
-        """Exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
+    def mean(self, tensors: list[Tensor]) -> Communication:
+        """Return the exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...
 
     @property
     def seed(self) -> int:
-        """The same on every worker, for what all must draw alike."""
+        """A seed that is the same on every worker, for random draws that all workers must share."""
         ...
 
     def mixing(self, extra: int = 0) -> Mixing:
-        """The topology's weights among the group's members, and so many more that are no workers."""
+        """Return the topology's weights among the group's members and `extra` further nodes that are no workers."""
         ...
 
-    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Talk:
-        """The sum over neighbours j of matrix[i, j] times what j gives here. A cast rounds what is said, never what
-        stays at home, and keeps the mean of all."""
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
+        """Return, on worker i, the sum over all workers j of matrix[i, j] times the tensors that j passes here.
+
+        A cast rounds only what is sent, never what a worker keeps of its own, and preserves the mean over workers.
+        """
         ...
 
-    def hear(self, tensors: list[Tensor], matrix: Matrix) -> Talk:
-        """As `mix`, without this worker's own share."""
+    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
+        """Return the weighted sum that `mix` returns, without this worker's own tensors."""
         ...
 
-    def said(self, tensors: list[Tensor]) -> list[Tensor]:
-        """These tensors as neighbours would get them."""
+    def as_received(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return these tensors as neighbours would receive them, rounded to the format of messages."""
         ...
 
-    def written(self, tensors: list[Tensor]) -> list[Tensor]:
-        """One tensor per parameter as this worker alone says it: the bytes of each, in the sentence's compression."""
+    def encode(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Compress one tensor per parameter without other workers, and return each one's payload as bytes."""
         ...
 
-    def read(self, payloads: Sequence[Tensor]) -> list[Tensor]:
-        """What such bytes say, whoever wrote them."""
+    def decode(self, payloads: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors that payloads of `encode` hold, whichever worker encoded them."""
         ...
 
     def swap(
-        self, told: Mapping[int, Sequence[Tensor]], heard: Mapping[int, Sequence[Tensor]], control: float = 0.0
-    ) -> Talk:
-        """Give tensors to single members and get, from single members, tensors like those in `heard`."""
+        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
+    ) -> Communication:
+        """Send the tensors in `outgoing` to single members, and return those received from the members in `incoming`,
+        whose values there give the shapes and types. `control` is the share of the bytes that counts as control."""
         ...
 
     def host(self, name: str, member: int, build: Callable[[], Actor]) -> None:
-        """See to it that a machine of this name lives with a member; all members say so."""
+        """Place an actor of this name on a member. Every member of the group must make the same call."""
         ...
 
     def call(self, name: str, message: ActorMessage, writes: bool) -> Handle:
-        """Say something to a machine that a member hosts; the handle brings its answer."""
+        """Send a message to an actor that a member hosts, and return a handle on its answer."""
         ...
 
     def catch_up(self) -> None:
-        """Let everything happen that comes before this worker's time, as whoever looks into a shared memory must."""
+        """Let all events before this worker's time happen first, as is needed before shared memory is read."""
         ...
 
-    def start(self, name: str, talk: Talk) -> None:
-        """Begin a talk without waiting; `arrive` ends it, in a later step perhaps."""
+    def start(self, name: str, communication: Communication) -> None:
+        """Start a communication without waiting for it; `wait_for` completes it, perhaps in a later step."""
         ...
 
     def is_in_flight(self, name: str) -> bool:
-        """Whether a talk of this name was started and has not been asked for."""
+        """Return whether a communication of this name was started and has not been waited for."""
         ...
 
     def has_arrived(self, name: str) -> bool:
-        """Whether to wait for it would take no time, as far as its first answer goes."""
+        """Return whether the communication's pending messages have arrived, so that waiting for them takes no time."""
         ...
 
-    def arrive(self, name: str) -> Talk:
-        """Wait for what was started under this name, and return its result."""
+    def wait_for(self, name: str) -> Communication:
+        """Wait until the communication of this name is complete, and return its result."""
         ...
 
 
 class Sync(Technique):
-    """When workers talk.
+    """A synchronisation rule: it decides when workers communicate.
 
-    Three moments are offered. *During backward*, gradients can be averaged before the optimizer sees them; *after the
-    optimizer's step*, anything can be exchanged by a generator that waits by yielding; a rule that `replaces_step`
-    does what `optimizer.step()` does itself, as where a server holds the optimizer.
+    A rule can act at three moments. *During backward*, gradients can be averaged before the optimizer sees them; *after
+    the optimizer's step*, a generator that waits by yielding can exchange anything; a rule that `replaces_step` does
+    itself what `optimizer.step()` would do, for example where a server holds the optimizer.
     """
 
     axis: ClassVar[str] = "sync"
     talks: ClassVar[str] = "average"
-    """What it asks of the architecture: "average" over everyone, "mix" with neighbours, a "server", "shared" memory."""
+    """What the rule needs of the architecture: to "average" over all, to "mix" with neighbours, a "server", or "shared"
+    memory."""
     late: ClassVar[bool] = False
-    """True when `p.grad` after backward is not yet the average: such rules refuse `GradScaler`, and clipping goes
-    through `laconic.clip_grad_norm_`."""
+    """True when `p.grad` after backward is not yet the average. Such rules refuse `GradScaler`, and gradients are
+    clipped by `laconic.clip_grad_norm_`."""
     has_memory: ClassVar[bool] = False
     replicas_differ: ClassVar[bool] = False
     """True when workers hold different parameters between exchanges, so that a checkpoint must keep all of them."""
     replaces_step: ClassVar[bool] = False
     races: ClassVar[bool] = False
-    """True when the result depends on who comes first, so that two runs of it need not end with the same bits."""
+    """True when the result depends on the order of arrival, so that two runs need not end with the same bits."""
     steers: ClassVar[bool] = False
-    """True when it sets the batch or the learning rate, as only a rule for the whole model can."""
+    """True when the rule sets the batch or the learning rate, which only a rule for the whole model can."""
     skips: ClassVar[bool] = False
-    """True when it does without some gradients in some steps: then `weights` says which."""
+    """True when the rule skips some gradients in some steps, which `weights` then names."""
 
     @property
     def micro_batches(self) -> int:
-        """How many steps' gradients add up before they are exchanged, as their mean, in the last one's backward."""
+        """The number of steps whose gradients are summed locally before the last backward exchanges their mean."""
         return 1
 
     @property
     def plain(self) -> bool:
-        """Whether every step's gradients are averaged and applied, and nothing more is said."""
+        """Whether the rule only averages and applies the gradients of every step and exchanges nothing else."""
         more = self.late or self.replaces_step or self.replicas_differ or self.steers or self.skips
         return not more and self.micro_batches == 1 and type(self).after_step is Sync.after_step
 
     def init(self, context: SyncContext) -> State:
+        """Return the rule's initial state, as named tensors that checkpoints keep."""
         return {}
 
     def weights(self, context: SyncContext, state: State) -> Sequence[float]:
-        """Before the forward pass of each step, where the rule `skips`: how much each parameter's gradient counts in
-        it. Zero: it is neither computed nor sent. The same on every member of the group."""
+        """Return the factor on each parameter's gradient in this step; for rules that `skips`, before the forward pass.
+
+        A gradient with factor zero is neither computed nor sent. Every member of the group must return the same.
+        """
         return [1.0] * len(context.parameters)
 
     def averages_gradients(self, step: int) -> bool:
-        """Whether this step's gradients are averaged during backward. The same on every member of the group."""
+        """Return whether this step's gradients are averaged during backward; every member must return the same."""
         return False
 
     def after_step(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
-        """What happens when the optimizer has stepped."""
+        """Do what the rule does after the optimizer has stepped, and return the new state."""
         return state
         yield
 
     def stepping(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
-        """The whole of `optimizer.step()`, for a rule that replaces it."""
+        """Do all that `optimizer.step()` stands for, in a rule that replaces it, and return the new state."""
         context.apply()
         return (yield from self.after_step(context, state))
 
     def leave(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, None]:
-        """The phase ends, and another rule takes over: workers that have drifted apart meet in the mean.
+        """End the rule's phase before another rule takes over: replicas that differ are replaced by their mean.
 
-        Their optimizers' own state stays as it is on each.
+        The state of each worker's optimizer is left as it is.
         """
         if self.replicas_differ:
             means = yield from context.average([p.detach().clone() for p in context.parameters], exact=True)
@@ -237,13 +244,13 @@ class Sync(Technique):
             yield from average_buffers(context)
 
     def settle(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
-        """`laconic.finish` was called: what is under way arrives, and workers meet; training may go on from there."""
+        """Complete what is in flight and make replicas equal, for `laconic.finish`; training may go on afterwards."""
         yield from self.leave(context, state)
         return state
 
 
-def average_buffers(context: SyncContext) -> Talk:
-    """Running means and the like follow the parameters, so that an averaged model can be evaluated."""
+def average_buffers(context: SyncContext) -> Communication:
+    """Average the model's buffers, such as running means, so that an averaged model can be evaluated."""
     means = yield from context.mean([buffer.detach().clone() for buffer in context.buffers])
     for buffer, mean in zip(context.buffers, means, strict=True):
         buffer.data.copy_(mean)

@@ -1,4 +1,4 @@
-"""Bulk synchronous parallel: everyone talks in every step."""
+"""Bulk synchronous parallel (BSP): all workers communicate in every step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from laconic.sync.base import Sync
 class BSP(Sync):
     """Average the gradients of all workers in every step; replicas stay equal.
 
-    With equal batches it is one worker with a batch as large as all of them together. Everything else is measured
-    against it.
+    With equal batches it is equivalent to one worker with a batch as large as all of them together. It is the baseline
+    for all other rules.
     """
 
     def averages_gradients(self, step: int) -> bool:

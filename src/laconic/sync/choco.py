@@ -1,4 +1,4 @@
-"""CHOCO-SGD: gossip in any compression, by public copies that neighbours agree upon."""
+"""CHOCO-SGD: gossip with any compression, by public copies of the models that neighbours keep in agreement."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from laconic.sync.tensors import copies, copy_into, keep, kept
 )
 @dataclass(frozen=True)
 class ChocoSGD(Gossiping):
-    """A step of one's own, then how far the model is from its public copy is said, in any codec: choco_sgd / topk(0.1).
+    """Step, then send the compressed difference of the model from its public copy: choco_sgd / topk(0.1).
 
-    x̂_i moves by what i said, s_i = ΣW_ij·x̂_j by what neighbours did, and x_i goes `gamma`·(s_i − x̂_i) towards them; the
-    mean of all models is moved by the updates alone. What was not said stays in x_i − x̂_i, so that no other memory is
-    wanted. Reading chosen: copies begin as the model all have, not as zeros. Harsher compression wants a smaller gamma.
+    Worker i's public copy x̂_i moves by what i sent, s_i = ΣW_ij·x̂_j (W: the mixing weights) by what its neighbours
+    sent, and the model x_i by `gamma`·(s_i − x̂_i) towards them; the mean of all models is moved by the updates alone.
+    What was not sent stays in x_i − x̂_i, so that no error memory is needed. Reading chosen: copies begin as the common
+    model, not as zeros. Harsher compression needs a smaller gamma.
     """
 
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    gamma: float = knob(0.2, above=0, high=1, doc="how far a model goes towards its neighbours' copies")
+    gamma: float = knob(0.2, above=0, high=1, doc="step size towards the neighbours' copies")
 
     def check(self, context: SyncContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")
-        context.written(copies(context.parameters))  # which refuses what no neighbour could read
+        context.encode(copies(context.parameters))  # refuses a compression that no neighbour could decode
 
     def begin(self, context: SyncContext) -> State:
         return keep("copy", copies(context.parameters)) | keep("sum", copies(context.parameters))
@@ -44,12 +45,12 @@ class ChocoSGD(Gossiping):
         everything, rank = range(len(context.parameters)), context.group.rank
         mine, sums = (copies(kept(state, name, everything)) for name in ("copy", "sum"))
         row = context.mixing().at(0)[rank]
-        told = context.written([x - c for x, c in zip(context.parameters, mine, strict=True)])
+        payloads = context.encode([x - c for x, c in zip(context.parameters, mine, strict=True)])
         neighbours = [j for j in np.flatnonzero(row).tolist() if j != rank]
-        heard = yield from context.swap(dict.fromkeys(neighbours, told), dict.fromkeys(neighbours, told))
-        own = context.read(told)
-        for said, weight in [(own, row[rank]), *((context.read(heard[j]), row[j]) for j in neighbours)]:
-            for total, change in zip(sums, said, strict=True):
+        received = yield from context.swap(dict.fromkeys(neighbours, payloads), dict.fromkeys(neighbours, payloads))
+        own = context.decode(payloads)
+        for changes, weight in [(own, row[rank]), *((context.decode(received[j]), row[j]) for j in neighbours)]:
+            for total, change in zip(sums, changes, strict=True):
                 total.add_(change, alpha=float(weight))
         for copy, change in zip(mine, own, strict=True):
             copy.add_(change)
@@ -59,6 +60,6 @@ class ChocoSGD(Gossiping):
 
     @staticmethod
     def consensus_step(contraction: float, gap: float, distance: float) -> float:
-        """The gamma of the theory: δ of the compressor, 1 − |λ₂| and |I − W| of the mixing."""
+        """Return the theory's gamma from the compressor's contraction δ, the spectral gap 1 − |λ₂|, and |I − W|."""
         rho, d, b = gap, contraction, distance
         return rho**2 * d / (16 * rho + rho**2 + 4 * b**2 + 2 * rho * b**2 - 8 * rho * d)

@@ -1,10 +1,9 @@
-"""The one hook of adaptive rules: what is observed in a round, and what is decided from it.
+"""The base of adaptive rules: what is observed in a round, and what is decided from it.
 
-A rule derived from `Controlled` writes `decide(observed, state) -> Adjustment` and carries it out in the family it
-belongs to: local rules read the period, the engine sees to the batch and the learning rate. All members of the group
-must decide alike, so what they decide by is agreed first: `consult` sends one small control message in which everybody
-tells its own numbers. Rules around a server, which has everybody's numbers anyway, may build `Observed` themselves and
-share `decide` alone.
+A rule derived from `Controlled` defines `decide(observed, state) -> Adjustment`. Local rules apply the period of the
+result, and the runtime applies the batch and the learning rate. All members of the group must decide alike, so they
+first agree on what they observed: `consult` gathers every worker's numbers in one small control message. Rules around a
+server, which has all numbers anyway, may build `Observed` themselves and use `decide` alone.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from laconic.sync.base import State, Sync, SyncContext
 
 @dataclass(frozen=True)
 class Observed:
-    """A round, the same to every member of the group. Times are of the time since the rule was last consulted."""
+    """What was observed in a round, the same on every member; times are since the rule was last consulted."""
 
     step: int
     round: int = 0
     workers: int = 1
     seconds: float = 0.0
-    """Since the rule began, by the slowest worker's clock."""
+    """The seconds since the rule began, by the slowest worker's clock."""
     loss: float | None = None
-    """Latest of each worker that has logged one, in the mean."""
+    """The mean of the latest losses, over the workers that have logged one."""
     first_loss: float | None = None
     rate: float = 0.0
-    """The script's learning rate, as its scheduler has set it."""
+    """The learning rate as the script's scheduler has set it."""
     first_rate: float = 0.0
     gradient_norm: float | None = None
-    """Of each worker's gradient as it stepped, in the mean; where the rule watches it."""
+    """The mean over workers of the norm of the gradient at the step, where the rule watches it."""
     compute_seconds: tuple[float, ...] = ()
-    """Worker by worker, all steps since the last round together."""
+    """The seconds each worker has computed in all steps since the last round."""
     exchange_seconds: tuple[float, ...] = ()
-    """Spent waiting for others and the network."""
+    """The seconds each worker has waited for others and for the network since the last round."""
 
     def losses(self, rule: str) -> tuple[float, float]:
-        """The loss and the first one, for a rule that cannot decide without."""
+        """Return the loss and the first loss, or refuse by the rule's name where no loss was logged."""
         if self.loss is None or self.first_loss is None:
             raise ContractError(
                 f"{rule} decides by the training loss, and after {self.step} steps no worker has logged a finite one: "
@@ -55,59 +54,59 @@ class Observed:
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What holds until the next one."""
+    """A rule's decision, which holds until the next one."""
 
     period: int = 1
     """Local steps between averagings, for rules that have them."""
     batch: int | None = None
-    """Samples per worker and step, which the script asks for with `laconic.batch_size`; None: the script's own."""
+    """Samples per worker and step, which the script gets from `laconic.batch_size`; None: the script's own number."""
     rate: float = 1.0
-    """Factor on the learning rate that the script's scheduler sets."""
+    """The factor on the learning rate that the script's scheduler sets."""
 
 
 class Controlled(Sync):
-    """A rule that decides anew from time to time."""
+    """A rule that adjusts its period, batch or learning rate from time to time."""
 
     watches: ClassVar[tuple[str, ...]] = ()
-    """What `decide` looks at beside the step: "loss", "seconds", "gradient_norm". Nothing: nothing is sent, and the
-    decision is a function of the step, the same on every worker by itself."""
+    """What `decide` uses besides the step: "loss", "seconds", "gradient_norm". If it is empty, nothing is sent, and the
+    decision is a function of the step, which every worker computes by itself."""
 
     @abstractmethod
     def decide(self, observed: Observed, state: State) -> Adjustment:
-        """The next round's decision; a pure function of both, except that the rule may note in `state` what it must
-        remember (tensors, the same on every worker)."""
+        """Return the next round's decision: a pure function of both arguments, except that the rule may keep in `state`
+        what it must remember (tensors, the same on every worker)."""
 
     def begin(self, context: SyncContext) -> State:
-        """What `consult` remembers; part of a rule's `init`. The first decision holds from the first step on."""
+        """Return the state of `consult`, for a rule's `init`, and apply the first decision from the first step."""
         clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         state = {"round": torch.tensor(0), "clock": clock}
-        self._carry_out(context, self.decide(Observed(context.step, workers=context.group.size), state))
+        self._apply(context, self.decide(Observed(context.step, workers=context.group.size), state))
         return state
 
     def notice(self, context: SyncContext, state: State) -> None:
-        """Once in every step: the first loss is that of the first step which logs one."""
+        """Keep the first loss that is logged and the first learning rate; to be called in every step."""
         if "first_loss" not in state and (loss := context.logged("loss")) is not None:
             state["first_loss"] = torch.tensor(loss, dtype=torch.float64)
         state.setdefault("first_rate", torch.tensor(context.rate, dtype=torch.float64))
 
     def consult(self, context: SyncContext, state: State) -> Generator[Any, Any, Adjustment]:
-        """Agree on what was observed, decide, and hand batch and rate to the engine."""
+        """Agree on what was observed, decide, apply the batch and the learning rate, and return the decision."""
         self.notice(context, state)
         observed = yield from self._observe(context, state)
         decision = self.decide(observed, state)
-        self._carry_out(context, decision)
+        self._apply(context, decision)
         return decision
 
-    def _carry_out(self, context: SyncContext, decision: Adjustment) -> None:
+    def _apply(self, context: SyncContext, decision: Adjustment) -> None:
         if self.steers:
             context.steer(decision.batch, decision.rate)
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        self._carry_out(context, Adjustment())
+        self._apply(context, Adjustment())
         yield from super().leave(context, state)
 
     def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        yield from super().leave(context, state)  # the decision holds on
+        yield from super().leave(context, state)  # the decision stays in force
         return state
 
     def _observe(self, context: SyncContext, state: State) -> Generator[Any, Any, Observed]:
@@ -124,8 +123,8 @@ class Controlled(Sync):
         ]
         rows = [mine]
         if self.watches:
-            told = torch.tensor(mine, dtype=torch.float64, device=context.parameters[0].device)
-            (gathered,) = yield [context.group.all_gather(told, control=1.0)]
+            numbers = torch.tensor(mine, dtype=torch.float64, device=context.parameters[0].device)
+            (gathered,) = yield [context.group.all_gather(numbers, control=1.0)]
             rows = gathered.tolist()
         clocks, computing, exchanging, losses, firsts, norms = zip(*rows, strict=True)
         state["round"] = state["round"] + 1

@@ -1,4 +1,4 @@
-"""Cooperative SGD: local steps, then one multiplication by a mixing matrix; most rules without a server are cases."""
+"""Cooperative SGD: local steps, then one multiplication by a mixing matrix, of which many rules are special cases."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from laconic.sync.tensors import copies, copy_into, keep, kept
 @technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")
 @dataclass(frozen=True)
 class CooperativeSGD(Gossiping):
-    """A(tau, W, v): every `period` steps all models are multiplied by the topology's W, after the optimizer's step.
+    """A(tau, W, v): after every `period` local steps, multiply all models by the topology's mixing matrix W.
 
-    `auxiliary` models that nobody trains take part: they are the topology's first nodes, and live with the first
-    workers. So `cooperative_sgd(1) / complete` is bulk synchronous SGD on models, a longer period local SGD, a sparse
-    graph decentralised SGD, and `cooperative_sgd(4, auxiliary=1) / star` elastic averaging around the hub.
+    tau is the period, and v = `auxiliary` is the number of additional models that nobody trains: they are the
+    topology's first nodes, and the first workers hold them. So `cooperative_sgd(1) / complete` is bulk synchronous SGD
+    on models, a longer period local SGD, a sparse graph decentralised SGD, and `cooperative_sgd(4, auxiliary=1) / star`
+    elastic averaging around the hub.
     """
 
     period: int = knob(1, low=1, doc="local steps between exchanges")
-    auxiliary: int = knob(0, low=0, doc="models beside the workers' own that take part and are not trained")
+    auxiliary: int = knob(0, low=0, doc="additional models that are mixed and not trained")
 
     def check(self, context: SyncContext) -> None:
         context.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
@@ -39,7 +40,7 @@ class CooperativeSGD(Gossiping):
         }
 
     def _hosted(self, context: SyncContext, rank: int) -> list[int]:
-        """The nodes that live with a worker: its own, and the auxiliary ones dealt round."""
+        """Return the nodes that a worker holds: its own, and its share of the auxiliary ones."""
         return [self.auxiliary + rank, *range(rank, self.auxiliary, context.group.size)]
 
     @torch.no_grad()
@@ -52,26 +53,26 @@ class CooperativeSGD(Gossiping):
         own = {mine[0]: copies(context.parameters)} | {
             node: kept(state, f"node.{node}", everything) for node in mine[1:]
         }
-        said: dict[int, list[Tensor]] = {node: context.said(model) for node, model in own.items()}
-        told, heard, names = {}, {}, {}
+        received: dict[int, list[Tensor]] = {node: context.as_received(model) for node, model in own.items()}
+        outgoing, incoming, nodes = {}, {}, {}
         for peer in (r for r in range(context.group.size) if r != rank):
             theirs = self._hosted(context, peer)
             if wanted := [node for node in mine if np.any(matrix[theirs, node])]:
-                told[peer] = [x for node in wanted for x in own[node]]
-            if named := [node for node in theirs if np.any(matrix[mine, node])]:
-                names[peer], heard[peer] = named, [x for _ in named for x in own[mine[0]]]
-        for peer, tensors in (yield from context.swap(told, heard)).items():
+                outgoing[peer] = [x for node in wanted for x in own[node]]
+            if expected := [node for node in theirs if np.any(matrix[mine, node])]:
+                nodes[peer], incoming[peer] = expected, [x for _ in expected for x in own[mine[0]]]
+        for peer, tensors in (yield from context.swap(outgoing, incoming)).items():
             count = len(everything)
-            said |= {node: tensors[k * count : (k + 1) * count] for k, node in enumerate(names[peer])}
-        mixed = {node: _mixed(node, own[node], said, matrix[node]) for node in mine}
+            received |= {node: tensors[k * count : (k + 1) * count] for k, node in enumerate(nodes[peer])}
+        mixed = {node: _mixed(node, own[node], received, matrix[node]) for node in mine}
         copy_into(context.parameters, mixed[mine[0]])
         return {name: x for node in mine[1:] for name, x in keep(f"node.{node}", mixed[node]).items()}
 
 
-def _mixed(node: int, own: list[Tensor], said: dict[int, list[Tensor]], row: np.ndarray[Any, Any]) -> list[Tensor]:
-    """Its own model and a share of every difference: what a cast rounds away keeps the sum all the same."""
+def _mixed(node: int, own: list[Tensor], received: dict[int, list[Tensor]], row: np.ndarray[Any, Any]) -> list[Tensor]:
+    """Return a node's model plus a share of every difference, which keeps the sum of models in spite of rounding."""
     out = [x.clone() for x in own]
     for other in (j for j in np.flatnonzero(row).tolist() if j != node):
-        for x, theirs, mine in zip(out, said[other], said[node], strict=True):
+        for x, theirs, mine in zip(out, received[other], received[node], strict=True):
             x.add_(theirs - mine, alpha=float(row[other]))
     return out

@@ -1,4 +1,4 @@
-"""Workers whose models differ from a common one by what they have not said yet: CocktailSGD."""
+"""Averaging of compressed differences from a common model, as in CocktailSGD, and related named sentences."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, Sync, SyncContext
 from laconic.sync.tensors import copies, keep, kept
 
-_SAID = "said"
+_AVERAGE = "said"
 
 
 @technique("difference_averaging", paper="Wang et al. (CocktailSGD), ICML 2023")
 @dataclass(frozen=True)
 class DifferenceAveraging(Sync):
-    """After every step each worker says how its model differs from the common one; the mean moves both.
+    """Send, after every step, how the model differs from a common one, and move both by the mean difference.
 
-    x_i - y is the error memory: what a worker said leaves its own model, the mean of what all said is added to it and
-    to the common one, and what it did not say stays in x_i. With `overlap` the exchange goes on during the next step.
-    `laconic.finish` ends with the mean of all models.
+    The difference of worker i's model x_i from the common model y is the error memory: what a worker sent is subtracted
+    from its own model, the mean of what all sent is added to it and to the common one, and what it did not send stays
+    in x_i. With `overlap` the exchange goes on during the next step. `laconic.finish` ends with the mean of all models.
     """
 
     overlap: bool = knob(False, doc="whether an exchange goes on while the next gradient is computed")
@@ -34,32 +34,32 @@ class DifferenceAveraging(Sync):
 
     @torch.no_grad()
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        yield from self._arrive(context, state)
+        yield from self._complete(context, state)
         common = kept(state, "common", range(len(context.parameters)))
-        apart = [p.detach() - y for p, y in zip(context.parameters, common, strict=True)]
-        context.start(_SAID, context.average_and_own(apart))
+        differences = [p.detach() - y for p, y in zip(context.parameters, common, strict=True)]
+        context.start(_AVERAGE, context.average_and_sent(differences))
         if not self.overlap:
-            yield from self._arrive(context, state)
+            yield from self._complete(context, state)
         return state
 
     @torch.no_grad()
-    def _arrive(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """What was said leaves the own model; the mean joins both."""
-        if not context.is_in_flight(_SAID):
+    def _complete(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        """Wait for the exchange in flight; subtract what was sent from the own model, and add the mean to both."""
+        if not context.is_in_flight(_AVERAGE):
             return
-        means, own = yield from context.arrive(_SAID)
+        means, own = yield from context.wait_for(_AVERAGE)
         common = kept(state, "common", range(len(context.parameters)))
-        for p, y, mean, said in zip(context.parameters, common, means, own, strict=True):
-            unsaid = (p - y) - said
+        for p, y, mean, sent in zip(context.parameters, common, means, own, strict=True):
+            unsent = (p - y) - sent
             y.add_(mean)
-            p.copy_(y + unsaid)
+            p.copy_(y + unsent)
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        yield from self._arrive(context, state)
+        yield from self._complete(context, state)
         yield from super().leave(context, state)
 
     def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """All have met: nobody has anything left to say."""
+        """Replace all models by their mean, after which no differences are left to send."""
         yield from self.leave(context, state)
         return self.init(context)
 
@@ -71,7 +71,7 @@ named_sentence(
     axis="compression",
     paper="Wang et al., ICML 2023",
     doc="""A random tenth of the model, of that the largest fifth, in four bits, in two hops with a memory at owners.
-    What was not said stays in each worker's own model; one step of delay hides the exchange. Reading chosen: the shares
+    What was not sent stays in each worker's own model; one step of delay hides the exchange. Reading chosen: the shares
     of the published scripts.""",
     evidence="fixture",
     reproduces="cocktail_sgd.npz: masks, codes, scales and decoded values",
@@ -84,7 +84,8 @@ named_sentence(
     axis="compression",
     paper="Basu, Data, Karakus, Diggavi, NeurIPS 2019",
     doc="""Local steps, then the largest of the net progress and the memory, quantised at random. The learning rate is
-    inside, since progress is in parameters. All workers meet at the same steps; the asynchronous form is not here.""",
+    included, since progress is in parameters. All workers exchange at the same steps; the asynchronous form is not
+    implemented.""",
     formula="u = m + progress of 8 local steps, q = QSGD(top_k(u)), m ← u - q",
 )
 
@@ -93,7 +94,7 @@ named_sentence(
     "local_sgd(8) / qsgd(levels=1) / allreduce",
     axis="compression",
     paper="Jiang and Agrawal, NeurIPS 2018",
-    doc="""Local steps, then the mean of everybody's change since the last meeting, in two bits at random, without a
+    doc="""Local steps, then the mean of all workers' changes since the last averaging, in two bits at random, without a
     memory: what is lost is zero in the mean. Reading chosen: the change of parameters is quantised.""",
     formula="y ← y + mean Q(x_i - y) after 8 local steps, Q to -s, 0 or s at random, s = |bucket|₂",
 )

@@ -1,4 +1,4 @@
-"""DiLoCo: many local steps of any optimizer, few steps of Nesterov's on what they bring."""
+"""DiLoCo: many local steps of any optimizer, then one outer Nesterov step on their mean displacement."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from laconic.sync.outer import Outer, nesterov
 )
 @dataclass(frozen=True)
 class DiLoCo(Outer):
-    """Local steps, then one Nesterov step on the mean displacement; the inner optimizer's memory stays on its worker.
+    """Local steps, then one Nesterov step on the mean displacement; the inner optimizer's state stays on its worker.
 
     The inner optimizer is the user's (AdamW in the paper, Muon works as well), and so are its rate and its schedule,
     which runs over all steps. `lr=1, momentum=0` is averaging of parameters. The paper starts from a trained model, as
     in `bsp until step 500, then diloco(period=50)`.
     """
 
-    lr: float = knob(0.7, above=0, doc="rate of the outer step")
-    momentum: float = knob(0.9, low=0, below=1, doc="of the outer step, Nesterov's")
+    lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
+    momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
 
     def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)

@@ -1,4 +1,4 @@
-"""Downpour SGD: replicas that fetch now and then and push now and then, each for itself."""
+"""Downpour SGD: replicas that fetch parameters and push gradients at intervals, independently of each other."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from laconic.worker import Field, whole
 @technique("downpour", aliases=["downpour_sgd"], paper="Dean et al., NIPS 2012")
 @dataclass(frozen=True)
 class Downpour(ServerSync):
-    """Every replica steps by itself, pushes the sum of its gradients every `n_push` steps and fetches every `n_fetch`.
+    """Every replica steps alone, pushes the sum of its gradients every `n_push` steps and fetches every `n_fetch`.
 
     Each shard steps on every arrival, with Adagrad of its own at `gamma` times the learning rate (the paper: about ten
-    times the best fixed one), or with the user's optimizer, 1/N of the rate per push. Shards are at versions of their
-    own, so that a fetched model may mix several. `warm_start` lets one replica train alone for so many updates; others'
-    first gradients are dropped until then. Readings chosen: Adagrad's smoothing constant is torch's 1e-10; a replica's
-    own steps are the user's optimizer's.
+    times the best fixed one), or with the user's optimizer, 1/N of the rate per push. Each shard has its own version,
+    so that a fetched model may mix several. `warm_start` lets one replica train alone for that many updates; the
+    others' gradients are dropped until then. Readings chosen: Adagrad's smoothing constant is torch's 1e-10; a
+    replica's own steps are the user's optimizer's.
     """
 
     n_fetch: int = knob(1, low=1, doc="steps between two fetches")
     n_push: int = knob(1, low=1, doc="steps between two pushes")
     optimizer: str = knob("adagrad", choices=("adagrad", "user"), doc="what the server steps with")
     gamma: float = knob(10.0, above=0, doc="Adagrad's rate over the learning rate")
-    warm_start: int = knob(0, low=0, doc="updates by one replica before the others are let in")
+    warm_start: int = knob(0, low=0, doc="updates by one replica before the others take part")
 
     # ------------------------------------------------------------------------------------------ server
 
@@ -43,17 +43,18 @@ class Downpour(ServerSync):
             groups = [{k: group[k] for k in kept if k in group} for group in store.optimizer.param_groups]
             store.optimizer = torch.optim.Adagrad(groups)
 
-    def let_in(self, store: Store, worker: int) -> bool:
+    def is_admitted(self, store: Store, worker: int) -> bool:
+        """Return whether the server takes this worker's gradients: after the warm start, or from the first worker."""
         return store.version >= self.warm_start or worker == min(store.members, default=worker)
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         tau = max(store.version - push.version, 0)
-        if self.let_in(store, push.worker):
+        if self.is_admitted(store, push.worker):
             store.apply(push.tensors, push.worker, self.gamma if self.optimizer == "adagrad" else 1 / store.size)
         return {"staleness": tau}
 
     def readable(self, store: Store, pull: Pull) -> bool:
-        return self.let_in(store, pull.worker)
+        return self.is_admitted(store, pull.worker)
 
     # ------------------------------------------------------------------------------------------ worker
 

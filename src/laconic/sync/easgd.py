@@ -1,4 +1,4 @@
-"""Elastic averaging: workers explore on their own, tied to a centre by a spring."""
+"""Elastic averaging: workers train on their own and are pulled towards a centre that a server holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import bring, complete, has_brought, open_round
+from laconic.sync.gathered import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.server import ServerSync
 from laconic.sync.tensors import copies
 from laconic.worker import Field
@@ -24,12 +24,12 @@ _SENT = "sent"
 @technique("easgd", aliases=["eamsgd", "elastic_averaging"], paper="Zhang, Choromanska, LeCun, NIPS 2015")
 @dataclass(frozen=True)
 class EASGD(ServerSync):
-    """Every `period` steps a worker and the centre move towards each other by the same d = alpha·(x - c).
+    """Every `period` steps, move a worker's model x and the centre c towards each other by d = alpha·(x - c).
 
-    So x + c stays what it was, whenever others come in between. Local steps are the user's optimizer's: with Nesterov
-    momentum this is EAMSGD. The gradient that follows an exchange was computed before it, as in the paper's algorithm.
-    `synchronous` lets all exchanges of a round see the same centre, which then moves by their sum. After
-    `laconic.finish` everybody holds the centre, which is what the method is judged by. Reading chosen: the period stays
+    So the sum x + c stays the same, whatever other workers do in between. Local steps are the user's optimizer's; with
+    Nesterov momentum this is EAMSGD. The gradient that follows an exchange was computed before it, as in the paper's
+    algorithm. `synchronous` lets all exchanges of a round see the same centre, which then moves by their sum. After
+    `laconic.finish` all workers hold the centre, which is the method's result. Reading chosen: the period stays
     constant, as in the paper.
     """
 
@@ -44,28 +44,28 @@ class EASGD(ServerSync):
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         if self.synchronous:
-            bring(store, push)
+            add_contribution(store, push)
             self._move(store)
         else:
             store.add(push.tensors)
         return {}
 
     def _move(self, store: Store) -> None:
-        if (everything := complete(store)) is not None:
+        if (everything := take_if_complete(store)) is not None:
             store.add(everything[0])
 
     def lost(self, store: Store, worker: int) -> None:
         self._move(store)
 
     def readable(self, store: Store, pull: Pull) -> bool:
-        return not has_brought(store, pull.worker)
+        return not has_contributed(store, pull.worker)
 
     # ------------------------------------------------------------------------------------------ worker
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         if context.step % self.period == 0:
-            yield from _arrived(context)
+            yield from _wait_for_push(context)
             (centre,) = yield [context.server.pull()]
             alpha = self.beta / context.group.size
             pulls = [alpha * (x - c) for x, c in zip(context.parameters, centre.tensors, strict=True)]
@@ -76,7 +76,7 @@ class EASGD(ServerSync):
         return state
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        yield from _arrived(context)
+        yield from _wait_for_push(context)
         yield from super().leave(context, state)
 
 
@@ -84,6 +84,6 @@ def _send(context: SyncContext, tensors: Sequence[Tensor]) -> Generator[Any, Any
     yield [context.server.push(tensors, context.step)]
 
 
-def _arrived(context: SyncContext) -> Generator[Any, Any, None]:
+def _wait_for_push(context: SyncContext) -> Generator[Any, Any, None]:
     if context.is_in_flight(_SENT):
-        yield from context.arrive(_SENT)
+        yield from context.wait_for(_SENT)

@@ -1,4 +1,4 @@
-"""Batches of workers of different speeds, such that all of them compute equally long."""
+"""Division of a batch among workers of different speeds such that all of them compute equally long."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from laconic.errors import ContractError
 
-Line = tuple[float, float]
-"""Seconds per sample and seconds of a batch's own: t(b) = p·b + q."""
+LinearTime = tuple[float, float]
+"""The seconds per sample p and per batch q of the model t(b) = p·b + q, in which b is the number of samples."""
 
 
-def fit(times: Sequence[Sequence[float]]) -> Line:
-    """The line through (batch, seconds), by least squares; through zero if all batches were alike or it would fall."""
+def fit(times: Sequence[Sequence[float]]) -> LinearTime:
+    """Fit a line to pairs (batch, seconds) by least squares; a line through zero if the fit would be degenerate."""
     batches, seconds = np.array(times, dtype=float).T
     spread = batches - batches.mean()
     if (spread**2).sum() > 0:
@@ -24,14 +24,14 @@ def fit(times: Sequence[Sequence[float]]) -> Line:
     return float(seconds.mean() / batches.mean()), 0.0
 
 
-def divide(total: int, lines: Sequence[Line]) -> list[int]:
-    """Whole batches of at least one sample that sum to the total, with times as equal as whole numbers allow."""
+def divide(total: int, lines: Sequence[LinearTime]) -> list[int]:
+    """Return whole batches of at least one sample that sum to the total, with times as equal as possible."""
     if total < len(lines):
         raise ContractError(f"a batch of {total} cannot be divided among {len(lines)} workers: give more samples")
     shares = np.ones(len(lines))
     free = np.ones(len(lines), dtype=bool)
     p, q = (np.array(column, dtype=float) for column in zip(*lines, strict=True))
-    while free.any():  # whoever would get less than one sample gets one, and the others divide the rest
+    while free.any():  # a worker that would get less than one sample gets one, and the others share the rest
         rest = total - (~free).sum()
         level = (rest + (q[free] / p[free]).sum()) / (1 / p[free]).sum()
         shares[free] = (level - q[free]) / p[free]

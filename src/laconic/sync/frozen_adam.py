@@ -1,4 +1,4 @@
-"""1-bit Adam and 0/1 Adam: Adam's momentum is agreed upon in signs, behind a preconditioner that stands still."""
+"""1-bit Adam and 0/1 Adam: workers average Adam's momentum in signs, with second moments that are frozen."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext, average_buffers
-from laconic.sync.moments import SIGNS, OfMoments
+from laconic.sync.moments import SIGNS, MomentRule
 from laconic.sync.tensors import copies, copy_into, keep, kept
 
 
 @technique("frozen_adam", paper="Tang et al. (1-bit Adam), ICML 2021")
 @dataclass(frozen=True)
-class FrozenAdam(OfMoments):
-    """Momentum SGD behind the variances that Adam had when this rule began: workers average momenta, not gradients.
+class FrozenAdam(MomentRule):
+    """Average momenta in place of gradients, with Adam's second moments frozen when this rule began.
 
-    Each takes its gradient into the common momentum, the mean of these (compressed as the sentence says) becomes the
-    next common one, and the step is lr·m/(√v + ε) with v as it was, without bias correction. Where v is 0 nothing
-    moves. For torch's Adam and AdamW after some steps of their own: `bsp until step 1000, then frozen_adam / …`, the
-    paper's 15 to 20 % of all.
+    Each worker updates the common momentum with its gradient, the mean of these (compressed as the sentence says)
+    becomes the next common momentum m, and the step is lr·m/(√v + ε) with the frozen second moment v, without bias
+    correction. Where v is 0 nothing moves. It continues torch's Adam and AdamW after some steps of their own: `bsp
+    until step 1000, then frozen_adam / …`; the paper spends 15 to 20 % of all steps on these.
     """
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         moments = self.moments(context)
-        means = yield from context.average([m.taking(m.gradient) for m in moments])
+        means = yield from context.average([m.updated_mean(m.gradient) for m in moments])
         for moment, mean in zip(moments, means, strict=True):
             moment.mean.copy_(moment.masked(mean))
             moment.step()
@@ -37,34 +37,34 @@ class FrozenAdam(OfMoments):
 
 @technique("freezing_adam", paper="Lu et al. (0/1 Adam), ICLR 2023")
 @dataclass(frozen=True)
-class FreezingAdam(OfMoments):
-    """Adam without bias correction whose variances are updated ever more rarely: 0/1 Adam's first stage.
+class FreezingAdam(MomentRule):
+    """0/1 Adam's first stage: Adam without bias correction whose variances are updated ever more rarely.
 
     Steps that update them average gradients exactly; all others average gradients as the sentence says, and update the
     momentum alone. The first `kappa` updates are one step apart, the next two, then four, and so on.
     """
 
-    begins: ClassVar[bool] = True
+    can_start: ClassVar[bool] = True
     kappa: int = knob(16, low=1, doc="updates of the variances after which the gaps between them double")
 
     def init(self, context: SyncContext) -> State:
         return {"began": torch.tensor(context.step)}
 
-    def updates(self, step: int) -> bool:
-        """Whether the rule's n-th step, counted from 1, updates the variances."""
+    def updates_variances(self, step: int) -> bool:
+        """Return whether the rule's step of this number, counted from 1, updates the variances."""
         doublings = ((step - 1) // self.kappa + 1).bit_length() - 1
         gap = 1 << doublings
         return (step - self.kappa * (gap - 1)) % gap == 0
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        moments, exact = self.moments(context), self.updates(context.step + 1 - int(state["began"]))
+        moments, exact = self.moments(context), self.updates_variances(context.step + 1 - int(state["began"]))
         means = yield from context.average(copies(m.gradient for m in moments), exact)
         for moment, gradient in zip(moments, means, strict=True):
-            taken, beta = moment.taking(gradient), moment.group["betas"][1]
+            momentum, beta = moment.updated_mean(gradient), moment.group["betas"][1]
             if exact:
                 moment.square.mul_(beta).addcmul_(gradient, gradient, value=1 - beta)
-            moment.mean.copy_(taken if exact else moment.masked(taken))
+            moment.mean.copy_(momentum if exact else moment.masked(momentum))
             moment.step()
             context.optimizer.state[moment.parameter]["step"] += 1
         return state
@@ -72,13 +72,14 @@ class FreezingAdam(OfMoments):
 
 @technique("local_frozen_adam", paper="Lu et al. (0/1 Adam), ICLR 2023")
 @dataclass(frozen=True)
-class LocalFrozenAdam(OfMoments):
-    """`frozen_adam` in rounds of local steps: what travels is the sum of a round's lr·m, 0/1 Adam's second stage.
+class LocalFrozenAdam(MomentRule):
+    """0/1 Adam's second stage: `frozen_adam` with local steps, which averages the sum of lr·m once per round.
 
-    From the point where a round began everybody goes the mean of these sums (divided by √v + ε), and the mean divided
-    by the sum of rates is the momentum again. Rounds are of one step, and twice as long after every `doubling` steps,
-    up to `longest`. Reading chosen: rounds double with the number of steps, which the paper ties to each task's
-    learning rate; the point is kept, as subtracting one's own steps from the parameters would leave rounding behind.
+    All workers move from the point where the round began by the mean of these sums (divided by √v + ε), and the mean
+    divided by the sum of learning rates is the momentum again. Rounds begin with one step and become twice as long
+    after every `doubling` steps, up to `longest`. Reading chosen: rounds double with the number of steps, which the
+    paper ties to each task's learning rate; the point is stored, because subtracting a worker's own steps from the
+    parameters would leave rounding errors.
     """
 
     replicas_differ: ClassVar[bool] = True
@@ -90,26 +91,26 @@ class LocalFrozenAdam(OfMoments):
         moved = keep("moved", [torch.zeros_like(p) for p in points])
         return keep("point", points) | moved | {"rates": rates, "began": torch.tensor(context.step)}
 
-    def ends(self, step: int) -> bool:
-        """Whether the rule's n-th step, counted from 1, is the last of a round."""
+    def ends_round(self, step: int) -> bool:
+        """Return whether the rule's step of this number, counted from 1, is the last of a round."""
         return step % min(self.longest, 1 << min(64, (step - 1) // self.doubling)) == 0
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         moments, everything = self.moments(context), range(len(context.parameters))
         points, moved = kept(state, "point", everything), kept(state, "moved", everything)
-        for moment, point, way in zip(moments, points, moved, strict=True):
-            moment.mean.copy_(moment.masked(moment.taking(moment.gradient)))
+        for moment, point, sum_ in zip(moments, points, moved, strict=True):
+            moment.mean.copy_(moment.masked(moment.updated_mean(moment.gradient)))
             moment.step()
-            way.add_(moment.mean, alpha=moment.rate)
-            point.mul_(moment.shrinking)
+            sum_.add_(moment.mean, alpha=moment.rate)
+            point.mul_(moment.decay_factor)
         state["rates"] += torch.tensor([moment.rate for moment in moments], dtype=torch.float64)
-        if self.ends(context.step + 1 - int(state["began"])):
-            yield from self._meet(context, state)
+        if self.ends_round(context.step + 1 - int(state["began"])):
+            yield from self._average(context, state)
         return state
 
-    def _meet(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
-        """Nobody speaks where nobody has moved, as with a rate of 0."""
+    def _average(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+        """Average the displacements of a round; nothing is sent where all learning rates were 0."""
         moments, everything = self.moments(context), range(len(context.parameters))
         points, moved, rates = kept(state, "point", everything), kept(state, "moved", everything), state["rates"]
         if not rates.any():
@@ -117,18 +118,18 @@ class LocalFrozenAdam(OfMoments):
         means = yield from context.average(copies(moved), exact)
         for moment, point, mean, rate in zip(moments, points, means, rates.tolist(), strict=True):
             if rate:
-                way = moment.masked(mean)
-                moment.mean.copy_(way / rate)
-                point.sub_(way / moment.size)
+                displacement = moment.masked(mean)
+                moment.mean.copy_(displacement / rate)
+                point.sub_(displacement / moment.denominator)
         copy_into(context.parameters, points)
-        for way in moved:
-            way.zero_()
+        for sum_ in moved:
+            sum_.zero_()
         rates.zero_()
         yield from average_buffers(context)
 
     @torch.no_grad()
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        yield from self._meet(context, state, exact=True)
+        yield from self._average(context, state, exact=True)
 
 
 named_sentence(
@@ -138,8 +139,8 @@ named_sentence(
     paper="Tang et al., ICML 2021",
     doc="""Adam for a while, then momenta of one bit each, with memories at workers and owners, behind frozen variances.
 
-    Other lengths of the first stage are written out. Reading chosen: the scale is the mean magnitude, which makes signs
-    a contraction; the published program's root mean square is none for spiky momenta.
+    Write the sentence out to choose another length of the first stage. Reading chosen: the scale is the mean magnitude,
+    which makes signs a contraction; the published program's root mean square makes none for spiky momenta.
     """,
     evidence="published",
     reproduces="97 % less communication than float32 after the warm-up",
@@ -151,10 +152,10 @@ named_sentence(
     f"freezing_adam / {SIGNS} until step 1000, then local_frozen_adam / {SIGNS}",
     axis="compression",
     paper="Lu, Li, Zhang, De Sa, He, ICLR 2023",
-    doc="""Adam with gradients of one bit between updates of its variances; then local steps whose sums take one bit.
+    doc="""Adam with one-bit gradients between updates of its variances, then local steps whose sums use one bit.
 
-    Other lengths (the paper's first stage ends with the warm-up of the learning rate) are written out. Reading chosen:
-    memories begin anew in the second stage.
+    Write the sentence out to choose other lengths (the paper's first stage ends with the warm-up of the learning rate).
+    Reading chosen: memories begin anew in the second stage.
     """,
     formula="one-bit mean gradients between rarer updates of v; then x ← x₀ - mean C(Σ lr·m)/(√v + ε) after rounds",
 )

@@ -1,4 +1,4 @@
-"""1-bit LAMB: LAMB's momentum in signs, with layers' rates that follow variances nobody sends."""
+"""1-bit LAMB: workers average LAMB's momentum in signs, and layers' rates follow variances that are not sent."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from torch import Tensor
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.moments import SIGNS, Moments, OfMoments
+from laconic.sync.moments import SIGNS, MomentRule, Moments
 from laconic.sync.tensors import copies, keep
 
 
 @technique("frozen_lamb", paper="Li et al. (1-bit LAMB), HiPC 2022")
 @dataclass(frozen=True)
-class FrozenLAMB(OfMoments):
-    """`frozen_adam` for LAMB: v stands still, and each layer's rate follows what v would have become.
+class FrozenLAMB(MomentRule):
+    """`frozen_adam` for LAMB: the variances v are frozen, and each layer's rate follows what v would have become.
 
     A layer's rate is c·f, with c the mean of LAMB's ratios when this rule began. Momenta give the mean gradient back,
     (m − β₁·m_old)/(1 − β₁), and with it a fresh v; f is the largest quotient of the old √v + ε and the fresh one,
-    weighed by the update's share without weight decay. Layers travel scaled to one size, so that one scale serves all.
-    For `laconic.optim.LAMB(…, bias_correction=False, ratio_bounds=(0.01, 10))` after some steps of its own.
+    weighed by the update's share without weight decay. Layers are sent scaled to one size, so that one scale serves
+    all. It continues `laconic.optim.LAMB(…, bias_correction=False, ratio_bounds=(0.01, 10))` after some steps of its
+    own.
     """
 
-    of: ClassVar[str] = "laconic.optim.LAMB"
-    beside: ClassVar[tuple[str, ...]] = ("ratio",)
+    continues: ClassVar[str] = "laconic.optim.LAMB"
+    extra_state: ClassVar[tuple[str, ...]] = ("ratio",)
     decays_gradient: ClassVar[bool] = False
-    lowest: float = knob(0.5, above=0, doc="the least f; with highest=1 and lowest=1 rates stand still too")
+    lowest: float = knob(0.5, above=0, doc="the least f; with highest=1 and lowest=1 rates are frozen too")
     highest: float = knob(4.0, above=0, doc="the largest f")
-    drift: float = knob(0.1, above=0, below=1, doc="how far f may go from its last value in a step, as a share of it")
+    drift: float = knob(0.1, above=0, below=1, doc="how far f may move from its last value in a step, as a share of it")
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
@@ -42,7 +43,9 @@ class FrozenLAMB(OfMoments):
             fresh = keep("fresh", copies(m.square for m in moments))
             state = fresh | {"scales": scales, "factors": torch.ones_like(sizes)}
         scales, factors = state["scales"], state["factors"]
-        means = yield from context.average([m.taking(m.gradient) * k for m, k in zip(moments, scales, strict=True)])
+        means = yield from context.average(
+            [m.updated_mean(m.gradient) * k for m, k in zip(moments, scales, strict=True)]
+        )
         for i, (moment, mean) in enumerate(zip(moments, means, strict=True)):
             before, ratio = moment.mean.clone(), context.optimizer.state[moment.parameter]["ratio"]
             moment.mean.copy_(moment.masked(mean / scales[i]))
@@ -50,12 +53,12 @@ class FrozenLAMB(OfMoments):
         return state
 
     def _move(self, moment: Moments, before: Tensor, fresh: Tensor, last: Tensor, ratio: Tensor) -> Tensor:
-        """A layer's step with the momentum agreed upon, and the f that it was made with."""
+        """Step a layer with the averaged momentum, and return the factor f that was used."""
         (beta1, beta2), eps, decay = (moment.group[name] for name in ("betas", "eps", "weight_decay"))
         gradient = (moment.mean - beta1 * before) / (1 - beta1)
         fresh.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        factor: Tensor = (moment.size / (fresh.sqrt() + eps)).max()
-        update = along = moment.mean / moment.size
+        factor: Tensor = (moment.denominator / (fresh.sqrt() + eps)).max()
+        update = along = moment.mean / moment.denominator
         if decay:
             update = along + decay * moment.parameter
             length = update.norm()
@@ -74,8 +77,9 @@ named_sentence(
     paper="Li, Awan, Tang, Rajbhandari, He, HiPC 2022",
     doc="""LAMB for a while, then momenta of one bit each behind frozen variances, with layers' rates still adapting.
 
-    For `laconic.optim.LAMB(…, bias_correction=False, ratio_bounds=(0.01, 10))`. Other lengths of the first stage are
-    written out. Reading chosen: the published program's constants; the scale of the signs is `one_bit_adam`'s.
+    For `laconic.optim.LAMB(…, bias_correction=False, ratio_bounds=(0.01, 10))`. Write the sentence out to choose
+    another length of the first stage. Reading chosen: the published program's constants; the scale of the signs is
+    `one_bit_adam`'s.
     """,
     formula="m as in one_bit_adam, layers scaled to one size; layer's rate c·f, f the largest (√v + ε)/(√v_fresh + ε)",
 )

@@ -1,4 +1,4 @@
-"""Flexible synchronous parallel: the barrier comes when local work stops paying."""
+"""Flexible synchronous parallel (FSP): a barrier is set when local steps begin to gain less."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import bring, complete, open_round
+from laconic.sync.gathered import add_contribution, open_round, take_if_complete
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensors import copies, keep, kept
 from laconic.worker import Field
 
 
 def breakpoint_of(work: Sequence[float], gain: Sequence[float]) -> float:
-    """Where a curve that rises fast and then slowly bends: the best of all continuous two-piece linear fits."""
+    """Return where a curve that rises fast and then slowly bends, by the best continuous fit of two straight pieces."""
     u, y = np.asarray(work, dtype=float), np.asarray(gain, dtype=float)
     if len(u) < 5:
         return float(u[-1]) if len(u) else 0.0
@@ -38,12 +38,12 @@ def breakpoint_of(work: Sequence[float], gain: Sequence[float]) -> float:
 @technique("fsp", paper="Wang et al., IEEE TPDS 34(2), 2023")
 @dataclass(frozen=True)
 class FSP(ServerSync):
-    """Local steps until the coordinator calls; it calls where the gain of the last interval began to slow down.
+    """Local steps until the server calls a barrier, set where the gain of the last interval began to slow down.
 
     Every worker reports its loss with each step. When an interval is over, its gain (fall of the mean loss) over work
-    (steps of all) is fitted by two straight pieces, and the next interval ends at the bend; an interval that never bent
-    lets the next be longer. Everybody stops after the step it is in, and changes are averaged, weighted by steps made.
-    Readings chosen (the paper's text is not available): that fit, the training loss as gain, those weights.
+    (steps of all) is fitted by two straight pieces, and the next interval ends at the bend; an interval without a bend
+    makes the next one longer. Every worker stops after its present step, and changes are averaged, weighted by steps
+    made. Readings chosen (the paper's text is not available): that fit, the training loss as gain, those weights.
     """
 
     first: int = knob(8, low=2, doc="steps per worker in the first interval")
@@ -58,13 +58,13 @@ class FSP(ServerSync):
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         weight = float(push.fields["steps"])  # type: ignore[arg-type]
-        bring(store, push, weight)
+        add_contribution(store, push, weight)
         store.memory["weight"] += weight
         self._close(store)
         return {}
 
     def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
-        """One more step was made, somewhere, with this loss."""
+        """Count a step that a worker has made, with its loss, and call the barrier when the interval is over."""
         memory = store.memory
         if fields["interval"] != memory["interval"]:
             return
@@ -76,11 +76,11 @@ class FSP(ServerSync):
             memory["called"] = memory["interval"]
 
     def _close(self, store: Store) -> None:
-        """All members have brought their changes: average, and set the next interval's length."""
-        memory, done = store.memory, complete(store)
-        if done is None:
+        """Average the changes once all members have pushed theirs, and set the next interval's length."""
+        memory, everything = store.memory, take_if_complete(store)
+        if everything is None:
             return
-        store.add(done[0], 1 / memory["weight"])
+        store.add(everything[0], 1 / memory["weight"])
         losses = memory["losses"]
         if len(losses) >= 5:
             bend = breakpoint_of(range(1, len(losses) + 1), [losses[0] - loss for loss in losses])
@@ -118,7 +118,7 @@ class FSP(ServerSync):
             context.start("call", _call(context, interval))
         if not context.has_arrived("call"):
             return {**state, "steps": torch.tensor(steps)}
-        yield from context.arrive("call")
+        yield from context.wait_for("call")
         anchors = kept(state, "x", range(len(context.parameters)))
         changes = [p.detach() - x for p, x in zip(context.parameters, anchors, strict=True)]
         _, pulled = yield [

@@ -1,4 +1,4 @@
-"""Decentralised SGD: everybody keeps its own model and mixes it with its neighbours'."""
+"""Decentralised SGD: every worker keeps its own model and mixes it with those of its neighbours."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MIX = "mix"
 
 
 class Gossiping(Sync):
-    """What all rules share whose workers mix with neighbours after a step.
+    """The base of rules whose workers mix their models with neighbours after a step.
 
-    They take what the optimizer did, u = x before − x after, in the place of rate times gradient, so that momentum,
-    Adam and weight decay work; what an optimizer remembers stays with its worker.
+    They use the optimizer's update u = x before − x after in place of learning rate times gradient, so that momentum,
+    Adam and weight decay work. The optimizer's state stays on its worker.
     """
 
     talks: ClassVar[str] = "mix"
@@ -39,14 +39,14 @@ class Gossiping(Sync):
 
     @abstractmethod
     def check(self, context: SyncContext) -> None:
-        """Refuse mixing weights with which the rule would not do what it says."""
+        """Refuse mixing weights with which the rule would not work."""
 
     def begin(self, context: SyncContext) -> State:
-        """What there is to remember while all models are equal."""
+        """Return the rule's state while all models are equal."""
         return {}
 
     def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """All have met in the mean: what was remembered of the way there begins anew."""
+        """Replace all models by their mean, and begin with a fresh state."""
         yield from self.leave(context, state)
         return self.begin(context)
 
@@ -54,10 +54,11 @@ class Gossiping(Sync):
 @technique("dpsgd", aliases=["d_psgd", "decentralized_sgd"], paper="Lian et al., NIPS 2017")
 @dataclass(frozen=True)
 class DPSGD(Gossiping):
-    """x_i = (sum over neighbours j of W_ij·x_j) − u_i: models are mixed while the next gradient is computed.
+    """x_i = (sum over neighbours j of W_ij·x_j) − u_i, with models mixed while the next gradient is computed.
 
-    The exchange begins right after a step and is waited for after the next one, so that it costs time only where it
-    takes longer than computing. The mean of all models moves by the mean of the updates exactly.
+    x_i is worker i's model, u_i its optimizer's update and W the mixing weights. The exchange begins right after a step
+    and is waited for after the next one, so that it costs time only where it takes longer than computing. The mean of
+    all models moves by the mean of the updates exactly.
     """
 
     def check(self, context: SyncContext) -> None:
@@ -70,28 +71,28 @@ class DPSGD(Gossiping):
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         everything = range(len(context.parameters))
         before = kept(state, "x", everything)
-        mixed = (yield from context.arrive(_MIX)) if context.is_in_flight(_MIX) else before  # at first all are equal
+        mixed = (yield from context.wait_for(_MIX)) if context.is_in_flight(_MIX) else before  # at first all are equal
         copy_into(context.parameters, [m + (p - x) for m, p, x in zip(mixed, context.parameters, before, strict=True)])
         x = copies(context.parameters)
         context.start(_MIX, context.mix(x, context.mixing().at(context.step + 1)))
         return keep("x", x)
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """What is under way is heard, so that nobody is left waiting; the mean of all replaces it."""
+        """Complete the exchange in flight, so that no worker is left waiting, and replace all models by their mean."""
         if context.is_in_flight(_MIX):
-            yield from context.arrive(_MIX)
+            yield from context.wait_for(_MIX)
         yield from super().leave(context, state)
 
 
 @technique("d2", aliases=["d_squared", "exact_diffusion"], paper="Tang et al., ICML 2018")
 @dataclass(frozen=True)
 class D2(Gossiping):
-    """D-PSGD that does not mind workers whose data differ: each adds what the last mixing took from it.
+    """D-PSGD for workers whose data differ: each adds back what the last mixing took from it.
 
-    y_i = x_i − u_i + c_i, x_i = sum over j of W_ij·y_j, and c_i becomes x_i minus what the optimizer had left: written
-    out, this is 2·x − x_before − u + u_before, with one model to remember. Where the learning rate has changed, c
-    changes with it, since it stands for rate times a difference of gradients. Needs lambda_min(W) > −1/3; (W + I)/2
-    takes the place of a W that has not, and a notice says so.
+    y_i = x_i − u_i + c_i, x_i = sum over j of W_ij·y_j, and the correction c_i becomes x_i minus the model before
+    mixing: written out, this is 2·x − x_before − u + u_before, with one model of memory. Where the learning rate has
+    changed, c is scaled with it, since it stands for rate times a difference of gradients. It needs lambda_min(W) >
+    −1/3; (W + I)/2 replaces a W without that, and a notice says so.
     """
 
     def check(self, context: SyncContext) -> None:
@@ -109,7 +110,7 @@ class D2(Gossiping):
 
     @staticmethod
     def matrix(context: SyncContext) -> Matrix:
-        """What is mixed with."""
+        """Return the mixing matrix: W, or (W + I)/2 where W has too negative an eigenvalue."""
         weights = context.mixing()
         w = weights.at(0)
         return (w + np.eye(len(w))) / 2 if _too_negative(weights.lambda_min) else w

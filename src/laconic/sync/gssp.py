@@ -1,4 +1,4 @@
-"""Grouping stale synchronous parallel: bounded staleness among the alike, none among groups."""
+"""Grouping stale synchronous parallel (GSSP): bounded staleness within groups of like speed, none among them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from laconic.sync.ssp import SSP
 from laconic.worker import Field
 
 
-def alike(seconds: Sequence[float], groups: int) -> list[int]:
-    """Each worker's group: sorted by their times and cut where neighbours differ most (by ratio)."""
+def groups_by_speed(seconds: Sequence[float], groups: int) -> list[int]:
+    """Return each worker's group: workers are sorted by time and divided where times differ most, by ratio."""
     order = sorted(range(len(seconds)), key=lambda w: (seconds[w], w))
     steps = [seconds[b] / seconds[a] for a, b in pairwise(order)]
     cuts = sorted(sorted(range(len(steps)), key=lambda i: -steps[i])[: groups - 1])
@@ -32,16 +32,16 @@ def alike(seconds: Sequence[float], groups: int) -> list[int]:
 @technique("gssp", paper="Sun et al., IEEE Transactions on Cloud Computing 10(4), 2022")
 @dataclass(frozen=True)
 class GSSP(SSP):
-    """Workers of like speed share a server with bounded staleness; servers tell each other what they added up.
+    """Workers of like speed share a server with bounded staleness; servers send each other the sums of their updates.
 
     Every group's server holds the whole model. After as many pushes as it has members it sends their sum to all others,
-    which add it when it comes: no group waits for another. Groups form after `profile` steps, from measured times of
+    which add it on arrival: no group waits for another. Groups form after `profile` steps, from measured times of
     computing; the first ones are by rank. Readings chosen: servers broadcast sums (the published code) rather than
     gossip; groups are cut where sorted times differ most. With `keep` < 1 a slower group sends only the largest share
     of its sum, in proportion to its speed, and keeps the rest (GDTopK, ratio not published).
     """
 
-    groups: int = knob(2, low=1, doc="servers of the whole model")
+    groups: int = knob(2, low=1, doc="groups, each with a server of the whole model")
     profile: int = knob(3, low=1, doc="steps after which groups form by speed")
     keep: float = knob(1.0, above=0, high=1, doc="share of its sum that the slowest group sends")
 
@@ -87,7 +87,10 @@ class GSSP(SSP):
         if pull.fields.get("wants") != "groups":
             return {}, None
         times = [max(float(store.memory["times"][str(w)]), 1e-9) for w in range(store.size)]
-        return {"groups": alike(times, min(self.groups, store.size)), "slowness": [t / min(times) for t in times]}, ()
+        return {
+            "groups": groups_by_speed(times, min(self.groups, store.size)),
+            "slowness": [t / min(times) for t in times],
+        }, ()
 
     # ------------------------------------------------------------------------------------------ worker
 
@@ -95,7 +98,7 @@ class GSSP(SSP):
         began = torch.tensor(context.seconds - context.waited_seconds, dtype=torch.float64)
         return {**super().init(context), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
 
-    def beside(self, state: State) -> dict[str, Any]:
+    def extra_fields(self, state: State) -> dict[str, Any]:
         return {"slowness": float(state["slowness"])}
 
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
@@ -105,7 +108,7 @@ class GSSP(SSP):
         return state
 
     def _regroup(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """Tell the coordinator (group 0's first shard) one's time, hear everybody's group, and move there."""
+        """Send this worker's time to the coordinator, group 0's first shard, and move to the group it assigns."""
         busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [
             context.server.report(only=0, group=0, seconds=busy / self.profile),
@@ -121,7 +124,7 @@ class GSSP(SSP):
 
 
 def _largest(tensors: Sequence[torch.Tensor], ratio: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The largest share of all elements, and the rest."""
+    """Return the largest elements, as many as the ratio says, and the rest; zeros elsewhere in both."""
     if ratio >= 1.0:
         return [x.clone() for x in tensors], [torch.zeros_like(x) for x in tensors]
     everything = torch.cat([x.reshape(-1).abs() for x in tensors])

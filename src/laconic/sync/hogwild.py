@@ -1,4 +1,4 @@
-"""Hogwild: everybody writes into the same memory, and nobody locks it."""
+"""Hogwild: all workers write to the same memory without a lock."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from laconic.sync.tensors import copies, keep, kept
 @technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")
 @dataclass(frozen=True)
 class Hogwild(Sync):
-    """Plain optimizer steps on parameters that all workers of a machine share, without a lock.
+    """Optimizer steps without a lock on parameters that all workers of one host share in memory.
 
     Reads may see some coordinates before and some after another worker's write, and writes to the same coordinate may
     undo each other: harmless where gradients are sparse, so give sparse ones (`nn.Embedding(sparse=True)`), of which
-    only the rows they touch are written. What the optimizer remembers is each worker's own. On virtual workers a step
-    happens at one moment; `delay` lets a share of its coordinates, drawn anew each time, be written with the worker's
-    next step, up to N writes later, which is how inconsistent reads are replayed there.
+    only the rows they touch are written. Each worker has its own optimizer state. On virtual workers a step happens at
+    one moment; `delay` lets a share of its coordinates, drawn each time, be written with the worker's next step,
+    up to N writes later, which is how inconsistent reads are replayed there.
     """
 
     delay: float = knob(0.0, low=0, high=1, doc="share of a step's coordinates that are written a step later")
@@ -41,17 +41,17 @@ class Hogwild(Sync):
         if not self.delay:
             return state
         draw = np.random.default_rng((context.seed, context.group.rank, context.step))
-        late = []
+        deferred = []
         for parameter, x in zip(context.parameters, before, strict=True):
             slow = torch.from_numpy(draw.random(tuple(parameter.shape)) < self.delay)
             change = torch.where(slow, parameter - x, torch.zeros_like(x))
             parameter.sub_(change)
-            late.append(change)
-        return keep("late", late)
+            deferred.append(change)
+        return keep("late", deferred)
         yield
 
     def _write(self, context: SyncContext, state: State) -> None:
-        """What the last step left for this one."""
+        """Write the coordinates that the last step deferred to this one."""
         if state:
             for parameter, change in zip(
                 context.parameters, kept(state, "late", range(len(context.parameters))), strict=True
@@ -60,7 +60,7 @@ class Hogwild(Sync):
 
     @torch.no_grad()
     def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """All writes are there, and everybody has come."""
+        """Write what is deferred, wait until all workers have done so, and average the buffers."""
         context.catch_up()
         self._write(context, state)
         yield from context.mean([torch.zeros(1)])
@@ -68,7 +68,7 @@ class Hogwild(Sync):
         return {}
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """From now on everybody has its own again."""
+        """Complete all writes, and give every worker its own copy of the parameters again."""
         yield from self.settle(context, state)
         for group in context.optimizer.param_groups:
             for parameter in group["params"]:

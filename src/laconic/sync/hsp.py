@@ -1,4 +1,4 @@
-"""Hybrid synchronous parallelism: uploads in order, one update for all, and no worker idle for long."""
+"""Hybrid synchronous parallelism (HSP): ordered uploads, one update per round, and no worker idle for long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import bring, complete, has_brought, open_round
+from laconic.sync.gathered import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field, whole
 
@@ -21,17 +21,19 @@ from laconic.worker import Field, whole
 @technique("hsp", paper="Li et al., ICPP 2022")
 @dataclass(frozen=True)
 class HSP(ServerSync):
-    """Workers upload one after the other; when all have, the mean is one update, and everybody gets the result.
+    """Workers upload one after another; the mean of all is one update, and all workers get the result.
 
-    Whoever has uploaded would wait for the others and the new weights. If that took long the last time, it computes the
-    next gradient on the weights before instead, which come down while its own gradient goes up: one version old, never
-    more. Readings chosen: a worker computes ahead when its last wait was at least `ahead` times its computing, stale
-    gradients count in full, and every `fresh`-th iteration everybody waits, which measures the wait anew. So stale
-    gradients are few where waiting is short, and most where it is long.
+    A worker that has uploaded would wait for the others and the new weights. If that took long the last time, it
+    computes the next gradient on the previous weights instead, which it downloads while it uploads its gradient: they
+    are one version old, never more. Readings chosen: a worker computes ahead when its last wait was at least `ahead`
+    times its computing, stale gradients count in full, and in every `fresh`-th iteration all workers wait, which
+    measures the wait again. So stale gradients are few where waiting is short, and most where it is long.
     """
 
-    ahead: float | None = knob(0.5, low=0, doc="waiting over computing from which on to compute ahead; none: never")
-    fresh: int = knob(16, low=1, doc="every so many iterations all wait for new weights")
+    ahead: float | None = knob(
+        0.5, low=0, doc="ratio of waiting to computing from which a worker computes ahead; none: never"
+    )
+    fresh: int = knob(16, low=1, doc="iterations between two in which all wait for new weights")
 
     # ------------------------------------------------------------------------------------------ server
 
@@ -40,12 +42,12 @@ class HSP(ServerSync):
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         tau = max(store.version - push.version, 0)
-        bring(store, push)
+        add_contribution(store, push)
         self._update(store)
         return {"staleness": tau}
 
     def _update(self, store: Store) -> None:
-        if (everything := complete(store)) is not None:
+        if (everything := take_if_complete(store)) is not None:
             total, workers = everything
             store.apply([x / len(workers) for x in total], workers[-1])
 
@@ -54,8 +56,8 @@ class HSP(ServerSync):
 
     def readable(self, store: Store, pull: Pull) -> bool:
         if pull.fields["wants"] == "turn":
-            return pull.worker == next((w for w in store.members if not has_brought(store, w)), None)
-        return pull.fields["wants"] == "newest" or not has_brought(store, pull.worker)
+            return pull.worker == next((w for w in store.members if not has_contributed(store, w)), None)
+        return pull.fields["wants"] == "newest" or not has_contributed(store, pull.worker)
 
     def view(self, store: Store, pull: Pull) -> tuple[Mapping[str, Field], Sequence[Tensor] | None]:
         return {}, () if pull.fields["wants"] == "turn" else None
@@ -67,10 +69,10 @@ class HSP(ServerSync):
 
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         computed = context.seconds - float(state["left"]) if "left" in state else None
-        ahead, waited = self._goes_ahead(context, computed, state.get("waited")), state.get("waited")
+        ahead, waited = self._computes_ahead(context, computed, state.get("waited")), state.get("waited")
         yield [context.server.pull(only=0, wants="turn")]
         outdated = ahead and bool(state["ahead"])
-        newest = [context.server.pull(wants="newest")] if outdated else []  # down while the gradient goes up
+        newest = [context.server.pull(wants="newest")] if outdated else []  # downloaded during the upload
         *pulled, pushed = yield [*newest, context.server.push(context.gradients, context.step)]
         context.note(staleness=max(whole(fields, "staleness") for fields in pushed.fields))
         if not ahead:
@@ -82,7 +84,7 @@ class HSP(ServerSync):
         state = {"ahead": torch.tensor(ahead), "left": torch.tensor(context.seconds, dtype=torch.float64)}
         return state if waited is None else state | {"waited": waited}
 
-    def _goes_ahead(self, context: SyncContext, computed: float | None, waited: Tensor | None) -> bool:
+    def _computes_ahead(self, context: SyncContext, computed: float | None, waited: Tensor | None) -> bool:
         if self.ahead is None or computed is None or waited is None or (context.step + 1) % self.fresh == 0:
             return False
         return float(waited) >= self.ahead * computed

@@ -1,4 +1,4 @@
-"""JointSpar: layers that are drawn before backward are the only ones whose gradients are computed and sent."""
+"""JointSpar: only layers drawn at random before backward have their gradients computed and sent."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from laconic.sync.base import State, Sync, SyncContext
 @technique("jointspar", paper="Liu, Mozafari, ICML 2022", claims=[ReplicasEqual()])
 @dataclass(frozen=True)
 class JointSpar(Sync):
-    """Draw layers before each step; the others skip their weight gradients and are not sent, and keep their values.
+    """Draw layers before each step; gradients of the others are neither computed nor sent, and their values stay.
 
-    A layer (what one module holds) is drawn with probability p, and counts 1/p times. The p sum to `keep` times the
-    number of layers and follow the gradients by mirror descent on the variance: w = p·exp(-rate·loss/p) for layers that
-    were drawn, then the nearest w with that sum in [floor, 1]. With an optimizer that has a rate per layer
-    (`laconic.optim.LARS`) it is JointSpar-LARS. A gradient that is not finite changes no probability. The loss
-    must come from the model's `forward`, whose outputs require a gradient where nothing below them does.
-    Reading chosen: all workers share the draw, so that no flags travel, and p follows the averaged gradient. The loss
-    is counted in its bound L²/p_min², for which the largest ‖g‖²/p² so far stands, so that `rate` has no unit.
+    A layer (the parameters of one module) is drawn with probability p, and its gradient counts 1/p times. The p sum to
+    `keep` times the number of layers and follow the gradients by mirror descent on the variance: w =
+    p·exp(-rate·loss/p) for layers that were drawn, then the nearest w with that sum in [floor, 1]. With an optimizer
+    that has a rate per layer (`laconic.optim.LARS`) it is JointSpar-LARS. A gradient that is not finite changes no
+    probability. The loss must come from the model's `forward`, whose outputs require a gradient where nothing below
+    them does. Reading chosen: all workers share the draw, so that no flags are sent, and p follows the averaged
+    gradient. The loss is measured in units of its bound L²/p_min², estimated by the largest ‖g‖²/p² so far, so that
+    `rate` has no unit.
     """
 
     keep: float = knob(0.5, above=0, high=1, doc="layers drawn in a step, on average, as a share of all")
     floor: float = knob(0.001, above=0, high=1, doc="least probability of a layer")
-    rate: float = knob(0.001, low=0, doc="at which probabilities learn; 0: they stay equal")
+    rate: float = knob(0.001, low=0, doc="learning rate of the probabilities; 0: they stay equal")
     has_memory: ClassVar[bool] = True
     skips: ClassVar[bool] = True
 
@@ -57,7 +58,7 @@ class JointSpar(Sync):
         }
 
     def drawn(self, context: SyncContext, state: State) -> Tensor:
-        """Which layers this step computes."""
+        """Return which layers this step computes, as a mask; the same on every worker."""
         key = key_of(f"{context.seed}/{context.step}/jointspar")
         return uniform(key, 0, len(state["p"])).double() < state["p"]
 
@@ -67,7 +68,7 @@ class JointSpar(Sync):
 
     @torch.no_grad()
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
-        """The averaged gradients, which are g/p, say where the variance is."""
+        """Update the probabilities from the averaged gradients, which are g/p and show where the variance is."""
         drawn, p = self.drawn(context, state), state["p"]
         squares = _squares(context, len(p)) * drawn
         drawn &= squares.isfinite()
@@ -82,14 +83,14 @@ class JointSpar(Sync):
 
 
 def layers_of(names: Sequence[str]) -> list[int]:
-    """For each parameter, the number of the module that holds it; what the model holds itself is a layer each."""
+    """Return the number of the module that holds each parameter; parameters of the root module are a layer each."""
     homes = [name.rpartition(".")[0] or name for name in names]
     numbers = {home: k for k, home in enumerate(dict.fromkeys(homes))}
     return [numbers[home] for home in homes]
 
 
 def _squares(context: SyncContext, layers: int) -> Tensor:
-    """The squared norm of each layer's gradient, in float64, so that the order of sums on a device does not matter."""
+    """Return the squared norm of each layer's gradient, in float64, so that the order of sums does not matter."""
     found = torch.zeros(layers, dtype=torch.float64, device=context.parameters[0].device)
     for layer, parameter in zip(layers_of(context.names), context.parameters, strict=True):
         if parameter.grad is not None:
@@ -98,9 +99,10 @@ def _squares(context: SyncContext, layers: int) -> Tensor:
 
 
 def projected(logs: Tensor, budget: float, floor: float) -> Tensor:
-    """The p in [floor, 1] of this sum that is nearest to exp(logs) by Kullback and Leibler: min(1, max(floor, c·w)).
+    """Return the p in [floor, 1] with sum `budget` nearest to w = exp(logs) in Kullback–Leibler divergence.
 
-    The sum rises with c, so the two kinks of each entry tell between which of them c lies; there it is a quotient.
+    It is min(1, max(floor, c·w)). The sum rises with c and is linear between the kinks of the entries, so c is found
+    between two kinks by a quotient.
     """
     if budget >= len(logs):
         return torch.ones_like(logs)

@@ -17,7 +17,7 @@ from laconic.sync.controller import Adjustment, Controlled, Observed
 
 
 class Steered(Controlled):
-    """As `bsp`, with a batch and a learning rate that are functions of the step."""
+    """The base of rules that are `bsp` with a batch and a learning rate that depend on the step."""
 
     steers: ClassVar[bool] = True
 
@@ -46,21 +46,21 @@ class Steered(Controlled):
 class LargeBatchSGD(Steered):
     """`bsp` with the linear scaling rule: the learning rate grows with the batch, gradually over the first steps.
 
-    Give the script the rate that is right for a batch of `base`: it is multiplied by 1 at first and by batch/base after
-    `warmup` steps. Let it draw `laconic.batch_size(…)` samples per worker: `batch` divided by their number. A
-    scheduler's decay goes on as before. Goyal's momentum correction is for implementations that keep the rate inside
-    the momentum; torch.optim.SGD keeps it outside, where a changing rate needs none. The survey names no single system:
-    Goyal et al. is the recipe taken.
+    Give the script the learning rate that is right for a batch of `base`: it is multiplied by 1 at first and by
+    batch/base after `warmup` steps. The script draws `laconic.batch_size(…)` samples per worker, which is `batch`
+    divided by the number of workers. A scheduler's decay goes on as before. Goyal's momentum correction is for
+    implementations that keep the learning rate inside the momentum; torch.optim.SGD keeps it outside, where a changing
+    rate needs none. The survey names no single system: Goyal et al. is the recipe taken.
     """
 
-    batch: int = knob(8192, low=1, doc="samples in a step, of all workers together")
+    batch: int = knob(8192, low=1, doc="samples per step, over all workers")
     base: int = knob(256, low=1, doc="the batch for which the script's learning rate is right")
     warmup: int = knob(780, low=0, doc="steps from the script's rate to the scaled one")
 
     def decide(self, observed: Observed, state: State) -> Adjustment:
-        way = min(1.0, observed.step / self.warmup) if self.warmup else 1.0
+        progress = min(1.0, observed.step / self.warmup) if self.warmup else 1.0
         share = max(1, round(self.batch / observed.workers))
-        return Adjustment(batch=share, rate=1 + way * (self.batch / self.base - 1))
+        return Adjustment(batch=share, rate=1 + progress * (self.batch / self.base - 1))
 
 
 @technique("cr_psgd", aliases=["growing_batch"], paper="Yu and Jin, ICML 2019")
@@ -68,13 +68,13 @@ class LargeBatchSGD(Steered):
 class CRPSGD(Steered):
     """`bsp` with a fixed rate and a batch that grows geometrically: B = floor(growth · B) after every step.
 
-    Steps then number the logarithm of the samples. The script draws `laconic.batch_size(…)` samples per worker; what
-    the growth may be is in the theory's table, `theory_yu_jin_2019`.
+    The number of steps is then logarithmic in the number of samples. The script draws `laconic.batch_size(…)` samples
+    per worker; `theory_yu_jin_2019` says how large the growth may be.
     """
 
     batch: int = knob(32, low=1, doc="samples per worker in the first step")
-    growth: float = knob(1.1, above=1, doc="from step to step")
-    most: int | None = knob(None, low=1, doc="samples per worker that fit in memory")
+    growth: float = knob(1.1, above=1, doc="factor on the batch from step to step")
+    most: int | None = knob(None, low=1, doc="largest batch per worker, such as fits in memory; none: no limit")
 
     def decide(self, observed: Observed, state: State) -> Adjustment:
         batch = int(self.growth * int(state["batch"])) if "batch" in state else self.batch
@@ -86,9 +86,9 @@ class CRPSGD(Steered):
 
 @technique("lars", axis="sync", paper="You, Gitman, Ginsburg, arXiv 1708.03888, 2017")
 def lars(parameters: Any, **settings: Any) -> LARS:
-    """SGD with momentum and a rate for each layer: the optimizer `laconic.optim.LARS`, to distribute by any sentence.
+    """SGD with momentum and a rate for each layer: the optimizer `laconic.optim.LARS`, which any sentence distributes.
 
-    It stands where the script makes its optimizer, not in the sentence: laconic.distribute(model,
+    Use it where the script makes its optimizer, not in the sentence: laconic.distribute(model,
     laconic.optim.LARS(model.parameters(), lr=…), "bsp").
     """
     return LARS(parameters, **settings)
@@ -96,9 +96,9 @@ def lars(parameters: Any, **settings: Any) -> LARS:
 
 @technique("lamb", axis="sync", paper="You et al., ICLR 2020")
 def lamb(parameters: Any, **settings: Any) -> LAMB:
-    """Adam with a rate for each layer: the optimizer `laconic.optim.LAMB`, to distribute by any sentence.
+    """Adam with a rate for each layer: the optimizer `laconic.optim.LAMB`, which any sentence distributes.
 
-    It stands where the script makes its optimizer, not in the sentence: laconic.distribute(model,
+    Use it where the script makes its optimizer, not in the sentence: laconic.distribute(model,
     laconic.optim.LAMB(model.parameters(), lr=…), "bsp"). The survey names LARS alone; large batches of Adam need this.
     """
     return LAMB(parameters, **settings)

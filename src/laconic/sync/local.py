@@ -1,4 +1,4 @@
-"""Local steps: workers train on their own, and their parameters meet in the mean from time to time."""
+"""Local steps: workers train on their own, and their parameters are averaged from time to time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from laconic.sync.tensors import keep, kept
 
 
 class Averaging(Sync):
-    """What rules with local steps share: the point where workers last met, and how they meet again.
+    """The base of rules with local steps: it keeps the point of the last averaging, and averages again.
 
-    What travels is how far each has come since, not the parameters: the mean is the same, a compressor has something
-    small to say, and low precision loses less of it. Buffers are averaged too, so that the mean can be evaluated.
+    Workers send their displacement from that point, not the parameters: the mean is the same, a compressor has smaller
+    values to encode, and low precision loses less. Buffers are averaged too, so that the mean can be evaluated.
     """
 
     late: ClassVar[bool] = True
@@ -30,47 +30,49 @@ class Averaging(Sync):
         return keep("point", [p.detach().clone() for p in context.parameters]) | counts
 
     @torch.no_grad()
-    def meet(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
-        """Everybody goes on from the mean."""
+    def average_models(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+        """Average the models, so that all workers go on from the mean."""
         points = kept(state, "point", range(len(context.parameters)))
-        come = [p.detach() - point for p, point in zip(context.parameters, points, strict=True)]
-        means = yield from context.average(come, exact)
+        displacements = [p.detach() - point for p, point in zip(context.parameters, points, strict=True)]
+        means = yield from context.average(displacements, exact)
         self.move(state, points, means)
         for parameter, point in zip(context.parameters, points, strict=True):
             parameter.copy_(point)
         yield from average_buffers(context)
-        yield from self.after_meeting(context, state)
+        yield from self.after_averaging(context, state)
 
     def move(self, state: State, points: list[Tensor], means: list[Tensor]) -> None:
-        """From the last meeting point to the new one."""
+        """Move the common points by the mean displacements, in place."""
         for point, mean in zip(points, means, strict=True):
             point.add_(mean)
 
-    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """What a rule does with the optimizers' memory, and the like."""
+    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        """Do what follows an averaging, such as a treatment of the optimizers' state."""
         yield from ()
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         if int(state["met"]) < context.step:
-            yield from self.meet(context, state, exact=True)
+            yield from self.average_models(context, state, exact=True)
             state["met"] = torch.tensor(context.step)
 
 
 @technique("local_sgd", aliases=["local", "periodic_averaging"], paper="Stich, ICLR 2019")
 @dataclass(frozen=True)
 class LocalSGD(Averaging):
-    """`period` steps on each worker alone, then everybody goes on from the mean of all.
+    """`period` local steps on each worker, then all workers go on from the mean of their models.
 
     The number of averagings, and so of bytes, is that of `bsp` divided by the period. A period of 1 averages gradients
-    in place of parameters: for plain SGD the two are the same in exact arithmetic and equal to rounding in floats, and
-    so it *is* `bsp`, to the bit and with any optimizer. `growing` lengthens the gaps to period, 2·period, 3·period …
-    (Spiridonoff et al., NeurIPS 2021: talk often early, rarely late). Steps are counted from where the rule begins to
-    govern, so that a phase's first gap is a whole one. `laconic.finish` averages what is left over at the end.
+    in place of parameters, and so it *is* `bsp`, to the bit and with any optimizer (for plain SGD the two are the same
+    up to rounding). `growing` lengthens the gaps to period, 2·period, 3·period … (Spiridonoff et al., NeurIPS 2021:
+    average often early, rarely late). Steps are counted from where the rule begins to govern, so that a phase's first
+    gap is a whole one. `laconic.finish` averages what is left over at the end.
     """
 
     period: int = knob(8, low=1, doc="local steps between averagings")
-    momentum: str = knob("keep", choices=POLICIES, doc="the optimizer's memory at an averaging: average pays its bytes")
-    growing: bool = knob(False, doc="the i-th gap is i times the period")
+    momentum: str = knob(
+        "keep", choices=POLICIES, doc="what happens to the optimizer's state at an averaging; average sends it too"
+    )
+    growing: bool = knob(False, doc="whether the i-th gap is i times the period")
 
     @property
     def _is_bsp(self) -> bool:
@@ -84,22 +86,22 @@ class LocalSGD(Averaging):
         gap = self.period * (int(state["rounds"]) + 1) if self.growing else self.period
         if now - int(state["met"]) >= gap:
             if not self._is_bsp:
-                yield from self.meet(context, state)
+                yield from self.average_models(context, state)
             state |= {"met": torch.tensor(now), "rounds": state["rounds"] + 1}
         return state
 
-    def after_meeting(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
         yield from treat_momentum(context, self.momentum)
 
 
 @technique("one_shot_averaging", aliases=["one_shot"], paper="Zinkevich et al., NIPS 2010; Zhang et al., JMLR 2013")
 @dataclass(frozen=True)
 class OneShotAveraging(Averaging):
-    """Workers never talk until `laconic.finish(model, optimizer)`, which averages them once.
+    """Workers never communicate until `laconic.finish(model, optimizer)` averages their models once.
 
     Bytes do not depend on the number of steps. For quadratics with a common Hessian nothing is lost; elsewhere a bias
     stays that more workers do not remove. The papers' variants (a tail average of each worker's iterates, correction of
-    the bias from a subsample) are not here.
+    the bias from a subsample) are not implemented.
     """
 
 
@@ -110,8 +112,8 @@ named_sentence(
     paper="Lin, Stich, Patel, Jaggi, ICLR 2020",
     doc="""Mini-batch SGD first, local SGD after the switch, to generalise better than the large batch does.
 
-    Other numbers are written out: `bsp until step 2000, then local_sgd(8)`. The paper switches at the first decay of
-    the learning rate, which a script that logs it can name: `bsp until lr<0.05, then local_sgd(16)`.
+    Write the sentence out to choose other numbers: `bsp until step 2000, then local_sgd(8)`. The paper switches at the
+    first decay of the learning rate, which a script that logs it can name: `bsp until lr<0.05, then local_sgd(16)`.
     """,
 )
 
@@ -120,9 +122,9 @@ named_sentence(
     "[local_sgd(2)]@node > [local_sgd(16)]@site",
     axis="sync",
     paper="Lin, Stich, Patel, Jaggi, ICLR 2020",
-    doc="""Average within a machine every H steps, over all machines every H·H_b steps; here H = 2 and H_b = 8.
+    doc="""Average within a host every H steps, over all hosts every H·H_b steps; here H = 2 and H_b = 8.
 
-    Other numbers and more levels are written out as tiers, each with its whole period: `[local_sgd(4)]@node >
-    [local_sgd(16)]@rack > [local_sgd(64)]@site`. What crosses a level is divided by that level's period.
+    Write tiers out to choose other numbers and more levels, each with its whole period: `[local_sgd(4)]@node >
+    [local_sgd(16)]@rack > [local_sgd(64)]@site`. The traffic across a level is divided by that level's period.
     """,
 )

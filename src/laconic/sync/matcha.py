@@ -1,4 +1,4 @@
-"""MATCHA: gossip on the links that matter for agreement, as often as the budget allows."""
+"""MATCHA: gossip mostly on the links that matter for agreement, within a budget of communication time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from laconic.topology.matchings import Activation, activation
 @technique("matcha", paper="Wang, Sahu, Yang, Joshi, Kar, arXiv 1905.09435 (ICC 2019)")
 @dataclass(frozen=True)
 class MATCHA(Gossiping):
-    """A step of one's own, then mixing over a few matchings of the topology's graph, drawn anew in every step.
+    """Step, then mix models over a few matchings of the topology's graph, drawn at random in every step.
 
-    Links of one matching work at the same time. Each matching has its probability, chosen once so that workers agree
-    as fast as `budget` times the whole graph's time allows: bridges are used nearly always, dense parts seldom. The
-    draws come from a seed that all share, so nobody asks who is at work. With budget 1 all links are.
+    A matching is a set of links that can be used at the same time. Each matching has a probability, chosen once so that
+    workers agree as fast as `budget` times the whole graph's time allows: bridges are used nearly always, dense parts
+    rarely. The draws come from a common seed, so that no message is needed to agree on them. With budget 1 all links
+    are used.
     """
 
-    budget: float = knob(0.5, above=0, high=1, doc="share of the links' time that is spent")
+    budget: float = knob(0.5, above=0, high=1, doc="share of the whole graph's communication time that is spent")
 
     def check(self, context: SyncContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
     def plan(self, context: SyncContext) -> Activation:
-        """Matchings, probabilities and weight, worked out once for a graph."""
+        """Return the matchings, their probabilities and the links' weight, computed once for a graph."""
         return activation(context.group.size, context.mixing().edges, self.budget)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""MIPD: the important half of each layer to an asynchronous server, which remembers what was left out."""
+"""MIPD: workers push the important half of each layer to an asynchronous server, which compensates for the rest."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _PAPER = "Zhang, Wang, IEEE TPDS 33(11), 2022"
 class SmoothedASP(ASP):
     """`asp` whose server smooths what it receives, so that workers need no memory of what they leave out.
 
-    For each value the server keeps ĝ = a·g + (1-a)·ĝ over the gradients that came. A value that the push before had
+    For each value the server keeps ĝ = a·g + (1-a)·ĝ over the gradients g received. A value that the previous push had
     left out steps by ĝ, all others by the gradient itself; what a push leaves out is not touched. So it is `asp` where
-    nothing is left out. A compression marks what it leaves out by -0.0 (as `important`); no gradient that came is that.
-    Reading chosen: compensation is due where something was left out, and ĝ begins with the first gradient.
+    nothing is left out. A compression marks what it leaves out by -0.0 (as `important` does), which no gradient that is
+    sent equals. Reading chosen: compensation is due where something was left out, and ĝ begins with the first gradient.
     """
 
-    smoothing: float = knob(0.5, above=0, high=1, doc="a: the share of what has just come; 1: nothing is smoothed")
+    smoothing: float = knob(0.5, above=0, high=1, doc="a: weight of the gradient just received; 1: nothing is smoothed")
 
     def open(self, store: Store) -> None:
-        store.memory["smoothed"] = [torch.full_like(value, torch.nan) for value in store.values]  # nothing has come
+        store.memory["smoothed"] = [torch.full_like(value, torch.nan) for value in store.values]  # nothing was received
         store.memory["came"] = [torch.ones_like(value, dtype=torch.bool) for value in store.values]
 
     @torch.no_grad()
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
-        came = [~(g.eq(0) & g.signbit()) for g in push.tensors]
+        present = [~(g.eq(0) & g.signbit()) for g in push.tensors]
         due = []
         for g, now, smoothed, last in zip(
-            push.tensors, came, store.memory["smoothed"], store.memory["came"], strict=True
+            push.tensors, present, store.memory["smoothed"], store.memory["came"], strict=True
         ):
             mixed = torch.lerp(torch.where(smoothed.isnan(), g, smoothed), g, self.smoothing)
             smoothed.copy_(torch.where(now, mixed, smoothed))
             due.append(torch.where(now & ~last, smoothed, g))
-        store.memory["came"] = came
-        touched = sum(int(now.sum()) for now in came)
+        store.memory["came"] = present
+        touched = sum(int(now.sum()) for now in present)
         return {**super().receive(store, replace(push, tensors=due)), "touched": touched}
 
     def outgoing(self, context: SyncContext) -> list[Tensor]:
-        """Zeros that are products of a negative number lose their sign."""
+        """Return the gradients with negative zeros made positive, since -0.0 marks values that are left out."""
         return [g + 0.0 for g in context.gradients]
 
 
@@ -59,10 +59,10 @@ named_sentence(
     "smoothed_asp / important(0.5)+zipml(levels=16) / parameter_server",
     axis="compression",
     paper=_PAPER,
-    doc="""Each layer's gradients above a limit of its own, at most half of them, in four bits; a server that smooths.
+    doc="""Each layer's gradients above its own limit, at most half of them, in four bits, to a server that smooths.
 
     Values are coded by levels fitted to the layer's own gradients. Readings chosen: importance is a gradient's size
-    beside the layer's root mean square, so that each layer has a limit of its own; four bits; a = 1/2.
+    relative to the layer's root mean square, so that each layer has a limit of its own; four bits; a = 1/2.
     """,
     formula="q = 4 bits of x_i where |x_i| ≥ z·rms(layer); after a gap the server steps by ĝ ← ĝ + (q - ĝ)/2, else q",
 )

@@ -1,4 +1,4 @@
-"""What becomes of the optimizer's own memory (momentum, Adam's moments) when workers meet."""
+"""What becomes of the optimizer's own state (momentum, Adam's moments) when models are averaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICIES = ("keep", "reset", "average")
 
 @torch.no_grad()
 def treat_momentum(context: SyncContext, policy: str) -> Generator[Any, Any, None]:
-    """Keep each worker's own (free), reset it, or average all of it that has a parameter's shape (pays its bytes)."""
+    """Keep each worker's optimizer state, reset it, or average, and so send, all of it that has a parameter's shape."""
     if policy == "reset":
         for parameter in context.parameters:
             context.optimizer.state.pop(parameter, None)
@@ -23,9 +23,10 @@ def treat_momentum(context: SyncContext, policy: str) -> Generator[Any, Any, Non
 
 
 def _average(context: SyncContext) -> Generator[Any, Any, None]:
-    """A worker that has no memory of a parameter yet (it took another branch) counts as zero and gets none.
+    """Average the optimizer state; a worker without state for a parameter (it took another branch) counts as zero.
 
-    Who has how many tensors is agreed first, by one small message, so that all put the same on the wire.
+    Such a worker gets no state either. Workers first agree, by one small message, on the number of tensors of each
+    parameter, so that all send the same.
     """
     mine = []
     for parameter in context.parameters:
@@ -39,6 +40,6 @@ def _average(context: SyncContext) -> Generator[Any, Any, None]:
     ]
     means = iter((yield from context.mean([x for tensors in sent for x in tensors])))
     for tensors, n in zip(mine, most.tolist(), strict=True):
-        brought = [next(means) for _ in range(n)]
-        for x, mean in zip(tensors, brought, strict=False):
+        averaged = [next(means) for _ in range(n)]
+        for x, mean in zip(tensors, averaged, strict=False):
             x.copy_(mean)

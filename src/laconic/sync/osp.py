@@ -1,4 +1,4 @@
-"""Overlapped synchronisation: important layers now, the rest while the next iteration computes."""
+"""Overlapped synchronisation (OSP): important tensors are exchanged at once, the rest during the next iteration."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ _PERIOD = 10  # steps between two decisions on the budget
 @technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)")
 @dataclass(frozen=True)
 class OSP(Sync):
-    """Gradients of important tensors are averaged and applied at once; the others travel during the next iteration.
+    """Average and apply gradients of important tensors at once, and those of the others during the next iteration.
 
-    Until they arrive, a worker goes on from a step on its own (LGP). Then that guess is taken back and the optimizer
-    steps on the mean, so that all replicas agree again and momentum has seen means alone; one iteration late at most.
-    Readings chosen: a tensor's importance is the sum of |w·g| over its elements, by the last mean gradient known (which
-    is the same everywhere); the budget of the second stage is what fits in the computation by the measured rate, times
-    the share by which the logged loss has fallen (no loss is logged: zero, which is `bsp`).
+    Until the others arrive, a worker uses a step on its own gradients (local gradient prediction, LGP). Then that step
+    is undone and the optimizer steps on the mean, so that all replicas agree again and momentum has seen means alone;
+    they are one iteration late at most. Readings chosen: a tensor's importance is the sum of |w·g| over its elements,
+    by the last mean gradient known (which is the same everywhere); the budget of the second stage is what fits in the
+    computation by the measured rate, times the share by which the logged loss has fallen (where no loss is logged:
+    zero, which is `bsp`).
     """
 
-    share: float | None = knob(None, low=0, high=1, doc="of all bytes in the second stage at most; none: grows")
+    share: float | None = knob(
+        None, low=0, high=1, doc="largest share of all bytes in the second stage; none: grows as the loss falls"
+    )
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
@@ -44,7 +47,7 @@ class OSP(Sync):
         return {"scores": scores, "budget": torch.tensor(0.0, dtype=torch.float64)}
 
     def held_back(self, context: SyncContext, state: State) -> list[int]:
-        """The least important tensors that fit into the budget together."""
+        """Return the indices of the least important tensors that together fit into the second stage's budget."""
         sizes = [p.nbytes for p in context.parameters]
         left = float(state["budget"]) if self.share is None else self.share * sum(sizes)
         chosen = []
@@ -57,7 +60,7 @@ class OSP(Sync):
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         computed = context.seconds - float(state["left"]) if "left" in state else 0.0
         state, gradients = dict(state), copies(context.gradients)
-        yield from self._settle_rest(context, state)
+        yield from self._complete_rest(context, state)
         rest = self.held_back(context, state)
         now = [i for i in range(len(gradients)) if i not in rest]
         began = context.seconds
@@ -68,18 +71,16 @@ class OSP(Sync):
         self._step(context, state, now, means)
         context.note(held_bytes=sum(gradients[i].nbytes for i in rest))
         if rest:
-            self._go_on_alone(context, state, rest, gradients)
+            self._predict(context, state, rest, gradients)
             context.start(_REST, context.average([gradients[i].clone() for i in rest], only=rest))
         if self.share is None and (context.step + 1) % _PERIOD == 0:
             yield from self._decide(context, state, computed)
         state["left"] = _number(context.seconds)
         return state
 
-    def _go_on_alone(
-        self, context: SyncContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]
-    ) -> None:
-        """The guess: a step on this worker's own gradients in the place of their means, of which nothing is kept."""
-        with forgetting(context.optimizer, [context.parameters[i] for i in rest]):
+    def _predict(self, context: SyncContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """Step on this worker's own gradients in place of their means, without a trace in the optimizer's state."""
+        with preserving_state(context.optimizer, [context.parameters[i] for i in rest]):
             for parameter in context.parameters:
                 parameter.grad = None
             for i in rest:
@@ -87,18 +88,18 @@ class OSP(Sync):
                 context.parameters[i].grad = gradients[i].clone()
             context.apply()
 
-    def _settle_rest(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """The last iteration's second stage arrives: back to what all hold in common, and a step on the mean."""
+    def _complete_rest(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+        """Wait for the last iteration's second stage, restore the common parameters, and step on the means."""
         if not context.is_in_flight(_REST):
             return
-        means = yield from context.arrive(_REST)
+        means = yield from context.wait_for(_REST)
         which = sorted(int(name.removeprefix("x.")) for name in state if name.startswith("x."))
         copy_into([context.parameters[i] for i in which], [state.pop(f"x.{i}") for i in which])
         self._step(context, state, which, means)
 
     @staticmethod
     def _step(context: SyncContext, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
-        """The user's optimizer on these alone, and their importance from now on."""
+        """Step the user's optimizer on these tensors alone, and update their importance."""
         scores = state["scores"].clone()
         for parameter in context.parameters:
             parameter.grad = None
@@ -110,7 +111,7 @@ class OSP(Sync):
         context.apply()
 
     def _decide(self, context: SyncContext, state: State, computed: float) -> Generator[Any, Any, None]:
-        """The same budget everywhere, from everybody's loss, computing time and rate in the mean."""
+        """Set the same budget on all workers, from the means of their losses, computing times and transfer rates."""
         loss = context.logged("loss")
         pace = state.get("seconds_per_byte", _number(0.0))
         mine = torch.stack([_number(loss or 0.0), _number(float(loss is not None)), _number(computed), pace])
@@ -122,7 +123,7 @@ class OSP(Sync):
             state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        yield from self._settle_rest(context, state)
+        yield from self._complete_rest(context, state)
         for parameter in context.parameters:
             parameter.grad = None
         yield from average_buffers(context)
@@ -133,8 +134,8 @@ def _number(value: float) -> Tensor:
 
 
 @contextmanager
-def forgetting(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Iterator[None]:
-    """What the optimizer remembers of these parameters is afterwards what it was before."""
+def preserving_state(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the optimizer's state of these parameters at the end of the block to what it was before."""
     before = {p: {k: _copied(v) for k, v in optimizer.state.get(p, {}).items()} for p in parameters}
     try:
         yield

@@ -1,8 +1,8 @@
-"""Rounds of local steps around a point that all workers share, and what the rules that move it have in common.
+"""The base of rules with an outer optimizer: rounds of local steps that start from a point common to all workers.
 
-Workers leave the point together, step on their own, and say how far they have come; the mean of that is the gradient of
-an outer optimizer, whose step moves the point. Displacements travel rather than parameters, so that a compressor has
-something small to say.
+Workers start a round from the common point, step on their own, and average their displacements from it; the mean is the
+gradient of an outer optimizer, whose step moves the point. Displacements are sent rather than parameters, so that a
+compressor has smaller values to encode.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob
-from laconic.sync.base import State, Sync, SyncContext, Talk, average_buffers
+from laconic.sync.base import Communication, State, Sync, SyncContext, average_buffers
 from laconic.sync.tensors import keep, kept
 
 
 @dataclass(frozen=True)
 class Outer(Sync):
-    """It remembers the shared `point` and the outer optimizer's `momentum`: twice the model, saved in checkpoints."""
+    """A rule with an outer optimizer, whose state is the common `point` and a `momentum`: twice the model's size."""
 
     period: int = knob(500, low=1, doc="local steps in a round")
     late: ClassVar[bool] = True
@@ -34,25 +34,25 @@ class Outer(Sync):
         return memory | {"began": torch.tensor(context.step)}
 
     def steps(self, context: SyncContext, state: State) -> int:
-        """Made under this rule, the one just made included: rounds are counted from where it began to govern."""
+        """Return the number of steps under this rule, this one included; rounds are counted from its beginning."""
         return context.step + 1 - int(state["began"])
 
-    def displacement(self, context: SyncContext, state: State, which: Sequence[int]) -> Talk:
-        """How far workers have come from the point since they left it, in the mean: the outer gradient."""
+    def displacement(self, context: SyncContext, state: State, which: Sequence[int]) -> Communication:
+        """Return the outer gradient: the mean over workers of the common point minus their parameters."""
         points = kept(state, "point", which)
         moved = [x - context.parameters[i].detach() for i, x in zip(which, points, strict=True)]
         return context.average(moved, only=which)
 
     @torch.no_grad()
     def move(self, context: SyncContext, state: State, which: Sequence[int], moved: Sequence[Tensor]) -> None:
-        """The outer optimizer's step, the same on every worker."""
+        """Make the outer optimizer's step on the common point, the same on every worker."""
         points, momenta = kept(state, "point", which), kept(state, "momentum", which)
         for point, momentum, gradient in zip(points, momenta, moved, strict=True):
             self.step(context, point, momentum, gradient)
 
     @abstractmethod
     def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
-        """Of one parameter, in place."""
+        """Make the outer step of one parameter, in place on its point and momentum."""
 
     @torch.no_grad()
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
@@ -66,12 +66,12 @@ class Outer(Sync):
             yield from self.after_round(context)
         return state
 
-    def after_round(self, context: SyncContext) -> Talk:
-        """What becomes of the inner optimizer's memory."""
+    def after_round(self, context: SyncContext) -> Communication:
+        """Treat the inner optimizer's state at the end of a round; by default it is kept."""
         yield from ()
 
 
 def nesterov(point: Tensor, momentum: Tensor, gradient: Tensor, rate: float, mu: float) -> None:
-    """One step as torch.optim.SGD(nesterov=True) makes it."""
+    """Make one step in place, as torch.optim.SGD(nesterov=True) makes it."""
     momentum.mul_(mu).add_(gradient)
     point.sub_(rate * (gradient + mu * momentum))

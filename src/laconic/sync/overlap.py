@@ -1,4 +1,4 @@
-"""Overlap-Local-SGD: local SGD whose averaging travels during the next round."""
+"""Overlap-Local-SGD: local SGD whose averaging overlaps with the next round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext, Talk
+from laconic.sync.base import Communication, State, SyncContext
 from laconic.sync.outer import Outer
 from laconic.sync.tensors import kept
 
@@ -20,11 +20,12 @@ _MEAN = "mean"
 @technique("overlap_local_sgd", paper="Wang, Liang, Joshi, ICASSP 2020, arXiv 2002.09539")
 @dataclass(frozen=True)
 class OverlapLocalSGD(Outer):
-    """Pull every worker towards an anchor that is one round old, and average the pulled-back models meanwhile.
+    """Pull every worker towards an anchor that is one round old, and average the models during the next round.
 
-    At a round's end: hear the mean that was started a round ago, move the anchor z there (with momentum: v = beta·v +
-    mean − z, z = z + v), pull x back to x − alpha·(x − z), and start the next mean. The first pull is towards where all
-    began, as in the paper's matrix form. `alpha=0` never meets; with `alpha=1` all restart from z.
+    At a round's end, wait for the mean that was started a round ago, move the anchor z there (with momentum: v = beta·v
+    + mean − z, z = z + v), pull the model x back to x − alpha·(x − z), and start the next mean. The first pull is
+    towards the initial model, as in the paper's matrix form. With `alpha=0` models never agree; with `alpha=1` all
+    restart from z.
     """
 
     period: int = knob(12, low=1, doc="local steps in a round")
@@ -39,18 +40,18 @@ class OverlapLocalSGD(Outer):
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         if self.steps(context, state) % self.period == 0:
             everything = range(len(context.parameters))
-            yield from self._hear(context, state)
+            yield from self._receive_mean(context, state)
             for parameter, anchor in zip(context.parameters, kept(state, "point", everything), strict=True):
                 parameter.lerp_(anchor, self.alpha)
             context.start(_MEAN, self.displacement(context, state, everything))
         return state
 
-    def _hear(self, context: SyncContext, state: State) -> Talk:
-        """Move the anchor to what was started a round ago."""
+    def _receive_mean(self, context: SyncContext, state: State) -> Communication:
+        """Wait for the mean that was started a round ago, and move the anchor there."""
         if context.is_in_flight(_MEAN):
-            moved = yield from context.arrive(_MEAN)
+            moved = yield from context.wait_for(_MEAN)
             self.move(context, state, range(len(context.parameters)), moved)
 
-    def leave(self, context: SyncContext, state: State) -> Talk:
-        yield from self._hear(context, state)
+    def leave(self, context: SyncContext, state: State) -> Communication:
+        yield from self._receive_mean(context, state)
         yield from super().leave(context, state)

@@ -1,4 +1,4 @@
-"""Round-robin synchronous parallel: everybody has its turn at the server, alone."""
+"""Round-robin synchronous parallel (R2SP): workers access the server one at a time, in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laconic.sync.equal_times import divide, fit
 from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field
 
-_REMEMBERED = 32  # times of a worker, to fit its speed by
+_KEPT_TIMES = 32  # measured times of a worker, by which its speed is fitted
 
 
 @technique("r2p", aliases=["r2sp", "round_robin"], paper="Chen, Wang, Li, IEEE INFOCOM 2019 (R2SP)")
@@ -25,14 +25,16 @@ _REMEMBERED = 32  # times of a worker, to fit its speed by
 class R2P(ServerSync):
     """Push, pull and compute in a fixed cyclic order: one transfer at a time, and every gradient N - 1 updates old.
 
-    A turn begins when the last one's owner says that it has its parameters. So turns spread over the period by
-    themselves, and the server's link carries one transfer at full speed where N would share it. Who is not ready on its
-    turn is waited for; against that, `batch` divides that many samples so that all compute equally long, from times
-    t(b) = p·b + q measured on every worker. Readings chosen: an update counts by its share of the batch (1/N without
-    `batch`), and batches are divided anew every `retune` turns.
+    A worker's turn begins when the worker before it reports that it has received its parameters. So turns spread over
+    the period by themselves, and the server's link carries one transfer at full speed instead of N that share it. All
+    wait for a worker that is not ready on its turn; to avoid that, `batch` divides that many samples so that all
+    compute equally long, from times t(b) = p·b + q of b samples measured on every worker. Readings chosen: an update
+    counts by its share of the batch (1/N without `batch`), and batches are divided again every `retune` turns.
     """
 
-    batch: int | None = knob(None, low=1, doc="samples of all workers together; none: every worker keeps the script's")
+    batch: int | None = knob(
+        None, low=1, doc="samples of all workers together; none: every worker uses the script's batch"
+    )
     retune: int = knob(10, low=1, doc="turns of every worker between two divisions of the batch")
     steers: ClassVar[bool] = True
 
@@ -55,14 +57,14 @@ class R2P(ServerSync):
     def _learn(self, store: Store, worker: str, batch: int, seconds: Field) -> None:
         memory, members = store.memory, list(map(str, store.members))
         if isinstance(seconds, float):
-            memory["times"][worker] = [*memory["times"].get(worker, []), [float(batch), seconds]][-_REMEMBERED:]
+            memory["times"][worker] = [*memory["times"].get(worker, []), [float(batch), seconds]][-_KEPT_TIMES:]
             memory["since"][worker] = memory["since"].get(worker, 0) + 1
         if all(memory["since"].get(w, 0) >= self.retune for w in members) and self.batch is not None:
             shares = divide(self.batch, [fit(memory["times"][w]) for w in members])
             memory["batches"], memory["since"] = dict(zip(members, shares, strict=True)), {}
 
     def receive_report(self, store: Store, worker: int, fields: Mapping[str, Field]) -> None:
-        """A turn is over."""
+        """Note that a worker's turn is over."""
         store.memory["last"] = worker
 
     def readable(self, store: Store, pull: Pull) -> bool:

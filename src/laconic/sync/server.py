@@ -1,4 +1,4 @@
-"""What rules over a parameter server share: both halves of a rule stand in one class."""
+"""Base classes of rules over a parameter server, which hold the worker's and the server's half in one class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laconic.worker import Field, whole
 class ServerSync(Sync, ServerRule):
     """A rule with a worker's half (`stepping`) and a server's half (`open`, `receive`, `readable`, `view`, `lost`).
 
-    The server's half sees one shard's `Store` and never waits: reads wait, until `readable` says so.
+    The server's half sees one shard's `Store` and never waits; a read waits until `readable` allows it.
     """
 
     talks: ClassVar[str] = "server"
@@ -28,9 +28,9 @@ class ServerSync(Sync, ServerRule):
     races: ClassVar[bool] = True
 
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """When all have come, everybody takes over the server's model: replicas are only views of it.
+        """Wait until all workers have arrived, then replace every replica by the server's model.
 
-        Who comes first has pushed for the last time, and those who still step are not to wait for it.
+        A worker that arrives early has pushed for the last time, and workers that still step must not wait for it.
         """
         context.server.pause_pushes()
         yield from context.mean([torch.zeros(1)])
@@ -43,11 +43,11 @@ class PushPull(ServerSync):
     """The worker's half of most asynchronous rules: push a gradient, pull the model, which is the server's alone."""
 
     def settings(self, context: SyncContext) -> dict[str, Field]:
-        """What the server's optimizer is told beside the worker's own settings, as `set.GROUP.NAME`."""
+        """Return settings for the server's optimizer beyond those of the worker's own, keyed `set.GROUP.NAME`."""
         return {}
 
     def outgoing(self, context: SyncContext) -> list[Tensor]:
-        """What is pushed, one tensor per parameter."""
+        """Return the tensors to push, one per parameter."""
         return context.gradients
 
     def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
@@ -61,5 +61,5 @@ class PushPull(ServerSync):
 
 
 def take_over(context: SyncContext, pulled: Pulled) -> None:
-    """The values that were read become this worker's parameters."""
+    """Copy the values that were pulled into this worker's parameters."""
     copy_into(context.parameters, pulled.tensors)

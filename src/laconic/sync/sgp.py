@@ -1,4 +1,4 @@
-"""Stochastic gradient push: gossip over directed graphs, without waiting for an answer."""
+"""Stochastic gradient push (SGP): gossip over directed graphs, without waiting for an answer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from laconic.sync.tensors import copies, copy_into, keep, kept
 )
 @dataclass(frozen=True)
 class SGP(Gossiping):
-    """Push-sum: a worker gives shares of (x, w) away and keeps the rest; the model it trains is z = x/w.
+    """Push-sum: a worker sends shares of its (x, w) to neighbours and keeps the rest; its model is z = x/w.
 
-    w, which begins as 1, travels with x and undoes the bias of graphs where some are heard more than others. With
-    `overlap` nobody waits for a message before that many steps have passed; it is then counted, in that step and not
-    sooner if it came sooner, so that a run does not depend on its timing. Nothing is lost on the way: what is under
-    way carries its weight.
+    The weight w, which begins as 1, is sent with x and removes the bias of graphs in which some workers have more
+    receivers than others. With `overlap` a worker waits for a message only after that many steps; the message is added
+    in that step, even if it arrives sooner, so that a run does not depend on its timing. Nothing is lost: messages in
+    flight carry their weight.
     """
 
-    overlap: int = knob(0, low=0, doc="steps after which what was sent is counted; 0: in the same step")
+    overlap: int = knob(0, low=0, doc="steps after which a message is added; 0: in the same step")
     prefers: ClassVar[dict[str, str]] = {"topology": "one_peer_exponential"}
 
     def check(self, context: SyncContext) -> None:
@@ -44,19 +44,19 @@ class SGP(Gossiping):
     @torch.no_grad()
     def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
         matrix = context.mixing().at(context.step)
-        away = 1 - float(matrix[context.group.rank, context.group.rank])
+        sent_share = 1 - float(matrix[context.group.rank, context.group.rank])
         mine = self._moved(context, state)
-        kept_back = [x - away * said for x, said in zip(mine, context.said(mine), strict=True)]
-        context.start(str(context.step), context.hear(mine, matrix))
+        kept_back = [x - sent_share * sent for x, sent in zip(mine, context.as_received(mine), strict=True)]
+        context.start(str(context.step), context.neighbour_sum(mine, matrix))
         due = str(context.step - self.overlap)
         if context.is_in_flight(due):
-            heard = yield from context.arrive(due)
-            kept_back = [x + y for x, y in zip(kept_back, heard, strict=True)]
+            received = yield from context.wait_for(due)
+            kept_back = [x + y for x, y in zip(kept_back, received, strict=True)]
         return self._hold(context, kept_back)
 
     @staticmethod
     def _moved(context: SyncContext, state: State) -> list[Tensor]:
-        """(x − u, w), after what the optimizer did to z."""
+        """Return x − u and w, where u is the optimizer's update of z."""
         x, w = kept(state, "x", range(len(context.parameters))), state["w"]
         return [*(x + (p.detach() - x / w) for x, p in zip(x, context.parameters, strict=True)), w]
 
@@ -68,11 +68,11 @@ class SGP(Gossiping):
 
     @torch.no_grad()
     def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
-        """All that is under way arrives; the mean of x is the mean of the models, since the weights sum to N."""
+        """Receive all messages in flight; the mean of x is the mean of the models, since the N weights sum to N."""
         *x, w = self._moved(context, state)
         for step in range(context.step - self.overlap, context.step):
             if context.is_in_flight(str(step)):
-                *heard, weight = yield from context.arrive(str(step))
-                x, w = [a + b for a, b in zip(x, heard, strict=True)], w + weight
+                *received, weight = yield from context.wait_for(str(step))
+                x, w = [a + b for a, b in zip(x, received, strict=True)], w + weight
         copy_into(context.parameters, x)
         yield from super().leave(context, state)

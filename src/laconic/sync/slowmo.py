@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import SyncContext, Talk
+from laconic.sync.base import Communication, SyncContext
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.outer import Outer
 
@@ -15,24 +15,25 @@ from laconic.sync.outer import Outer
 @technique("slowmo", aliases=["slow_momentum", "bmuf"], paper="Wang, Tantia, Ballas, Rabbat, ICLR 2020")
 @dataclass(frozen=True)
 class SlowMo(Outer):
-    """u = beta·u + (x − mean)/rate and x = x − alpha·rate·u after every `period` local steps.
+    """Slow momentum after every `period` local steps: u = beta·u + (x − mean)/rate and x = x − alpha·rate·u.
 
-    Dividing by the learning rate keeps u free of its decay. `alpha=1, beta=0` is local SGD, one worker is Lookahead.
-    The base optimizer's own memory is reset at the end of a round (the paper's choice for SGD with momentum), kept (for
-    Adam) or averaged. The base here is local steps; the paper also puts gossip there.
+    x is the common point, mean the average of the models after the round, and rate the learning rate, by which u is
+    divided so that it does not follow the rate's decay. `alpha=1, beta=0` is local SGD; with one worker it is
+    Lookahead. The base optimizer's own state is reset at the end of a round (the paper's choice for SGD with momentum),
+    kept (for Adam) or averaged. Here the base algorithm is local steps; the paper also uses gossip.
     """
 
     period: int = knob(12, low=1, doc="local steps in a round")
-    alpha: float = knob(1.0, above=0, doc="slow rate")
+    alpha: float = knob(1.0, above=0, doc="slow learning rate")
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
-    buffers: str = knob("keep", choices=POLICIES, doc="what becomes of the optimizer's own memory")
+    buffers: str = knob("keep", choices=POLICIES, doc="what happens to the base optimizer's own state")
 
     def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
-        if not context.rate:  # a schedule's zero: nothing to divide by, and the base's own mean is the step
+        if not context.rate:  # the schedule set zero, which cannot divide: the step is the mean displacement
             point.sub_(gradient)
             return
         momentum.mul_(self.beta).add_(gradient, alpha=1 / context.rate)
         point.sub_(momentum, alpha=self.alpha * context.rate)
 
-    def after_round(self, context: SyncContext) -> Talk:
+    def after_round(self, context: SyncContext) -> Communication:
         yield from treat_momentum(context, self.buffers)

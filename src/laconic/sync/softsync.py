@@ -1,4 +1,4 @@
-"""n-softsync: the server steps once it has enough gradients, each divided by its age."""
+"""n-softsync: the server steps once it has enough gradients, each divided by its staleness."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from laconic.worker import Field
 )
 @dataclass(frozen=True)
 class StalenessAware(PushPull):
-    """Gradients of any floor(N/n) workers make one step, as their mean; one of age tau > 1 counts 1/tau.
+    """Step on the mean of any floor(N/n) workers' gradients, in which one of staleness tau > 1 counts 1/tau.
 
-    n = 1 is about synchronous, though nobody waits; n = N steps on every gradient. The mean age is close to n. The
-    rate is the one that suits synchronous training. (The survey names the idea without a reference; this paper's
-    system is the best-known of that name.)
+    With n = 1 it is close to synchronous, though no worker waits; with n = N the server steps on every gradient. The
+    mean staleness is close to n. The learning rate is the one that suits synchronous training. (The survey names the
+    idea without a reference; this paper's system is the best-known of that name.)
     """
 
-    n: int = knob(1, low=1, doc="steps of the server while each worker pushes once; at most N")
+    n: int = knob(1, low=1, doc="server steps while each worker pushes once; at most N")
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         memory, tau = store.memory, max(store.version - push.version, 0)

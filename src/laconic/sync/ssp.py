@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: nobody is more than so many clocks ahead."""
+"""Stale synchronous parallel (SSP): no worker is more than a fixed number of clocks ahead of the slowest."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from laconic.worker import Field
 @technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013")
 @dataclass(frozen=True)
 class SSP(ServerSync):
-    """Additive updates on a server; a worker at clock c sees all updates up to clock c - s - 1, and all of its own.
+    """Add updates on a server; a worker at clock c sees all updates up to clock c - s - 1, and all of its own.
 
-    Every worker steps its own optimizer and sends the change, of which 1/N counts, so that s = 0 is `bsp` for linear
-    optimizers (SGD with momentum among them). What it reads it may use for s clocks before it must ask again; then the
-    server answers when the slowest worker is close enough.
+    s is the `staleness`, and a worker's clock counts its steps. Every worker steps its own optimizer and pushes the
+    change, of which 1/N counts, so that s = 0 is `bsp` for linear optimizers (SGD with momentum among them). It may use
+    the values it pulled for s clocks before it must pull again; then the server answers when the slowest worker is
+    close enough.
     """
 
     staleness: int = knob(3, low=0, doc="clocks by which the fastest worker may be ahead of the slowest")
@@ -32,20 +33,20 @@ class SSP(ServerSync):
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         if self.staleness > 0:
             store.add(push.tensors, 1 / store.size)
-        else:  # nobody may see an update of the next clock before it has read the last one's: all are added together
+        else:  # no worker may see an update of the next clock before it has read the last one: all are added together
             waiting = store.memory.setdefault("waiting", {}).setdefault(str(push.clock), {})
             waiting[str(push.worker)] = copies(push.tensors)
             self._add_complete(store)
         return {}
 
     def _add_complete(self, store: Store) -> None:
-        """The updates of clocks that everybody has reached, in the order of ranks."""
+        """Add the updates of clocks that every worker has reached, in the order of ranks."""
         waiting = store.memory.get("waiting", {})
         for clock in sorted(map(int, waiting)):
             if clock <= store.slowest:
-                brought = waiting.pop(str(clock))
-                for worker in sorted(brought, key=int):
-                    store.add(brought[worker], 1 / store.size)
+                pushed = waiting.pop(str(clock))
+                for worker in sorted(pushed, key=int):
+                    store.add(pushed[worker], 1 / store.size)
 
     def lost(self, store: Store, worker: int) -> None:
         self._add_complete(store)
@@ -60,14 +61,16 @@ class SSP(ServerSync):
         before = copies(context.parameters)
         context.apply()
         changes = [after.detach() - x for after, x in zip(context.parameters, before, strict=True)]
-        pushed = context.server.push(changes, context.step, **self.beside(state))
-        if int(state["stamp"]) >= context.server.clock - self.staleness:  # fresh enough: only one's own is added
+        pushed = context.server.push(changes, context.step, **self.extra_fields(state))
+        if (
+            int(state["stamp"]) >= context.server.clock - self.staleness
+        ):  # fresh enough: only this worker's own change is added
             copy_into(context.parameters, [x + u / context.group.size for x, u in zip(before, changes, strict=True)])
             return state
         (_, pulled) = yield [pushed, context.server.pull()]
         take_over(context, pulled)
         return {**state, "stamp": torch.tensor(pulled.lowest("slowest"))}
 
-    def beside(self, state: State) -> dict[str, Any]:
-        """What a push says beside the change."""
+    def extra_fields(self, state: State) -> dict[str, Any]:
+        """Return fields that a push carries besides the change."""
         return {}

@@ -1,4 +1,4 @@
-"""Streaming DiLoCo: the outer step in fragments, which take turns and travel while workers go on."""
+"""Streaming DiLoCo: the outer step in fragments, whose exchanges overlap with local steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import State, SyncContext, Talk
+from laconic.sync.base import Communication, State, SyncContext
 from laconic.sync.outer import Outer, nesterov
 from laconic.sync.tensors import kept
 
@@ -22,19 +22,19 @@ _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 @technique("streaming_diloco", paper=_PAPER)
 @dataclass(frozen=True)
 class StreamingDiLoCo(Outer):
-    """DiLoCo whose fragments take turns: said now, heard `overlap` steps later, merged with what was done meanwhile.
+    """DiLoCo in fragments of layers, each exchanged during `overlap` local steps and merged with their result.
 
-    Layers are dealt out to fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
+    Layers are dealt to F fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
     the first one. Four bits on the wire are `streaming_diloco / e3m0`, with each tensor's largest magnitude as scale
     (the paper describes none); `overlap` and `period` are one working point of the paper's several.
     """
 
-    period: int = knob(100, low=1, doc="steps between two turns of a fragment")
+    period: int = knob(100, low=1, doc="steps between two exchanges of a fragment")
     fragments: int = knob(4, low=1, doc="parts of whole layers; at most as many as there are layers")
-    overlap: int = knob(5, low=0, doc="steps a fragment may travel before it is waited for; below the period")
-    merge: float = knob(0.5, low=0, high=1, doc="share of a worker's own values: 0 drops what it did meanwhile")
-    lr: float = knob(0.7, above=0, doc="rate of the outer step")
-    momentum: float = knob(0.9, low=0, below=1, doc="of the outer step, Nesterov's")
+    overlap: int = knob(5, low=0, doc="steps a fragment may be in flight before it is waited for; below the period")
+    merge: float = knob(0.5, low=0, high=1, doc="share of a worker's own values; 0 drops its steps during the exchange")
+    lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
+    momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,32 +53,35 @@ class StreamingDiLoCo(Outer):
         for f, members in enumerate(fragments):
             since = self.steps(context, state) - f * self.period // len(fragments)
             if since % self.period == 0:
-                context.start(_called(f), self.displacement(context, state, members))
+                context.start(_exchange_name(f), self.displacement(context, state, members))
             if (since - self.overlap) % self.period == 0:
-                yield from self._hear(context, state, f, members)
+                yield from self._merge_fragment(context, state, f, members)
         return state
 
-    def _hear(self, context: SyncContext, state: State, f: int, members: Sequence[int]) -> Talk:
-        """A fragment's point moves by what was said, and this worker's own values go towards it."""
-        if context.is_in_flight(_called(f)):
-            moved = yield from context.arrive(_called(f))
+    def _merge_fragment(self, context: SyncContext, state: State, f: int, members: Sequence[int]) -> Communication:
+        """Wait for a fragment's exchange, move its point by the result, and merge the point into the parameters."""
+        if context.is_in_flight(_exchange_name(f)):
+            moved = yield from context.wait_for(_exchange_name(f))
             self.move(context, state, members, moved)
             for i, point in zip(members, kept(state, "point", members), strict=True):
                 context.parameters[i].data.lerp_(point, 1 - self.merge)
 
-    def leave(self, context: SyncContext, state: State) -> Talk:
+    def leave(self, context: SyncContext, state: State) -> Communication:
         for f, members in enumerate(fragments_of(tuple(context.names), self.fragments)):
-            yield from self._hear(context, state, f, members)
+            yield from self._merge_fragment(context, state, f, members)
         yield from super().leave(context, state)
 
 
-def _called(fragment: int) -> str:
+def _exchange_name(fragment: int) -> str:
     return f"fragment {fragment}"
 
 
 @cache
 def fragments_of(names: tuple[str, ...], count: int) -> list[list[int]]:
-    """Whole layers, dealt out in turn. A layer is what a name says up to its first number, or else its module."""
+    """Return the parameters of each fragment, of whole layers dealt out in turn.
+
+    A layer is a name's modules up to the first number, or else its module.
+    """
     layers: dict[tuple[str, ...], list[int]] = {}
     for i, name in enumerate(names):
         modules = name.split(".")[:-1]
@@ -93,5 +96,5 @@ named_sentence(
     "streaming_diloco / e3m0",
     axis="sync",
     paper=_PAPER,
-    doc="Streaming DiLoCo as the paper sends it: fragments of 4-bit floats that travel while workers go on.",
+    doc="Streaming DiLoCo as in the paper: fragments of 4-bit floats whose exchanges overlap with local steps.",
 )

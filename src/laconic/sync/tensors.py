@@ -1,4 +1,4 @@
-"""Lists of one tensor per parameter: copied, put in place, and kept in a rule's state."""
+"""Helpers for lists of one tensor per parameter: to copy them, to assign them, and to keep them in a rule's state."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from laconic.sync.base import State
 
 
 def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """As they are now, whatever happens to them later."""
+    """Return detached copies of the tensors, which later changes do not affect."""
     return [tensor.detach().clone() for tensor in tensors]
 
 
 @torch.no_grad()
 def copy_into(parameters: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    """Put these in the parameters' place."""
+    """Copy the values into the parameters, in place."""
     for parameter, value in zip(parameters, values, strict=True):
         parameter.copy_(value)
 
 
 def keep(name: str, tensors: Sequence[Tensor]) -> State:
-    """One tensor per parameter, as it is saved."""
+    """Return the tensors, one per parameter, as entries of a rule's state called `name.index`."""
     return {f"{name}.{i}": tensor for i, tensor in enumerate(tensors)}
 
 
 def kept(state: State, name: str, which: Sequence[int]) -> list[Tensor]:
-    """What a rule remembers under a name of these parameters."""
+    """Return what `keep` stored in a rule's state under a name, for the parameters with these indices."""
     return [state[f"{name}.{i}"] for i in which]

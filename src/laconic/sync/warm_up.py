@@ -1,4 +1,4 @@
-"""A smaller learning rate in the first steps, and the aids of sparse training together."""
+"""Warm-up of the learning rate, and the named sentence that joins the aids of sparse training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from laconic.sync.large_batch import Steered
 class WarmUp(Steered):
     """`bsp` with a learning rate that grows in equal steps from a share of the script's own to all of it.
 
-    While gradients change fast, what a compressor leaves for later is out of date when it is said: smaller steps help.
-    A scheduler's rate is multiplied.
+    While gradients change fast, what a compressor leaves for later is out of date when it is sent, and smaller steps
+    help. The factor multiplies the rate that a scheduler sets.
     """
 
-    steps: int = knob(400, low=1, doc="until the script's own rate is reached")
-    start: float = knob(0.1, above=0, high=1, doc="of it in the first step")
+    steps: int = knob(400, low=1, doc="steps until the script's own rate is reached")
+    start: float = knob(0.1, above=0, high=1, doc="share of the script's rate in the first step")
 
     def decide(self, observed: Observed, state: State) -> Adjustment:
         return Adjustment(rate=self.start + (1 - self.start) * min(1.0, observed.step / self.steps))
@@ -34,9 +34,9 @@ named_sentence(
     doc="""The four aids of sparse training together: error accumulation, momentum correction with masking, local
     clipping, and a warm-up of the learning rate and of the density.
 
-    Each is there alone too: `ef`, `dgc` with its `masking` and `clip`, `ramp` and `warm_up`. Reading chosen: the four
-    are the usual ones, and it is a worker's whole gradient that is cut. At density 1 masking forgets all momentum:
-    write masking=false to have momentum SGD there.
+    Each is available alone too: `ef`, `dgc` with its `masking` and `clip`, `ramp` and `warm_up`. Reading chosen: the
+    four are the usual ones, and it is a worker's whole gradient that is clipped. At density 1 masking resets all
+    momentum: write masking=false to have momentum SGD there.
     """,
-    formula="g ← g·min(1, θ/(√N|g|)), u ← m·u + g, v ← v + u; say the k_t largest of |v|, there v ← 0 and u ← 0",
+    formula="g ← g·min(1, θ/(√N|g|)), u ← m·u + g, v ← v + u; send the k_t largest of |v|, there v ← 0 and u ← 0",
 )

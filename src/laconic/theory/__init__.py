@@ -1,1 +1,1 @@
-"""What convergence theory promises, as calculators, and small simulations to hold the promises against."""
+"""Convergence theory as calculators, and small simulations against which its bounds are tested."""

@@ -1,4 +1,4 @@
-"""The strategy matrix: sentences times worker counts times seeds, all treated alike, in one table."""
+"""A uniform benchmark: every sentence at every number of workers and seed, treated alike, in one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.registry import technique
 
 @dataclass(frozen=True)
 class Point:
-    """How good a run was when: after so many iterations of a worker, bytes that it sent, and seconds."""
+    """A point of a run's curve: the accuracy after these iterations of a worker, bytes that it sent, and seconds."""
 
     iterations: int
     sent_bytes: float
@@ -22,12 +22,12 @@ class Point:
 
 
 Train = Callable[[str, int, float, int], Sequence[Point]]
-"""(sentence, workers, learning rate, seed): one training, on an engine of the caller's."""
+"""A function of (sentence, workers, learning rate, seed) that trains once and returns the curve."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One strategy among so many workers: its learning rate, and a curve for each seed."""
+    """A line of the table: one strategy at one number of workers, with its learning rate and a curve for each seed."""
 
     strategy: str
     workers: int
@@ -40,16 +40,16 @@ class Line:
 
     @property
     def accuracy(self) -> float:
-        """At the end, in the mean over seeds."""
+        """The final accuracy, as the mean over seeds."""
         return statistics.fmean(self.finals)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of it over seeds."""
+        """The standard deviation of the final accuracy over seeds."""
         return statistics.stdev(self.finals) if len(self.finals) > 1 else math.nan
 
     def to(self, accuracy: float) -> Point | None:
-        """What it takes until it is reached, in the mean over seeds; None where one of them does not get there."""
+        """Return the mean cost over seeds of reaching an accuracy, or None if a seed does not reach it."""
         found = [next((point for point in curve if point.accuracy >= accuracy), None) for curve in self.curves]
         there = [point for point in found if point is not None]
         if len(there) < len(found):
@@ -68,11 +68,11 @@ def uniform_benchmark(
     seeds: Sequence[int] = (0, 1, 2),
     choosing_seeds: Sequence[int] = (1000,),
 ) -> list[Line]:
-    """Every strategy at every number of workers, with the same task, data order and learning rates to choose from.
+    """Train every strategy at every number of workers, with the same task, data order and choice of learning rates.
 
-    Whoever calls brings the task and the engine: `train` runs one sentence. The rate is that of the best accuracy on
-    the choosing seeds, for each line by itself; the other seeds are reported. `table` writes the lines. The command for
-    a script of one's own is `laconic compare`.
+    The caller's `train` defines the task and runs one sentence. Each line uses the learning rate with the best accuracy
+    on the choosing seeds; the other seeds are reported. `table` formats the lines. For a script, use the command
+    `laconic compare`.
     """
     if set(seeds) & set(choosing_seeds) and len(rates) > 1:
         raise LaconicError("learning rates are not chosen on the seeds that are reported; take others to choose with")
@@ -89,12 +89,12 @@ def uniform_benchmark(
 
 
 def _end(curve: Sequence[Point]) -> float:
-    """A run that went astray is the worst."""
+    """Return the final accuracy, with minus infinity for a run that diverged."""
     return curve[-1].accuracy if curve and math.isfinite(curve[-1].accuracy) else -math.inf
 
 
 def table(lines: Sequence[Line], target: float) -> str:
-    """All lines as text; what a target takes is dashes where a seed does not reach it."""
+    """Return all lines as a text table, with dashes where a seed does not reach the target."""
     rows = [("strategy", "workers", "rate", "accuracy", "spread", f"to {target:g}:", "MB sent", "seconds")]
     for line in lines:
         there = line.to(target)

@@ -1,4 +1,4 @@
-"""What a model has to send for what it computes: whether it will scale, before anything is run."""
+"""A model's communication relative to its computation, which predicts how well it scales before anything is run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from laconic.theory.values import require
 
 
 def server_traffic(workers: int, servers: int = 1) -> float:
-    """Elements that a server receives and sends, for each of the model: from and to every worker."""
+    """Return the elements that a server receives and sends per element of the model, from and to every worker."""
     require(workers >= 1 and servers >= 1, f"{workers} workers and {servers} servers: there is one of each at least")
     return 2 * workers / servers
 
 
 def ring_traffic(workers: int) -> float:
-    """Elements that a worker sends round a ring, for each of the model."""
+    """Return the elements that a worker sends in a ring all-reduce per element of the model."""
     require(workers >= 1, f"{workers} workers: there is one at least")
     return 2 * (workers - 1) / workers
 
 
 def intensity(operations: float, parameters: float) -> float:
-    """Operations per sample and parameter: a constant of the model."""
+    """Return the operations per sample and parameter, which is a constant of the model."""
     require(operations > 0 and parameters > 0, f"{operations:g} operations and {parameters:g} parameters: both are > 0")
     return operations / parameters
 
@@ -32,17 +32,18 @@ def intensity(operations: float, parameters: float) -> float:
     reproduces="order of the best speed-ups on 32 GPUs, 31.6x, 23.2x and 8.2x, from local batches and intensities",
 )
 def c2c_ratio(batch: int, intensity: float, traffic: float) -> float:
-    """Elements sent per operation, of all workers' batch: with the same method and hardware, the smaller scales better.
+    """Return the elements sent per operation; with the same method and hardware, a smaller ratio scales better.
 
-    Only the model's intensity, the batch and the architecture's traffic matter, not how large the model is.
-    Reading chosen: intensities as the text prints them, where the survey's BERT-Large has another by its operations.
+    `batch` is that of all workers. Only the model's intensity, the batch and the architecture's traffic matter, not the
+    size of the model. Reading chosen: intensities as the text prints them, where the survey's BERT-Large has another by
+    its operations.
     """
     require(batch >= 1 and intensity > 0, f"a batch of {batch} at intensity {intensity:g}: both are positive")
     return traffic / (batch * intensity)
 
 
 def bsp_speed_up(serial_seconds: float, communication_seconds: float, workers: int) -> float:
-    """Of `workers` that share what takes one of them so long, then communicate: at most serial / communication."""
+    """Return the speed-up of workers that share the serial time, then communicate; at most serial / communication."""
     require(workers >= 1, f"{workers} workers: there is one at least")
     require(serial_seconds > 0 and communication_seconds >= 0, "computing takes time, and communication none at least")
     return serial_seconds / (serial_seconds / workers + communication_seconds)

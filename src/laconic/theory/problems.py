@@ -1,4 +1,4 @@
-"""Objectives whose constants are known, to hold bounds against. Minimum 0; arrays are (…, dimension).
+"""Objectives with known constants, against which bounds are tested. Their minimum is 0; arrays are (…, dimension).
 
 Noise is Gaussian: E|noise|^2 = sigma^2 + growth |grad f|^2 over all coordinates together.
 """
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class Objective(Protocol):
-    """What a simulation asks of an objective."""
+    """What a simulation needs of an objective: value, gradient, and the constants of its noise."""
 
     @property
     def sigma(self) -> float: ...
@@ -34,7 +34,7 @@ class Objective(Protocol):
 def noisy_gradient(
     objective: Objective, x: Array, shape: tuple[int, ...], generator: np.random.Generator, batch: float = 1
 ) -> Array:
-    """A stochastic gradient at each row of x, the mean of `batch` samples; axes beyond `shape` share the noise."""
+    """Return a stochastic gradient at each row of x, over `batch` samples; axes beyond `shape` share the noise."""
     exact = objective.gradient(x)
     variance: float | Array = objective.sigma**2
     if objective.growth:
@@ -47,7 +47,7 @@ def noisy_gradient(
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Half the sum of curvature x^2; minimum at 0."""
+    """A quadratic: half the sum of curvature x^2, with its minimum at 0."""
 
     curvature: tuple[float, ...]
     sigma: float = 0.0
@@ -55,7 +55,7 @@ class Quadratic:
 
     @classmethod
     def between(cls, mu: float, L: float, dimension: int, sigma: float = 0.0) -> Quadratic:
-        """Curvatures spread evenly in logarithm from mu to L."""
+        """Make a quadratic with curvatures spread evenly in logarithm from mu to L."""
         return cls(tuple(np.geomspace(mu, L, dimension)), sigma)
 
     @cached_property
@@ -75,7 +75,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """|A x|^2 / (2 rows) with more columns than rank: PL, but flat in some directions, so not strongly convex."""
+    """|A x|^2 / (2 rows) with more columns than rank: PL, but flat in places and so not strongly convex."""
 
     matrix: tuple[tuple[float, ...], ...]
     sigma: float = 0.0
@@ -83,7 +83,7 @@ class LeastSquares:
 
     @classmethod
     def of_rank(cls, mu: float, L: float, rank: int, dimension: int, sigma: float, seed: int = 0) -> LeastSquares:
-        """Random directions, curvatures from mu to L in `rank` of them and 0 in the others."""
+        """Make a problem with curvatures from mu to L in `rank` random directions and 0 in the others."""
         basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((dimension, rank)))
         rows = np.sqrt(rank * np.geomspace(mu, L, rank))[:, None] * basis.T
         return cls(tuple(map(tuple, rows)), sigma)
@@ -108,7 +108,7 @@ class LeastSquares:
 
 @dataclass(frozen=True)
 class OneSided:
-    """Curvature L on one side of the optimum, mu on the other, in every coordinate: noise pushes local steps away."""
+    """Curvature L on one side of the optimum and mu on the other, so that noise drives local steps away from it."""
 
     mu: float
     L: float
@@ -128,7 +128,7 @@ class OneSided:
 
 @dataclass(frozen=True)
 class AbsoluteLoss:
-    """Sum of |x| over the root of the dimension: convex, gradients of norm 1, smooth nowhere near the optimum."""
+    """The sum of |x| over the root of the dimension: convex, gradients of norm 1, smooth nowhere near the optimum."""
 
     sigma: float = 0.0
     growth: float = 0.0

@@ -1,4 +1,4 @@
-"""What a person asks theory: a problem, a cluster, a target."""
+"""A question to convergence theory: a problem, a cluster, and a target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.units import seconds
 
 @dataclass(frozen=True)
 class Question:
-    """`iterations` are steps of each worker; `speeds` are relative, and `step_seconds` is for a speed of 1."""
+    """A question; `iterations` are steps of each worker, `speeds` are relative, `step_seconds` is at speed 1."""
 
     problem: Problem
     workers: int
@@ -28,14 +28,14 @@ class Question:
 
     @property
     def curvature(self) -> Curvature:
-        """The most that the given constants say."""
+        """The strongest assumption that the given constants support."""
         if self.problem.mu is not None:
             return "strongly convex"
         return "non-convex" if self.problem.R0 is None else "convex"
 
     @property
     def measure(self) -> Measure:
-        """What epsilon bounds in the methods that are compared."""
+        """The quantity that epsilon bounds in the methods that are compared."""
         return "|grad f|^2" if self.curvature == "non-convex" else "f - f*"
 
 
@@ -57,7 +57,7 @@ def ask(
     step_seconds: str | None = None,
     round_seconds: str | None = None,
 ) -> Question:
-    """The question in the command line's words. Delays left out are those of workers that are always busy."""
+    """Make a question from the command line's options; delays left out are those of workers that are always busy."""
     counts(workers=workers, iterations=iterations, epsilon=epsilon)
     pace = (1.0,) * workers if speeds is None else tuple(_number(part, "--speeds") for part in speeds.split(","))
     require(len(pace) == workers, f"--speeds names {len(pace)} workers and --workers {workers}; give one number each")

@@ -1,4 +1,4 @@
-"""Updates per second of workers that differ: what turns iterations into time."""
+"""Gradients per second of workers of different speeds, which turn iterations into time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from laconic.theory.values import require
 
 
 def asynchronous(speeds: Sequence[float]) -> float:
-    """Gradients per second when nobody waits: every worker at its own pace (`speeds`: its gradients per second)."""
+    """Return the gradients per second when no worker waits; `speeds` are each worker's gradients per second."""
     return sum(_checked(speeds))
 
 
 def minibatch(speeds: Sequence[float]) -> float:
-    """Gradients per second when everyone waits for the slowest."""
+    """Return the gradients per second when all workers wait for the slowest."""
     return len(speeds) * min(_checked(speeds))
 
 

@@ -1,4 +1,4 @@
-"""Every method's promise for one question: the convergence tables (IV and V of the survey) with numbers in them."""
+"""Every method's guarantee for one question: the survey's convergence tables (IV and V) with numbers in them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from laconic.theory.values import Measure
 
 @dataclass(frozen=True)
 class Row:
-    """One method. Rounds, period, bytes and seconds are for the asked steps; `steps_to_epsilon` is per worker.
+    """One method's answer. Rounds, period, bytes and seconds are for the given steps; `steps_to_epsilon` is per worker.
 
-    Rounds are the table's order with constant 1; `proven_period` is the longest with the paper's own constants. Where
-    `order_only`, `steps_to_epsilon` is an order too. A method that cannot be applied says why in `refused`.
+    Rounds are the table's order with constant 1; `proven_period` is the longest period with the paper's own constants.
+    Where `order_only`, `steps_to_epsilon` is an order too. A method that cannot be applied says why in `refused`.
     """
 
     technique: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Averaging:
-    """A line of Table IV: averages now and then."""
+    """A line of Table IV: a method that averages from time to time."""
 
     technique: str
     method: str
@@ -52,29 +52,32 @@ class Averaging:
     steps: Callable[[Question], int] | None
     order_only: bool = False
 
-    def answer(self, asked: Question) -> Row:
+    def answer(self, question: Question) -> Row:
+        """Return the method's numbers for a question, or why it does not apply."""
         row = Row(self.technique, self.method, "averaging", self.assumes, self.measures, self.rate)
         try:
-            proven = None if self.period is None else self.period(asked)
-            steps = None if self.steps is None else self.steps(asked)
-            rounds = max(1, min(asked.iterations, math.ceil(self.rounds(asked.workers, asked.iterations) - 1e-9)))
+            proven = None if self.period is None else self.period(question)
+            steps = None if self.steps is None else self.steps(question)
+            rounds = max(
+                1, min(question.iterations, math.ceil(self.rounds(question.workers, question.iterations) - 1e-9))
+            )
         except LaconicError as refusal:
             return replace(row, refused=str(refusal))
         return replace(
             row,
             rounds=rounds,
-            period=asked.iterations / rounds,
+            period=question.iterations / rounds,
             proven_period=proven,
             steps_to_epsilon=steps,
             order_only=self.order_only,
-            bytes=None if asked.model_bytes is None else rounds * allreduce_bytes(asked),
-            seconds=synchronous_seconds(asked, rounds),
+            bytes=None if question.model_bytes is None else rounds * allreduce_bytes(question),
+            seconds=synchronous_seconds(question, rounds),
         )
 
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """A line of Table V: every gradient is a message, nobody waits."""
+    """A line of Table V: a method in which every gradient is a message and no worker waits."""
 
     technique: str
     method: str
@@ -83,68 +86,73 @@ class Asynchronous:
     rate: str
     updates: Callable[[Question], float]
 
-    def answer(self, asked: Question) -> Row:
-        row = Row(self.technique, self.method, "asynchronous", self.assumes(asked), self.measures(asked), self.rate)
+    def answer(self, question: Question) -> Row:
+        """Return the method's numbers for a question, or why it does not apply."""
+        row = Row(
+            self.technique, self.method, "asynchronous", self.assumes(question), self.measures(question), self.rate
+        )
         try:
-            steps = math.ceil(self.updates(asked) / asked.workers)
+            steps = math.ceil(self.updates(question) / question.workers)
         except LaconicError as refusal:
             return replace(row, refused=str(refusal))
         return replace(
             row,
-            rounds=asked.iterations,
+            rounds=question.iterations,
             period=1.0,
             steps_to_epsilon=steps,
             order_only=True,
-            bytes=None if asked.model_bytes is None else asked.iterations * asked.model_bytes,
-            seconds=asynchronous_seconds(asked),
+            bytes=None if question.model_bytes is None else question.iterations * question.model_bytes,
+            seconds=asynchronous_seconds(question),
         )
 
 
-def allreduce_bytes(asked: Question) -> float:
-    """What a worker sends to average once, by a ring."""
-    return 2 * (asked.workers - 1) / asked.workers * (asked.model_bytes or 0.0)
+def allreduce_bytes(question: Question) -> float:
+    """Return the bytes that a worker sends in one ring all-reduce of the model."""
+    return 2 * (question.workers - 1) / question.workers * (question.model_bytes or 0.0)
 
 
-def synchronous_seconds(asked: Question, rounds: int) -> float | None:
-    """All wait for the slowest; rounds come on top."""
-    if asked.step_seconds is None or asked.round_seconds is None:
+def synchronous_seconds(question: Question, rounds: int) -> float | None:
+    """Return the seconds when all wait for the slowest worker, with those of the rounds; None if unknown."""
+    if question.step_seconds is None or question.round_seconds is None:
         return None
-    return asked.iterations * asked.step_seconds / min(asked.speeds) + rounds * asked.round_seconds
+    return question.iterations * question.step_seconds / min(question.speeds) + rounds * question.round_seconds
 
 
-def asynchronous_seconds(asked: Question) -> float | None:
-    """As many gradients in all; each worker computes and talks in turn, at its own pace."""
-    if asked.step_seconds is None or asked.round_seconds is None:
+def asynchronous_seconds(question: Question) -> float | None:
+    """Return the seconds for as many gradients when each worker computes and communicates at its own pace."""
+    if question.step_seconds is None or question.round_seconds is None:
         return None
-    pace = sum(1 / (asked.step_seconds / speed + asked.round_seconds) for speed in asked.speeds)
-    return asked.iterations * asked.workers / pace
+    pace = sum(1 / (question.step_seconds / speed + question.round_seconds) for speed in question.speeds)
+    return question.iterations * question.workers / pace
 
 
-def survey(asked: Question) -> list[Row]:
-    """All methods, in the tables' order; one that does not apply is listed with why."""
-    return [line.answer(asked) for line in (*AVERAGING, *ASYNCHRONOUS)]
+def survey(question: Question) -> list[Row]:
+    """Return all methods in the tables' order; one that does not apply is listed with the reason."""
+    return [line.answer(question) for line in (*AVERAGING, *ASYNCHRONOUS)]
 
 
-def _k_avg_period(asked: Question) -> int:
-    rate = zhou_cong.best_rate(asked.problem, workers=asked.workers, period=1, averagings=asked.iterations)
-    return zhou_cong.best_period(asked.problem, workers=asked.workers, steps=asked.iterations, rate=rate)
+def _k_avg_period(question: Question) -> int:
+    rate = zhou_cong.best_rate(question.problem, workers=question.workers, period=1, averagings=question.iterations)
+    return zhou_cong.best_period(question.problem, workers=question.workers, steps=question.iterations, rate=rate)
 
 
 def _period(longest: Callable[..., int]) -> Callable[[Question], int]:
-    return lambda asked: longest(asked.problem, workers=asked.workers, iterations=asked.iterations)
+    return lambda question: longest(question.problem, workers=question.workers, iterations=question.iterations)
 
 
 def _steps(iterations_to: Callable[..., int]) -> Callable[[Question], int]:
-    return lambda asked: iterations_to(asked.epsilon, asked.problem, workers=asked.workers)
+    return lambda question: iterations_to(question.epsilon, question.problem, workers=question.workers)
 
 
-def _stich_steps(asked: Question) -> int:
-    period = stich.largest_period(asked.problem, workers=asked.workers, iterations=asked.iterations)
-    return stich.iterations_to(asked.epsilon, asked.problem, workers=asked.workers, period=period)
+def _stich_steps(question: Question) -> int:
+    period = stich.largest_period(question.problem, workers=question.workers, iterations=question.iterations)
+    return stich.iterations_to(question.epsilon, question.problem, workers=question.workers, period=period)
 
 
-def _k_avg_steps(asked: Question) -> int:
-    return zhou_cong.iterations_to(asked.epsilon, asked.problem, workers=asked.workers, period=_k_avg_period(asked))
+def _k_avg_steps(question: Question) -> int:
+    return zhou_cong.iterations_to(
+        question.epsilon, question.problem, workers=question.workers, period=_k_avg_period(question)
+    )
 
 
 AVERAGING = (
@@ -188,43 +196,43 @@ AVERAGING = (
 
 ASYNCHRONOUS = (
     Asynchronous(
-        "theory_stich_karimireddy_2020", "asynchronous SGD", lambda asked: asked.curvature, lambda asked: asked.measure,
+        "theory_stich_karimireddy_2020", "asynchronous SGD", lambda q: q.curvature, lambda q: q.measure,
         "σ²/ε² + τmax/ε",
-        lambda asked: stich_karimireddy.bound(
-            asked.problem, epsilon=asked.epsilon, tau_max=asked.tau_max, curvature=asked.curvature
+        lambda q: stich_karimireddy.bound(
+            q.problem, epsilon=q.epsilon, tau_max=q.tau_max, curvature=q.curvature
         ).total,
     ),
     Asynchronous(
-        "theory_aviv_2021", "… rate by cumulated delays", lambda asked: "convex", lambda asked: "f - f*",
+        "theory_aviv_2021", "… rate by cumulated delays", lambda q: "convex", lambda q: "f - f*",
         "σ²/ε² + τavg/ε",
-        lambda asked: aviv.bound(
-            asked.problem, epsilon=asked.epsilon, tau_avg=asked.tau_avg,
-            curvature="strongly convex" if asked.curvature == "strongly convex" else "convex",
+        lambda q: aviv.bound(
+            q.problem, epsilon=q.epsilon, tau_avg=q.tau_avg,
+            curvature="strongly convex" if q.curvature == "strongly convex" else "convex",
         ).total,
     ),
     Asynchronous(
-        "theory_cohen_2021", "picky SGD", lambda asked: "non-convex", lambda asked: "|grad f|^2", "σ²/ε² + τavg/ε",
-        lambda asked: cohen.bound(asked.problem, epsilon=math.sqrt(asked.epsilon), tau_avg=asked.tau_avg).total,
+        "theory_cohen_2021", "picky SGD", lambda q: "non-convex", lambda q: "|grad f|^2", "σ²/ε² + τavg/ε",
+        lambda q: cohen.bound(q.problem, epsilon=math.sqrt(q.epsilon), tau_avg=q.tau_avg).total,
     ),
     Asynchronous(
-        "theory_koloskova_2022", "… constant rate", lambda asked: "non-convex", lambda asked: "|grad f|^2",
+        "theory_koloskova_2022", "… constant rate", lambda q: "non-convex", lambda q: "|grad f|^2",
         "σ²/ε² + sqrt(τmax τavg)/ε",
-        lambda asked: koloskova.bound(
-            asked.problem, epsilon=asked.epsilon, tau_max=asked.tau_max, tau_avg=asked.tau_avg, rule="constant"
+        lambda q: koloskova.bound(
+            q.problem, epsilon=q.epsilon, tau_max=q.tau_max, tau_avg=q.tau_avg, rule="constant"
         ).total,
     ),
     Asynchronous(
-        "theory_koloskova_2022", "… rate by delay", lambda asked: "non-convex", lambda asked: "|grad f|^2",
+        "theory_koloskova_2022", "… rate by delay", lambda q: "non-convex", lambda q: "|grad f|^2",
         "σ²/ε² + τavg/ε",
-        lambda asked: koloskova.bound(
-            asked.problem, epsilon=asked.epsilon, tau_max=asked.tau_max, tau_avg=asked.tau_avg
+        lambda q: koloskova.bound(
+            q.problem, epsilon=q.epsilon, tau_max=q.tau_max, tau_avg=q.tau_avg
         ).total,
     ),
     Asynchronous(
-        "theory_mishchenko_2022", "… rate by delay", lambda asked: asked.curvature, lambda asked: asked.measure,
+        "theory_mishchenko_2022", "… rate by delay", lambda q: q.curvature, lambda q: q.measure,
         "σ²/ε² + N/ε",
-        lambda asked: mishchenko.bound(
-            asked.problem, epsilon=asked.epsilon, workers=asked.workers, curvature=asked.curvature
+        lambda q: mishchenko.bound(
+            q.problem, epsilon=q.epsilon, workers=q.workers, curvature=q.curvature
         ).total,
     ),
 )  # fmt: skip

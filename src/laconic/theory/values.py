@@ -1,4 +1,4 @@
-"""What a bound starts from and what it says.
+"""The constants that a bound needs, and the bound itself, as values.
 
 Fields are named as the papers name them, so that a calculator can be read beside its theorem.
 """
@@ -25,7 +25,7 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Problem:
-    """The constants of an objective; None is unknown, and a theorem that needs it says so.
+    """The constants of an objective; None means unknown, and a theorem that needs the constant says so.
 
     A stochastic gradient has E|g - grad f|^2 <= M |grad f|^2 + sigma2, over all coordinates together.
     """
@@ -48,7 +48,7 @@ class Problem:
         require(self.mu is None or self.mu <= self.L, f"mu={self.mu} cannot exceed the smoothness L={self.L}")
 
     def known(self, name: str) -> float:
-        """A constant that a theorem cannot do without."""
+        """Return a constant that a theorem needs, or refuse where it is unknown."""
         value: float | None = getattr(self, name)
         if value is None:
             raise LaconicError(f"it needs {name}, {_MEANING[name]}; give it")
@@ -61,7 +61,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a theorem gives: its terms by name, and what was chosen or checked on the way.
+    """The result of a theorem: its terms by name, and what was chosen or checked for it.
 
     `unknown` names constants the theorem leaves open; they are 1 here, so that a value with any is an order only.
     """
@@ -81,19 +81,19 @@ class Bound:
 
 
 def require(holds: bool, sentence: str) -> None:
-    """A theorem says nothing outside its conditions, so neither does its calculator."""
+    """Refuse with this sentence unless the condition of a theorem holds."""
     if not holds:
         raise LaconicError(sentence)
 
 
 def counts(**numbers: float) -> None:
-    """Workers, steps, periods and targets are positive."""
+    """Refuse numbers (workers, steps, periods, targets) that are not positive, by name."""
     for name, number in numbers.items():
         require(number > 0, f"{name}={number:g} makes no sense here; give a number above 0")
 
 
 def smallest(holds: Callable[[int], bool], what: str, limit: int = 10**18) -> int:
-    """The smallest whole number from which on it holds (for what holds from some number on)."""
+    """Return the smallest whole number for which a condition holds that, once true, stays true for larger ones."""
     high = 1
     while not holds(high):
         high *= 2
@@ -106,7 +106,7 @@ def smallest(holds: Callable[[int], bool], what: str, limit: int = 10**18) -> in
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:
-    """The largest whole number up to which it holds, at least 1: one step per round is always allowed."""
+    """Return the largest whole number up to which a condition holds, and 1 at least, since that is always allowed."""
     low, high = 1, limit + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,1 +1,1 @@
-"""In which shape the links lie."""
+"""Topologies: the graphs over which gossiping workers communicate, as mixing weights."""

@@ -1,4 +1,4 @@
-"""The topology's contract: who is whose neighbour, as mixing weights for any number of workers."""
+"""The contract of a topology: which workers are neighbours, as mixing weights for any number of workers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from laconic.topology.mixing import Mixing
 
 
 class Topology(Technique):
-    """In which shape workers talk: a logical graph, which may change from step to step and may be directed."""
+    """A logical graph over which workers communicate; it may be directed and may change from step to step."""
 
     axis: ClassVar[str] = "topology"
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"architecture": ("gossip",)}
 
     def mixing(self, size: int, seed: int = 0) -> Mixing:
-        """Its weights among so many workers; the same on each of them for the same seed."""
-        return _laid_out(self, size, seed)
+        """Return the mixing weights among `size` workers, the same on each of them for the same seed."""
+        return _cached_mixing(self, size, seed)
 
     @abstractmethod
     def lay_out(self, size: int, seed: int) -> Mixing:
-        """Make the weights: what a word defines."""
+        """Make the mixing weights; this is what each topology defines."""
 
 
 @lru_cache(maxsize=256)
-def _laid_out(topology: Topology, size: int, seed: int) -> Mixing:
-    """Once per process, however many virtual workers ask."""
+def _cached_mixing(topology: Topology, size: int, seed: int) -> Mixing:
+    """Make the weights once per process, for all its virtual workers."""
     return topology.lay_out(size, seed)

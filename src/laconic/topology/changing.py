@@ -1,4 +1,4 @@
-"""Graphs that change from step to step: little is said in each, and all is said over a period."""
+"""Graphs that change from step to step: each step needs few messages, and a period connects all workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from laconic.registry import knob, technique
 from laconic.topology.base import Topology
-from laconic.topology.mixing import Mixing, equal_weights, pushing
+from laconic.topology.mixing import Mixing, equal_weights, push_weights
 
 
 @technique(
@@ -20,25 +20,25 @@ from laconic.topology.mixing import Mixing, equal_weights, pushing
 )
 @dataclass(frozen=True)
 class OnePeerExponential(Topology):
-    """One message per worker and step: to the worker 1, then 2, 4, 8, … places ahead; half kept, half sent.
+    """Send one message per worker and step, half of the model, to the worker 1, then 2, 4, 8, … places ahead.
 
     Among 2^m workers all agree after exactly m steps.
     """
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         hops = [2**k for k in range((size - 1).bit_length())] or [0]
-        return Mixing(tuple(pushing(size, [(i, (i + hop) % size) for i in range(size)]) for hop in hops))
+        return Mixing(tuple(push_weights(size, [(i, (i + hop) % size) for i in range(size)]) for hop in hops))
 
 
 @technique("random_matching", aliases=["matching"], paper="Boyd et al., IEEE Trans. Information Theory 2006 (gossip)")
 @dataclass(frozen=True)
 class RandomMatching(Topology):
-    """New random pairs in every step, and each pair meets in the middle; all workers draw from one seed.
+    """Draw random pairs of workers in every step, and average each pair; all workers draw from one seed.
 
-    Of an odd number of workers one rests in each step.
+    With an odd number of workers, one has no partner in each step.
     """
 
-    period: int = knob(32, low=1, doc="pairings that are drawn before they come again in the same order")
+    period: int = knob(32, low=1, doc="pairings that are drawn before they repeat in the same order")
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         rounds = []

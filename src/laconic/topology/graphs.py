@@ -1,4 +1,4 @@
-"""Graphs that stay: ring, torus, exponential, complete, star, and any other by its edges."""
+"""Static graphs: ring, torus, exponential, complete, star, and any other by its edges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from laconic.errors import StrategyError
 from laconic.literals import shown
 from laconic.registry import knob, technique
 from laconic.topology.base import Topology
-from laconic.topology.mixing import Mixing, adjacency, equal_weights, metropolis, pushing
+from laconic.topology.mixing import Mixing, adjacency, equal_weights, metropolis, push_weights
 
 
 @technique("ring", paper="Lian et al., NIPS 2017 (D-PSGD's experiments)")
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Two neighbours each, every weight 1/3: the cheapest connected graph, and the slowest to agree."""
+    """A ring with two neighbours each and weights of 1/3: the cheapest connected graph, and the slowest to agree."""
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         edges = [(i, (i + 1) % size) for i in range(size)]
@@ -27,9 +27,9 @@ class Ring(Topology):
 @technique("torus", aliases=["grid", "torus2d"], paper="Xiao and Boyd, Systems and Control Letters 2004 (weights)")
 @dataclass(frozen=True)
 class Torus(Topology):
-    """A two-dimensional grid whose ends meet, as square as the number of workers allows; four neighbours each.
+    """A two-dimensional grid with wrap-around, as square as the number of workers allows; four neighbours each.
 
-    A prime number of workers has no other grid than the ring.
+    With a prime number of workers it is a ring.
     """
 
     def lay_out(self, size: int, seed: int) -> Mixing:
@@ -45,20 +45,20 @@ class Torus(Topology):
 @technique("exponential", paper="Ying et al., NeurIPS 2021 (static exponential graph)")
 @dataclass(frozen=True)
 class Exponential(Topology):
-    """Everybody hears those 1, 2, 4, 8, … places before it, with equal weights: few messages and a large gap.
+    """Receive from the workers 1, 2, 4, 8, … places before, with equal weights: few messages, large spectral gap.
 
-    Directed, and doubly stochastic all the same. For an even number of workers the gap is 2/(1 + ⌈log2 N⌉).
+    It is directed, and doubly stochastic all the same. For an even number N of workers the gap is 2/(1 + ⌈log2 N⌉).
     """
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         hops = [2**k for k in range((size - 1).bit_length())]
-        return Mixing((pushing(size, [(i, (i + hop) % size) for i in range(size) for hop in hops]),))
+        return Mixing((push_weights(size, [(i, (i + hop) % size) for i in range(size) for hop in hops]),))
 
 
 @technique("complete", aliases=["fully_connected"], paper="the plain mean, as a graph")
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everybody talks to everybody, with equal weights: one step brings full agreement."""
+    """All workers are neighbours, with equal weights, so that one step brings full agreement."""
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         edges = [(i, j) for i in range(size) for j in range(i)]
@@ -73,13 +73,15 @@ class Complete(Topology):
 )
 @dataclass(frozen=True)
 class Star(Topology):
-    """One hub, the first, and everybody else around it.
+    """A hub, which is the first worker, connected to all others.
 
     With `cooperative_sgd(auxiliary=1)` the hub is the auxiliary model and this is elastic averaging, whose matrix
     contracts best at weight 2/(N + 1) among N nodes, where the hub's own share is negative.
     """
 
-    weight: float | None = knob(None, above=0, below=1, doc="of every edge; none: 1/N, as Metropolis–Hastings gives")
+    weight: float | None = knob(
+        None, above=0, below=1, doc="weight of every edge; none: 1/N, as Metropolis–Hastings gives"
+    )
 
     def lay_out(self, size: int, seed: int) -> Mixing:
         weight = 1 / size if self.weight is None else self.weight
@@ -91,40 +93,40 @@ class Star(Topology):
 class Edges(Topology):
     """Any graph by its edges: `edges("0-1,1-2,2-0")`, or directed with arrows: `edges("0>1,1>2,2>0,2>1")`.
 
-    Metropolis–Hastings weights; with arrows everybody divides itself equally among itself and those it sends to, which
-    keeps the sum of all models but no consensus: `sgp` can use that, `dpsgd` cannot.
+    Undirected graphs get Metropolis–Hastings weights. With arrows every worker divides its model equally among itself
+    and its receivers, which keeps the sum of all models but no consensus: `sgp` can use that, `dpsgd` cannot.
     """
 
-    pairs: str = knob("", doc="such as 0-1,1-2 or 0>1,1>0; empty: a line from the first to the last")
+    pairs: str = knob("", doc="pairs such as 0-1,1-2 or 0>1,1>0; empty: a line from the first worker to the last")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._read()
+        self._parsed()
 
-    def _read(self) -> tuple[list[tuple[int, int]], bool]:
-        """The pairs, and whether they are arrows."""
+    def _parsed(self) -> tuple[list[tuple[int, int]], bool]:
+        """Return the pairs, and whether they are arrows."""
         parts = [part.strip() for part in self.pairs.split(",")] if self.pairs.strip() else []
-        read = [re.fullmatch(r"(\d+)\s*([->])\s*(\d+)", part) for part in parts]
-        wrong = next((part for part, match in zip(parts, read, strict=True) if match is None), None)
+        matches = [re.fullmatch(r"(\d+)\s*([->])\s*(\d+)", part) for part in parts]
+        wrong = next((part for part, match in zip(parts, matches, strict=True) if match is None), None)
         if wrong is not None:
             raise StrategyError(
                 f'{shown(wrong)} is no edge; write two workers, as in edges("0-1,1-2") or edges("0>1,1>0")'
             )
-        found = [match.groups() for match in read if match is not None]
+        found = [match.groups() for match in matches if match is not None]
         if len({sign for _, sign, _ in found}) > 1:
-            raise StrategyError('edges are all "-" or all ">"; write a link that goes both ways as 0>1,1>0')
+            raise StrategyError('edges are all "-" or all ">"; write a link in both directions as 0>1,1>0')
         loop = next((a for a, _, b in found if a == b), None)
         if loop is not None:
             raise StrategyError(f"{loop} has itself as neighbour, which every worker has anyway; leave that edge out")
         return [(int(a), int(b)) for a, _, b in found], any(sign == ">" for _, sign, _ in found)
 
     def lay_out(self, size: int, seed: int) -> Mixing:
-        pairs, directed = self._read()
+        pairs, directed = self._parsed()
         if not pairs:
             pairs = [(i, i + 1) for i in range(size - 1)]
         highest = max((max(pair) for pair in pairs), default=0)
         if highest >= size:
             raise StrategyError(f"{self.name} names worker {highest}, and there are {size}, from 0 to {size - 1}")
         if directed:
-            return Mixing((pushing(size, pairs),), "column")
+            return Mixing((push_weights(size, pairs),), "column")
         return Mixing((metropolis(size, pairs),))

@@ -1,4 +1,4 @@
-"""A graph as matchings: sets of links that work at the same time, and how often each is worth its time."""
+"""A graph as matchings, which are sets of links without a common worker, and how often each should be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 
 
 def edge_colouring(size: int, edges: Sequence[Pair]) -> list[list[Pair]]:
-    """Disjoint matchings that cover all edges, at most one more than the largest degree (Misra and Gries, 1992)."""
+    """Return disjoint matchings that cover all edges, one more than the largest degree at most (Misra, Gries, 1992)."""
     colouring = _Colouring(size)
     for u, v in edges:
         colouring.add(u, v)
@@ -26,10 +26,10 @@ def edge_colouring(size: int, edges: Sequence[Pair]) -> list[list[Pair]]:
 
 
 class _Colouring:
-    """Edges coloured so far, no two of one colour at a vertex."""
+    """A partial edge colouring, in which no two edges at a vertex have the same colour."""
 
     def __init__(self, size: int) -> None:
-        self._by_colour: list[dict[int, int]] = [{} for _ in range(size)]  # of each vertex: neighbour by colour
+        self._by_colour: list[dict[int, int]] = [{} for _ in range(size)]  # for each vertex: neighbours by colour
         self._colours: dict[frozenset[int], int] = {}
 
     def between(self, a: int, b: int) -> int:
@@ -85,7 +85,10 @@ class _Colouring:
 
 @dataclass(frozen=True)
 class Activation:
-    """Matchings of a graph, the probability that each is at work in a step, and the weight of a link that is."""
+    """Matchings of a graph, the probability that each is active in a step, and the weight of an active link.
+
+    `rho` is the factor by which the mean squared distance to consensus shrinks in a step.
+    """
 
     size: int
     matchings: tuple[tuple[Pair, ...], ...]
@@ -98,23 +101,24 @@ class Activation:
         return tuple(laplacian(self.size, matching) for matching in self.matchings)
 
     def matrix(self, active: Sequence[bool]) -> Matrix:
-        """The mixing matrix of a step with these matchings."""
+        """Return the mixing matrix of a step in which these matchings are active."""
         total = np.zeros((self.size, self.size))
         for on, part in zip(active, self.laplacians, strict=True):
             total += on * part
         return np.eye(self.size) - self.weight * total
 
     def at(self, step: int, seed: int) -> Matrix:
-        """A step's matrix, the same on all workers for a seed."""
+        """Return a step's mixing matrix, the same on all workers for a seed."""
         return self.matrix(self.drawn(step, seed))
 
     def drawn(self, step: int, seed: int) -> list[bool]:
-        """Which matchings are at work in a step."""
+        """Return which matchings are active in a step."""
         draws = np.random.default_rng((seed, step)).random(len(self.matchings))
         return [bool(draw < p) for draw, p in zip(draws, self.probabilities, strict=True)]
 
 
 def laplacian(size: int, edges: Sequence[Pair]) -> Matrix:
+    """Return the Laplacian matrix of an undirected graph."""
     out = np.zeros((size, size))
     for a, b in edges:
         out[a, a] += 1
@@ -126,7 +130,7 @@ def laplacian(size: int, edges: Sequence[Pair]) -> Matrix:
 
 @lru_cache(maxsize=64)
 def activation(size: int, edges: tuple[Pair, ...], budget: float) -> Activation:
-    """Spend a share of the links' time where it helps agreement most."""
+    """Choose matchings, probabilities and weight so that a share of the links' time helps agreement most."""
     matchings = edge_colouring(size, edges)
     parts = [laplacian(size, matching) for matching in matchings]
     probabilities = best_probabilities(parts, budget)
@@ -135,10 +139,11 @@ def activation(size: int, edges: tuple[Pair, ...], budget: float) -> Activation:
 
 
 def best_probabilities(parts: Sequence[Matrix], budget: float, tolerance: float = 1e-6) -> Matrix:
-    """Maximise lambda_2 of the mean Laplacian, subject to a sum of at most budget·M and 0 <= p <= 1.
+    """Return the M probabilities p that maximise lambda_2 of the mean Laplacian, with sum at most budget·M.
 
-    lambda_2 is the least of linear functions v'·(sum of p_j·L_j)·v over unit vectors v: cutting planes. Each round's
-    linear programme bounds the optimum from above, its own lambda_2 from below, until the two meet.
+    Every p is between 0 and 1. lambda_2, the second-smallest eigenvalue, is the least of the linear functions v'·(sum
+    of p_j·L_j)·v over unit vectors v, so cutting planes apply: each round's linear programme bounds the optimum from
+    above, and its own lambda_2 from below, until both agree to the tolerance.
     """
     from scipy.optimize import linprog
 
@@ -163,7 +168,7 @@ def best_probabilities(parts: Sequence[Matrix], budget: float, tolerance: float 
         )
         if -bound.fun - best_value <= tolerance * max(1.0, best_value):
             break
-        p = 0.5 * (bound.x[:-1] + best)  # halfway to the best so far: plain cutting planes jump about
+        p = 0.5 * (bound.x[:-1] + best)  # halfway to the best so far, since plain cutting planes oscillate
     left = budget * count - best.sum()
     room = count - best.sum()
     filled = best + (1 - best) * (max(left, 0.0) / room if room > 1e-12 else 0.0)  # more never agrees more slowly
@@ -171,7 +176,10 @@ def best_probabilities(parts: Sequence[Matrix], budget: float, tolerance: float 
 
 
 def best_weight(parts: Sequence[Matrix], probabilities: Matrix) -> tuple[float, float]:
-    """The weight alpha that minimises rho = |E[W'W] − J| for W = I − alpha·(sum of the active L_j), and that rho."""
+    """Return the alpha that minimises rho = |E[W'W] − J| for W = I − alpha·(sum of the active L_j), and that rho.
+
+    J is the matrix that averages over all workers, and L_j the Laplacian of matching j.
+    """
     from scipy.optimize import minimize_scalar
 
     if not len(parts):

@@ -1,7 +1,7 @@
-"""Mixing matrices: who hears whom in a step, and with what weight.
+"""Mixing matrices: which workers receive each other's models in a step, and with what weight.
 
-Row i says what worker i makes of what it hears: x_i becomes the sum of W[i, j]·x_j. Rows that sum to one keep a
-consensus, columns that sum to one keep the mean of all models, and how fast workers agree is written in the spectrum.
+Row i holds the weights of worker i: its model x_i becomes the sum over j of W[i, j]·x_j. Rows that sum to one keep a
+consensus, columns that sum to one keep the mean of all models, and the spectrum of W says how fast workers agree.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """One period of mixing matrices, checked: what exists brings connected workers together.
+    """One period of mixing matrices, checked at construction to bring connected workers to agreement.
 
-    `stochastic` says what sums to one: rows and columns ("doubly"), only columns (what a worker gives away, for
-    push-sum) or only rows. `signed` allows negative weights, as elastic averaging's best matrix has one; such a
-    matrix, or one where somebody keeps nothing, must show that it contracts.
+    `stochastic` says what sums to one: rows and columns ("doubly"), only columns (the shares that a worker sends, for
+    push-sum) or only rows. `signed` allows negative weights, as elastic averaging's best matrix has one; such a matrix,
+    or one where a worker keeps nothing of its own model, must contract.
     """
 
     rounds: tuple[Matrix, ...]
@@ -47,7 +47,7 @@ class Mixing:
                 )
             if not self.signed and (matrix < 0).any():
                 i, j = np.argwhere(matrix < 0)[0]
-                raise LaconicError(f"worker {i} would hear worker {j} with weight {matrix[i, j]:g}; give none below 0")
+                raise LaconicError(f"worker {i} would weigh worker {j} by {matrix[i, j]:g}; give no weight below 0")
             self._check_sums(step, matrix)
         self._check_connected()
         doubtful = any((np.diagonal(matrix) <= 0).any() or (matrix < 0).any() for matrix in self.rounds)
@@ -75,11 +75,11 @@ class Mixing:
             if len(reached) < self.size:
                 alone = min(set(range(self.size)) - reached)
                 raise LaconicError(
-                    f"worker {alone} and worker 0 never hear of each other over the {len(self.rounds)} step(s) of this "
+                    f"worker {alone} and worker 0 never reach each other over the {len(self.rounds)} step(s) of this "
                     "mixing's period; add edges until the graph is connected"
                 )
 
-    # ------------------------------------------------------------------------------------------ who and when
+    # ------------------------------------------------------------------------------------------ graph
 
     @property
     def size(self) -> int:
@@ -98,24 +98,24 @@ class Mixing:
         return all(np.allclose(matrix, matrix.T, rtol=0, atol=_TOLERANCE) for matrix in self.rounds)
 
     def at(self, step: int) -> Matrix:
-        """The matrix of a step."""
+        """Return the matrix of a step."""
         return self.rounds[step % self.period]
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs that talk at some step, in either direction."""
+        """The pairs of workers that communicate at some step, in either direction."""
         a, b = np.triu(self._ever | self._ever.T, 1).nonzero()
         return tuple(zip(a.tolist(), b.tolist(), strict=True))
 
     @property
     def degree(self) -> float:
-        """How many messages the busiest worker sends in a step, in the mean over a period."""
+        """The number of messages that the busiest worker sends in a step, as the mean over a period."""
         sent = [((matrix != 0) & ~np.eye(self.size, dtype=bool)).sum(axis=0).max() for matrix in self.rounds]
         return float(np.mean(sent))
 
     @property
     def neighbours(self) -> int:
-        """How many different workers the busiest one speaks to over a period."""
+        """The number of different workers that the busiest one sends to over a period."""
         return int((self._ever & ~np.eye(self.size, dtype=bool)).sum(axis=0).max())
 
     @property
@@ -126,7 +126,7 @@ class Mixing:
 
     @cached_property
     def eigenvalues(self) -> Matrix:
-        """Of the period's mean matrix (its symmetric part where it is directed), from the largest down."""
+        """The eigenvalues of the period's mean matrix (of its symmetric part, if directed), in descending order."""
         mean = np.mean(self.rounds, axis=0)
         return np.linalg.eigvalsh((mean + mean.T) / 2)[::-1]
 
@@ -140,14 +140,14 @@ class Mixing:
 
     @cached_property
     def rho(self) -> float:
-        """The square of what a step leaves of the distance to consensus: max(|lambda_2|, |lambda_min|)² where W is
-        symmetric and always the same; over a period, the geometric mean of its steps."""
+        """The factor on the squared distance to consensus in a step: max(|lambda_2|, |lambda_min|)² where W is
+        symmetric and static; otherwise the geometric mean over the steps of a period."""
         product = np.eye(self.size)
         for matrix in self.rounds:
             product = matrix @ product
         if self.stochastic == "doubly":
             left = float(np.linalg.norm(product - 1 / self.size, 2))
-        else:  # what everybody ends with is no plain mean, so the second eigenvalue says how fast
+        else:  # the limit is no plain mean, so the second eigenvalue gives the speed
             left = float(np.sort(np.abs(np.linalg.eigvals(product)))[-2]) if self.size > 1 else 0.0
         return float((left if left > 1e-13 else 0.0) ** (2 / self.period))
 
@@ -159,7 +159,7 @@ class Mixing:
     # ------------------------------------------------------------------------------------------ for rules
 
     def must_be(self, rule: str, *wanted: Literal["doubly", "column", "symmetric", "static"]) -> Mixing:
-        """Itself where a rule can use it; otherwise a sentence that says what the rule needs."""
+        """Return itself if it has the wanted properties, else raise an error that says what the rule needs."""
         holds = {
             "doubly": self.stochastic == "doubly",
             "column": self.stochastic in ("doubly", "column"),
@@ -169,8 +169,8 @@ class Mixing:
         why = {
             "doubly": ("rows and columns that sum to 1", "an undirected graph such as ring, or sgp in its place"),
             "column": ("columns that sum to 1", "a graph that keeps the sum of all models, such as ring"),
-            "symmetric": ("links that go both ways", "an undirected graph, such as ring"),
-            "static": ("the same neighbours in every step", "a graph that stays, such as ring"),
+            "symmetric": ("links in both directions", "an undirected graph, such as ring"),
+            "static": ("the same neighbours in every step", "a static graph, such as ring"),
         }
         for what in wanted:
             if not holds[what]:
@@ -185,7 +185,7 @@ def _frozen(matrix: ArrayLike) -> Matrix:
 
 
 def _reachable(links: NDArray[np.bool_]) -> set[int]:
-    """Whoever can be reached from worker 0."""
+    """Return the workers that can be reached from worker 0."""
     seen = np.zeros(len(links), dtype=bool)
     fresh = seen.copy()
     fresh[0] = True
@@ -199,19 +199,22 @@ def _reachable(links: NDArray[np.bool_]) -> set[int]:
 
 
 def metropolis(size: int, edges: Iterable[tuple[int, int]]) -> Matrix:
-    """Metropolis–Hastings weights 1/(1 + the larger degree): doubly stochastic on any undirected graph."""
+    """Return Metropolis–Hastings weights 1/(1 + the larger degree), doubly stochastic on any undirected graph."""
     links = adjacency(size, edges)
     degree = links.sum(axis=1)
-    return keeping_the_rest(links / (1.0 + np.maximum.outer(degree, degree)))
+    return with_self_weights(links / (1.0 + np.maximum.outer(degree, degree)))
 
 
 def equal_weights(size: int, edges: Iterable[tuple[int, int]], weight: float) -> Matrix:
-    """The same weight on every edge; what is left stays with oneself."""
-    return keeping_the_rest(weight * adjacency(size, edges))
+    """Return a matrix with the same weight on every edge, in which each worker keeps the rest."""
+    return with_self_weights(weight * adjacency(size, edges))
 
 
-def pushing(size: int, arrows: Sequence[tuple[int, int]]) -> Matrix:
-    """Everybody divides itself equally among itself and those it sends to: column-stochastic on any directed graph."""
+def push_weights(size: int, arrows: Sequence[tuple[int, int]]) -> Matrix:
+    """Return weights by which each worker divides its model equally among itself and its receivers.
+
+    They are column-stochastic on any directed graph.
+    """
     matrix = np.eye(size)
     for source, to in arrows:
         matrix[to, source] = 1.0
@@ -219,12 +222,13 @@ def pushing(size: int, arrows: Sequence[tuple[int, int]]) -> Matrix:
 
 
 def adjacency(size: int, edges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Return the symmetric adjacency matrix of these edges, without loops."""
     links = np.zeros((size, size), dtype=bool)
     for a, b in edges:
         links[a, b] = links[b, a] = True
     return links & ~np.eye(size, dtype=bool)
 
 
-def keeping_the_rest(matrix: NDArray[np.floating[Any]]) -> Matrix:
-    """With a diagonal that makes rows sum to one."""
+def with_self_weights(matrix: NDArray[np.floating[Any]]) -> Matrix:
+    """Return the matrix with a diagonal that makes rows sum to one."""
     return np.asarray(matrix + np.diag(1 - matrix.sum(axis=1)), dtype=np.float64)

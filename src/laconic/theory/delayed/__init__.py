@@ -1,1 +1,1 @@
-"""Bounds of methods that apply late gradients: asynchronous SGD and its kin."""
+"""Bounds of methods that apply late gradients: asynchronous SGD and its relatives."""

@@ -12,7 +12,7 @@ from laconic.theory.values import Bound, Problem, require
 
 @technique("theory_aviv_2021", axis="theory", paper="Aviv, Hakimi, Schuster, Levy, ICML 2021")
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, curvature: Curvature = "convex") -> Bound:
-    """Iterations of SGD whose rate shrinks with the delays seen: the average delay counts, not the largest.
+    """Bound the iterations of SGD whose rate shrinks with the delays seen: the average delay counts, not the largest.
 
     The survey says strongly convex, the paper (as recalled) smooth convex on a bounded domain: both are given, by
     `curvature`. A term in the delays' variance, and all constants, are left out.
@@ -23,13 +23,13 @@ def bound(problem: Problem, *, epsilon: float, tau_avg: float, curvature: Curvat
 
 
 def average(delays: Sequence[float]) -> float:
-    """tau_avg of a trace."""
+    """Return tau_avg, the mean delay of a trace."""
     require(len(delays) > 0, "a trace of delays needs at least one")
     return sum(delays) / len(delays)
 
 
 def factors(delays: Iterable[float]) -> Iterator[float]:
-    """What each update of a trace gets of the rate, knowing only the delays up to it."""
+    """Yield the share of the rate that each update of a trace gets, from the delays up to it alone."""
     cumulated = 0.0
     for updates, tau in enumerate(delays, start=1):
         cumulated += tau

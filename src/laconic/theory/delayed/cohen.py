@@ -1,4 +1,4 @@
-"""Picky SGD: gradients from too far away are thrown away."""
+"""Picky SGD: gradients computed at points too far away are dropped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from laconic.theory.values import Bound, Problem, counts, require
 
 @technique("theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021")
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, convex: bool = False) -> Bound:
-    """Iterations of picky SGD until the gradient's norm (not its square) is epsilon: the average delay counts.
+    """Bound the iterations of picky SGD until the gradient's norm (not squared) is epsilon, by the average delay.
 
-    Smooth non-convex, or `convex` with epsilon on f - f*; delays need not be known. Thrown-away gradients count too.
+    Smooth non-convex, or `convex` with epsilon on f - f*; delays need not be known. Dropped gradients count too.
     """
     counts(epsilon=epsilon)
     require(tau_avg >= 0, f"tau_avg={tau_avg:g} cannot be negative")
@@ -23,13 +23,13 @@ def bound(problem: Problem, *, epsilon: float, tau_avg: float, convex: bool = Fa
 
 
 def radius(problem: Problem, epsilon: float) -> float:
-    """A gradient is applied if its point is within epsilon / (2 beta) of the present one."""
+    """Return epsilon / (2 beta), with smoothness beta: the distance up to which a gradient is applied."""
     counts(epsilon=epsilon)
     return epsilon / (2 * problem.L)
 
 
 def rate(problem: Problem, epsilon: float, c: float = 1.0) -> float:
-    """min(1 / (4 beta), epsilon^2 / (c beta sigma2)); c is not established."""
+    """Return the rate min(1 / (4 beta), epsilon^2 / (c beta sigma2)), with smoothness beta; c is not established."""
     counts(epsilon=epsilon, c=c)
     high = 1 / (4 * problem.L)
     return min(high, epsilon**2 / (c * problem.L * problem.sigma2)) if problem.sigma2 else high

@@ -1,4 +1,4 @@
-"""Asynchronous SGD by concurrency: how many gradients are under way, not how late the latest is."""
+"""Asynchronous SGD by concurrency: what counts is the number of gradients in flight, not the largest delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rule = Literal["adaptive", "constant"]
 
 @technique("theory_koloskova_2022", axis="theory", paper="Koloskova, Stich, Jaggi, NeurIPS 2022")
 def bound(problem: Problem, *, epsilon: float, tau_max: float, tau_avg: float, rule: Rule = "adaptive") -> Bound:
-    """Iterations of asynchronous SGD: sqrt(tau_max tau_avg) at a constant rate, tau_avg if late gradients get less.
+    """Bound the iterations of asynchronous SGD: by sqrt(tau_max tau_avg) at a constant rate, by tau_avg if adaptive.
 
     With N workers always busy tau_avg is at most N - 1. Delays count from 1 inside (a punctual gradient is a step too).
     Workers' data are alike. Constants are 1.
@@ -29,11 +29,11 @@ def bound(problem: Problem, *, epsilon: float, tau_max: float, tau_avg: float, r
 
 
 def effective(tau_max: float, tau_avg: float, rule: Rule) -> float:
-    """The delay that counts."""
+    """Return the delay that enters the bound, counted from 1."""
     return 1 + tau_avg if rule == "adaptive" else math.sqrt((1 + tau_max) * (1 + tau_avg))
 
 
 def seconds(problem: Problem, *, epsilon: float, speeds: Sequence[float]) -> tuple[float, float]:
-    """Time to epsilon of the adaptive rule and of minibatch SGD, for workers of so many gradients per second."""
+    """Return the seconds to epsilon of the adaptive rule and of minibatch SGD; `speeds` are gradients per second."""
     busy = iterations(problem, epsilon, len(speeds), "non-convex").total
     return busy / paces.asynchronous(speeds), busy / paces.minibatch(speeds)

@@ -1,4 +1,4 @@
-"""Asynchronous SGD in time: it beats minibatch SGD whatever the delays."""
+"""Asynchronous SGD measured in time, where it beats minibatch SGD whatever the delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laconic.theory.values import Bound, Problem, counts
 def bound(
     problem: Problem, *, epsilon: float, workers: int, curvature: Curvature | Literal["Lipschitz convex"] = "non-convex"
 ) -> Bound:
-    """Iterations of asynchronous SGD by the number of workers alone: m points are under way, however late.
+    """Bound the iterations of asynchronous SGD by the number m of workers: m gradients are in flight, however late.
 
     Smooth objectives need late gradients damped (`rates.mishchenko`); for Lipschitz convex ones a constant rate is
     enough. The strongly convex form is only indicated in the paper's summary; constants are 1.
@@ -30,7 +30,7 @@ def bound(
 def seconds(
     problem: Problem, *, epsilon: float, speeds: Sequence[float], curvature: Curvature = "non-convex"
 ) -> tuple[float, float]:
-    """Time to epsilon, asynchronous and minibatch, for workers of so many gradients per second.
+    """Return the seconds to epsilon, asynchronous and minibatch; `speeds` are gradients per second.
 
     In gradients both need the same (m per step of minibatch SGD), so the ratio is m min(s) / sum(s), at most 1.
     """

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
     reproduces="implicit momentum 1 - 1/M and step η/M, fitted to simulated runs (to 0.05 and 20 %)",
 )
 def implicit_momentum(workers: int) -> float:
-    """The momentum 1 - 1/M that M asynchronous workers with exponential compute times add; the step becomes lr / M.
+    """Return the momentum 1 - 1/M that M asynchronous workers with exponential compute times add; steps become lr / M.
 
     E[x_{t+1} - x_t] = (1 - 1/M) E[x_t - x_{t-1}] - (lr/M) E[grad f(x_t)], from the second step on (all workers begin at
     x_0, so the first is a plain one). Equal deterministic times have constant staleness, to which it does not apply.
@@ -29,12 +29,12 @@ def implicit_momentum(workers: int) -> float:
 
 
 def staleness_law(workers: int, longest: int) -> Array:
-    """P(tau = k) for k = 0 … longest: geometric, mean M - 1."""
+    """Return P(tau = k) for k = 0 … longest, which is geometric with mean M - 1 for M workers."""
     return np.asarray(implicit_momentum(workers) ** np.arange(longest + 1) / workers, dtype=np.float64)
 
 
 def memory(law: Array) -> Array:
-    """What a general staleness law q leaves of past steps: step k back weighs q_0 … q_k's missing mass, 1 - Q(k).
+    """Return the weights of past steps under a staleness law q: step k back weighs 1 - (q_0 + … + q_k).
 
     For the geometric law this is (1 - 1/M)^(k+1): a momentum's memory.
     """
@@ -43,7 +43,7 @@ def memory(law: Array) -> Array:
 
 
 def recursion(curvature: Array, start: Array, rate: float, workers: int, steps: int) -> Array:
-    """The expected trajectory on the quadratic of these curvatures, (steps + 1, dimension)."""
+    """Return the expected trajectory on the quadratic of these curvatures, of shape (steps + 1, dimension)."""
     mu = implicit_momentum(workers)
     path = [start, start - rate * curvature * start]
     while len(path) <= steps:
@@ -52,7 +52,10 @@ def recursion(curvature: Array, start: Array, rate: float, workers: int, steps: 
 
 
 def fit(path: Array, gradients: Array) -> tuple[float, float]:
-    """Momentum and step that explain a mean trajectory: x_{t+1} - x_t regressed on x_t - x_{t-1} and -grad f(x_t)."""
+    """Return the momentum and the step that explain a mean trajectory, by regression of its steps.
+
+    x_{t+1} - x_t is regressed on x_t - x_{t-1} and -grad f(x_t).
+    """
     require(len(path) >= 4, f"a trajectory of {len(path)} points cannot be fitted; record at least 4")
     steps = np.diff(path, axis=0)
     columns = np.stack([steps[:-1].ravel(), -gradients[1 : len(steps)].ravel()], axis=1)
@@ -61,7 +64,7 @@ def fit(path: Array, gradients: Array) -> tuple[float, float]:
 
 
 def first_guess(best: float, workers: int, least: float = -0.9) -> float:
-    """Explicit momentum to try first: what is best without asynchrony, less what asynchrony adds.
+    """Return the explicit momentum to try first: the best without asynchrony, less what asynchrony adds.
 
     The sum of both is a simplification; the paper searches, negative values included.
     """

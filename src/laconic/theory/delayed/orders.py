@@ -1,4 +1,4 @@
-"""The form that all bounds on late gradients share: a term of noise and a term of delay."""
+"""The common form of all bounds on late gradients: a noise term and a delay term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSTANTS = ("one constant per term",)
 def iterations(
     problem: Problem, epsilon: float, delay: float, curvature: Curvature, rate: float | None = None
 ) -> Bound:
-    """Gradients to apply until |grad f|^2 <= epsilon (non-convex) or f - f* <= epsilon (else), constants 1.
+    """Return the gradients needed until |grad f|^2 <= epsilon (non-convex) or f - f* <= epsilon (else), constants 1.
 
     `delay` counts from 1, which is a gradient that is not late.
     """

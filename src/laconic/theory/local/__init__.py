@@ -1,1 +1,1 @@
-"""Bounds of methods that average now and then: local SGD and its kin."""
+"""Bounds of methods that average from time to time: local SGD and its relatives."""

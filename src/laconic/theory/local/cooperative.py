@@ -22,10 +22,10 @@ def bound(
     mixing: float = 0.0,
     auxiliary: int = 0,
 ) -> Bound:
-    """Mean squared gradient of A(tau, W, v): workers mix by W every tau steps, with v models that take no gradients.
+    """Bound the mean squared gradient of A(tau, W, v): workers mix by W every tau steps, with v untrained models.
 
     `mixing` is zeta(W), 0 for plain averaging; `rate` is the effective one, m eta / (m + v). Workers' data are alike;
-    the version for data that differ is not written out.
+    the version for data that differ is not implemented.
     """
     m, tau, K, eta, v = workers, period, iterations, rate, auxiliary
     counts(workers=m, period=tau, iterations=K, rate=eta)
@@ -47,7 +47,7 @@ def bound(
 
 
 def zeta(W: ArrayLike) -> float:
-    """max(|lambda_2|, |lambda_last|) of a symmetric doubly stochastic matrix: 0 averages at once, 1 never."""
+    """Return max(|lambda_2|, |lambda_last|) of a symmetric doubly stochastic matrix: 0 averages at once, 1 never."""
     matrix = np.asarray(W, dtype=float)
     require(
         matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and bool(np.allclose(matrix, matrix.T)),
@@ -59,12 +59,12 @@ def zeta(W: ArrayLike) -> float:
 
 
 def recommended_rate(problem: Problem, *, workers: int, iterations: int) -> float:
-    """sqrt(m / K) / L."""
+    """Return the rate sqrt(m / K) / L, for m workers and K iterations."""
     return math.sqrt(workers / iterations) / problem.L
 
 
 def largest_period(problem: Problem, *, workers: int, iterations: int, mixing: float = 0.0, auxiliary: int = 0) -> int:
-    """The largest tau at the recommended rate that the condition allows and whose drift stays below the noise.
+    """Return the largest tau at the recommended rate that the condition allows and whose drift stays below the noise.
 
     Of the order of sqrt(K) / m^(3/2), hence Table IV's rounds.
     """
@@ -80,7 +80,7 @@ def largest_period(problem: Problem, *, workers: int, iterations: int, mixing: f
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int, mixing: float = 0.0) -> int:
-    """The smallest K that brings the bound to epsilon, at the recommended rate and its largest period."""
+    """Return the smallest K that brings the bound to epsilon, at the recommended rate and its largest period."""
     counts(epsilon=epsilon)
 
     def reached(K: int) -> bool:
@@ -95,5 +95,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int, mixing: flo
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N^(3/2) T^(1/2), and never more than T."""
+    """Return the rounds of Table IV, of the order of N^(3/2) T^(1/2), and never more than T."""
     return min(float(iterations), math.pow(workers, 1.5) * math.sqrt(iterations))

@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, largest, smallest
 
 @technique("theory_haddadpour_2019", axis="theory", paper="Haddadpour, Kamani, Mahdavi, Cadambe, NeurIPS 2019")
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, batch: int = 1) -> Bound:
-    """Error of local SGD under the PL condition, gradients unbounded: linear speed-up at O((N T)^(1/3)) rounds.
+    """Bound the error of local SGD under PL with unbounded gradients: linear speed-up at O((N T)^(1/3)) rounds.
 
     Rates are 4 / (mu (t + a)) with a = alpha tau + 4. The paper bounds alpha exp(-2/alpha) by kappa sqrt(192 (N+1)/N)
     and wants it large; the limit itself is taken. Numerical constants are quoted from memory.
@@ -28,7 +28,7 @@ def bound(problem: Problem, *, workers: int, period: int, iterations: int, batch
 
 
 def offset(problem: Problem, *, workers: int, period: int) -> float:
-    """a = alpha tau + 4, alpha from alpha exp(-2/alpha) = kappa sqrt(192 (N+1)/N), by fixed point."""
+    """Return a = alpha tau + 4, with alpha from alpha exp(-2/alpha) = kappa sqrt(192 (N+1)/N), by fixed point."""
     limit = problem.kappa * math.sqrt(192 * (workers + 1) / workers)
     alpha = limit
     for _ in range(100):
@@ -37,7 +37,7 @@ def offset(problem: Problem, *, workers: int, period: int) -> float:
 
 
 def largest_period(problem: Problem, *, workers: int, iterations: int) -> int:
-    """The largest tau that leaves the noise dominant: of the order of T^(2/3) / N^(1/3)."""
+    """Return the largest tau that leaves the noise dominant: of the order of T^(2/3) / N^(1/3)."""
 
     def noise_dominates(tau: int) -> bool:
         terms = bound(problem, workers=workers, period=tau, iterations=iterations).terms
@@ -47,13 +47,16 @@ def largest_period(problem: Problem, *, workers: int, iterations: int) -> int:
 
 
 def next_period(first_period: int, first_loss: float, loss: float) -> int:
-    """ADA-LUPA-SGD: talk less as the loss falls. The rule is known in words only; chosen: in proportion to F0 / F."""
+    """Return the next period of ADA-LUPA-SGD, which averages less often as the loss falls.
+
+    The rule is known in words only; the reading chosen is in proportion to F0 / F.
+    """
     counts(first_period=first_period, first_loss=first_loss, loss=loss)
     return max(first_period, math.ceil(first_period * first_loss / loss))
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
-    """The smallest T that brings the bound to epsilon, at its own largest period."""
+    """Return the smallest T that brings the bound to epsilon, at its own largest period."""
     counts(epsilon=epsilon)
 
     def reached(T: int) -> bool:
@@ -64,5 +67,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N^(1/3) T^(1/3)."""
+    """Return the rounds of Table IV, of the order of N^(1/3) T^(1/3)."""
     return math.cbrt(workers * iterations)

@@ -1,4 +1,4 @@
-"""Gaps between averagings that grow: as many rounds as workers, however long the training."""
+"""Local SGD with growing gaps between averagings: as many rounds as workers, however long the training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = ("C1", "C2", "C3", "the offset beta")
 
 @technique("theory_spiridonoff_2021", axis="theory", paper="Spiridonoff, Olshevsky, Paschalidis, NeurIPS 2021")
 def bound(problem: Problem, *, workers: int, iterations: int, rounds: int) -> Bound:
-    """Order of local SGD's error with linearly growing gaps: linear speed-up at O(N) rounds, whatever T.
+    """Give the order of local SGD's error with linearly growing gaps: linear speed-up at O(N) rounds, whatever T.
 
     Strongly convex, noise may grow with the gradient. The constants are not established (1 here); nor is beta, chosen
     as 2 kappa so that the first rate 2 / (mu beta) is 1/L. A single final average is enough near a smooth optimum.
@@ -26,7 +26,7 @@ def bound(problem: Problem, *, workers: int, iterations: int, rounds: int) -> Bo
 
 
 def gaps(iterations: int, rounds: int) -> list[int]:
-    """H_i = a (i + 1) with a = ceil(2 T / R^2): they cover T, and the last is cut where training ends."""
+    """Return the gaps H_i = a (i + 1) with a = ceil(2 T / R^2): they cover T, and the last ends with training."""
     T, R = iterations, rounds
     counts(iterations=T, rounds=R)
     require(R * (R - 1) < 2 * T, f"rounds={R} are more than growing gaps of {T} iterations can have; give fewer")
@@ -35,17 +35,17 @@ def gaps(iterations: int, rounds: int) -> list[int]:
 
 
 def rate(problem: Problem, step: int) -> float:
-    """eta_t = 2 / (mu (t + beta)) with beta = 2 kappa."""
+    """Return the learning rate eta_t = 2 / (mu (t + beta)) with beta = 2 kappa."""
     return 2 / (problem.known("mu") * (step + 2 * problem.kappa))
 
 
 def ratio_to_ideal(problem: Problem, *, workers: int, rounds: int) -> float:
-    """How far above sigma2 / (mu N T) the error ends for large T, with all constants 1."""
+    """Return the ratio of the final error to sigma2 / (mu N T) for large T, with all constants 1."""
     return 1 + problem.kappa * workers / rounds
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
-    """The smallest T whose error is below epsilon with as many rounds as workers (constants 1)."""
+    """Return the smallest T whose error is below epsilon with as many rounds as workers (constants 1)."""
     counts(epsilon=epsilon)
 
     def reached(T: int) -> bool:
@@ -57,5 +57,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N, independent of T."""
+    """Return the rounds of Table IV, of the order of N, independent of T."""
     return float(workers)

@@ -12,7 +12,7 @@ from laconic.theory.values import Bound, Problem, counts, largest, require, smal
 def bound(
     problem: Problem, *, workers: int, period: int, iterations: int, offset: float | None = None, batch: int = 1
 ) -> Bound:
-    """Error of local SGD's weighted average with rates 4 / (mu (a + t)): linear speed-up at O(sqrt(N T)) rounds.
+    """Bound the error of local SGD's weighted average at rates 4 / (mu (a + t)): linear speed-up, O(sqrt(N T)) rounds.
 
     The output weights step t by (a + t)^2; `offset` is a > max(16 kappa, H). E|g|^2 <= G^2 is assumed.
     """
@@ -34,13 +34,13 @@ def bound(
 
 
 def weight(offset: float, iterations: int) -> float:
-    """S_T, the sum of (a + t)^2 over t < T."""
+    """Return S_T, the sum of (a + t)^2 over t < T."""
     a, T = offset, iterations
     return T * a**2 + a * T * (T - 1) + (T - 1) * T * (2 * T - 1) / 6
 
 
 def largest_period(problem: Problem, *, workers: int, iterations: int) -> int:
-    """The largest H whose drift stays below the noise: of the order of sqrt(T / N)."""
+    """Return the largest H whose drift stays below the noise: of the order of sqrt(T / N)."""
 
     def drifts_less(H: int) -> bool:
         terms = bound(problem, workers=workers, period=H, iterations=iterations).terms
@@ -50,7 +50,7 @@ def largest_period(problem: Problem, *, workers: int, iterations: int) -> int:
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int, period: int) -> int:
-    """The smallest T that brings the bound to epsilon at this period."""
+    """Return the smallest T that brings the bound to epsilon at this period."""
     counts(epsilon=epsilon)
     return smallest(
         lambda T: bound(problem, workers=workers, period=period, iterations=T).total <= epsilon, "number of iterations"
@@ -58,5 +58,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int, period: int
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N^(1/2) T^(1/2)."""
+    """Return the rounds of Table IV, of the order of N^(1/2) T^(1/2)."""
     return math.sqrt(workers * iterations)

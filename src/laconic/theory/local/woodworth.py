@@ -1,4 +1,4 @@
-"""Is local SGD better than minibatch SGD? On convex objectives: it depends."""
+"""Local SGD against minibatch SGD on convex objectives, where neither is always better."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONSTANT = ("one universal constant for all terms",)
 
 @technique("theory_woodworth_2020", axis="theory", paper="Woodworth et al., ICML 2020")
 def bound(problem: Problem, *, workers: int, period: int, rounds: int) -> Bound:
-    """Error of local SGD on smooth convex objectives with K local steps in each of R rounds, up to a constant.
+    """Bound the error of local SGD on smooth convex objectives, in R rounds of K local steps each, up to a constant.
 
     Local SGD is also never worse than one worker alone; the smaller of both is given. On quadratics minibatch SGD is
     never better; in general neither dominates. Universal constants are no part of the statement.
@@ -32,7 +32,8 @@ def bound(problem: Problem, *, workers: int, period: int, rounds: int) -> Bound:
 
 
 def minibatch(problem: Problem, *, workers: int, period: int, rounds: int, accelerated: bool = False) -> Bound:
-    """The same samples as R large batches: L B^2 / R (accelerated: / R^2) in place of local progress."""
+    """Return the bound of minibatch SGD with as many samples in R large batches, in which L B^2 / R (accelerated: /
+    R^2) takes the place of local progress."""
     counts(workers=workers, period=period, rounds=rounds)
     B = problem.known("R0")
     terms = {
@@ -43,19 +44,19 @@ def minibatch(problem: Problem, *, workers: int, period: int, rounds: int, accel
 
 
 def crossover_period(problem: Problem, *, workers: int, rounds: int) -> float:
-    """The K at which local SGD's bound equals minibatch SGD's; above it local is better. Not rounded."""
+    """Return the K, not rounded, at which local SGD's bound equals minibatch SGD's; above it local SGD is better."""
     return _root(lambda K: _lead(problem, workers, K, rounds))
 
 
 def crossover_rounds(problem: Problem, *, workers: int, period: int) -> float:
-    """The R at which both are equal for this K; below it local is better, infinite where it always is."""
+    """Return the R at which both bounds are equal for this K; below it local SGD is better. It may be infinite."""
     if _lead(problem, workers, period, 1e15) >= 0:
         return math.inf
     return _root(lambda R: -_lead(problem, workers, period, R))
 
 
 def best(problem: Problem, *, workers: int, period: int, rounds: int) -> str:
-    """The method with the smallest of the three bounds."""
+    """Return the name of the method with the smallest of the three bounds."""
     totals = {
         "local SGD": bound(problem, workers=workers, period=period, rounds=rounds).total,
         "minibatch SGD": minibatch(problem, workers=workers, period=period, rounds=rounds).total,
@@ -83,7 +84,7 @@ def _root(rising: Callable[[float], float]) -> float:
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
-    """The smallest T whose local bound reaches epsilon in as many rounds as Table IV asks for (constants 1)."""
+    """Return the smallest T whose local bound reaches epsilon in as many rounds as Table IV asks for (constants 1)."""
     counts(epsilon=epsilon)
 
     def reached(T: int) -> bool:
@@ -94,5 +95,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N polylog T; one power of the logarithm is taken."""
+    """Return the rounds of Table IV, of the order of N polylog T; one power of the logarithm is taken."""
     return min(float(iterations), workers * max(1.0, math.log(iterations)))

@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 
 @technique("theory_yu_2019", axis="theory", paper="Yu, Yang, Zhu, AAAI 2019")
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, rate: float) -> Bound:
-    """Mean squared gradient of model averaging every I steps: linear speed-up at O(N^(3/4) T^(3/4)) rounds.
+    """Bound the mean squared gradient of model averaging every I steps: linear speed-up at O(N^(3/4) T^(3/4)) rounds.
 
     Workers' data may differ; E|g|^2 <= G^2 is assumed. The survey denies the speed-up that the paper's corollary shows;
     the paper is followed.
@@ -28,14 +28,14 @@ def bound(problem: Problem, *, workers: int, period: int, iterations: int, rate:
 
 
 def recommended(problem: Problem, *, workers: int, iterations: int) -> tuple[float, int]:
-    """The rate and period that make every term O(1 / sqrt(N T))."""
+    """Return the rate and period that make every term O(1 / sqrt(N T))."""
     rate = math.sqrt(workers / iterations) / problem.L
     period = math.floor(iterations**0.25 / workers**0.75 * (1 + 1e-12))  # a whole number must not fall below itself
     return rate, max(1, period)
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
-    """The smallest T that brings the bound to epsilon with the recommended rate and period."""
+    """Return the smallest T that brings the bound to epsilon with the recommended rate and period."""
     counts(epsilon=epsilon)
 
     def reached(T: int) -> bool:
@@ -48,5 +48,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of N^(3/4) T^(3/4), and never more than T."""
+    """Return the rounds of Table IV, of the order of N^(3/4) T^(3/4), and never more than T."""
     return min(float(iterations), math.pow(workers * iterations, 0.75))

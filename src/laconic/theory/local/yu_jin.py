@@ -10,7 +10,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 
 @technique("theory_yu_jin_2019", axis="theory", paper="Yu and Jin, ICML 2019")
 def bound(problem: Problem, *, workers: int, samples: int, rate: float, growth: float, first_batch: int = 1) -> Bound:
-    """Error under the PL condition after T gradients per worker in O(log T) rounds of growing batches.
+    """Bound the error under the PL condition after T gradients per worker in O(log T) rounds of growing batches.
 
     The error follows e <- (1 - g mu) e + L g^2 sigma2 / (2 N B_r), which needs g <= 1/L alone. Both parts shrink in
     proportion to 1/T only if the growth stays below 1 / (1 - g mu): a larger one is flagged (range from memory).
@@ -29,7 +29,10 @@ def bound(problem: Problem, *, workers: int, samples: int, rate: float, growth: 
 
 
 def schedule(samples: int, growth: float, first_batch: int = 1) -> list[int]:
-    """B_r = floor(rho^(r-1) B_1) while their sum is within T. Floors do not compound, else small batches never grow."""
+    """Return the batches B_r = floor(rho^(r-1) B_1) while their sum is within T.
+
+    Rounding does not compound, since small batches would never grow otherwise.
+    """
     counts(first_batch=first_batch)
     require(growth > 1, f"growth={growth:g}: batches must grow; give a number above 1")
     require(samples >= first_batch, f"samples={samples} do not fill the first batch of {first_batch}")
@@ -43,23 +46,23 @@ def schedule(samples: int, growth: float, first_batch: int = 1) -> list[int]:
 
 
 def closed_rounds(samples: int, growth: float, first_batch: int = 1) -> float:
-    """log_rho(1 + T (rho - 1) / B_1): the rounds, were batches not whole."""
+    """Return log_rho(1 + T (rho - 1) / B_1), the number of rounds if batches were not rounded to whole samples."""
     return math.log1p(samples * (growth - 1) / first_batch) / math.log(growth)
 
 
 def largest_growth(problem: Problem, rate: float) -> float:
-    """1 / (1 - g mu): faster than this, noise shrinks sooner than the start is forgotten."""
+    """Return 1 / (1 - g mu); with a larger growth, noise shrinks sooner than the initial error is forgotten."""
     return 1 / (1 - rate * problem.known("mu"))
 
 
 def recommended(problem: Problem) -> tuple[float, float]:
-    """A rate of 1/(2L) and half the growth it allows: a choice, the paper leaves both open."""
+    """Return a rate of 1/(2L) and half the growth that it allows; both are choices that the paper leaves open."""
     rate = 1 / (2 * problem.L)
     return rate, 1 + (largest_growth(problem, rate) - 1) / 2
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
-    """The smallest T (gradients per worker) whose error is predicted below epsilon, with the recommended choices."""
+    """Return the smallest T (gradients per worker) whose predicted error is below epsilon, as recommended."""
     counts(epsilon=epsilon)
     g, rho = recommended(problem)
     return smallest(
@@ -68,11 +71,11 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int) -> int:
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of log T."""
+    """Return the rounds of Table IV, of the order of log T."""
     return max(1.0, math.log(iterations))
 
 
 def catalyst_rounds(workers: int, iterations: int) -> float:
-    """Without PL (CR-PSGD-Catalyst, proximal outer steps): of the order of sqrt(N T) log(T / N)."""
+    """Return the rounds without PL (CR-PSGD-Catalyst, proximal outer steps), of the order of sqrt(N T) log(T / N)."""
     require(iterations > workers, f"iterations={iterations} must exceed workers={workers}")
     return math.sqrt(workers * iterations) * math.log(iterations / workers)

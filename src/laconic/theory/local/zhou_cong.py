@@ -14,7 +14,7 @@ from laconic.theory.values import Bound, Problem, counts, require, smallest
 def bound(
     problem: Problem, *, workers: int, period: int, averagings: int, rate: float, batch: int = 1, slack: float = 0.5
 ) -> Bound:
-    """Mean squared gradient of K-AVG: K local steps, then an average, n times, at a constant rate.
+    """Bound the mean squared gradient of K-AVG: K local steps, then an average, n times, at a constant rate.
 
     `slack` is the theorem's constant 0 < d < 1. Constants are quoted from memory (the survey gives orders alone); as
     the condition quoted would allow any rate at K = 1, 1 - d >= L^2 g^2 is asked for too.
@@ -41,7 +41,7 @@ def bound(
 
 
 def largest_rate(problem: Problem, *, period: int, slack: float = 0.5) -> float:
-    """The largest rate the conditions allow; the first is a quadratic in y = L g."""
+    """Return the largest rate the conditions allow; the first is a quadratic in y = L g."""
     square, room = period * (period - 1) / 2 - 1 - slack, 1 - slack
     inside = period**2 + 4 * square * room
     root = 2 * room / (period + math.sqrt(inside)) if inside >= 0 else math.inf
@@ -51,7 +51,7 @@ def largest_rate(problem: Problem, *, period: int, slack: float = 0.5) -> float:
 def best_rate(
     problem: Problem, *, workers: int, period: int, averagings: int, batch: int = 1, slack: float = 0.5
 ) -> float:
-    """The allowed rate with the smallest bound."""
+    """Return the allowed rate with the smallest bound."""
     high = largest_rate(problem, period=period, slack=slack)
     once = bound(problem, workers=workers, period=period, averagings=averagings, rate=high, batch=batch, slack=slack)
     share = np.geomspace(1e-6, 1, 2000)
@@ -62,7 +62,7 @@ def best_rate(
 def averagings_to(
     epsilon: float, problem: Problem, *, workers: int, period: int, rate: float, batch: int = 1, slack: float = 0.5
 ) -> int:
-    """How many averagings bring the bound to epsilon at this rate."""
+    """Return the number of averagings that bring the bound to epsilon at this rate."""
     counts(epsilon=epsilon)
     once = bound(problem, workers=workers, period=period, averagings=1, rate=rate, batch=batch, slack=slack)
     floor = once.total - once.terms["start"]
@@ -73,7 +73,7 @@ def averagings_to(
 def best_period(
     problem: Problem, *, workers: int, steps: int, rate: float, batch: int = 1, slack: float = 0.5, longest: int = 64
 ) -> int:
-    """The K with the smallest bound for a budget of n K steps at one rate, among those the condition allows."""
+    """Return the K with the smallest bound for a budget of n K steps at one rate, among those the condition allows."""
     allowed = [K for K in range(1, min(longest, steps) + 1) if rate <= largest_rate(problem, period=K, slack=slack)]
     require(bool(allowed), f"rate={rate:g} is too large for any period; take a smaller one")
 
@@ -85,7 +85,7 @@ def best_period(
 
 
 def iterations_to(epsilon: float, problem: Problem, *, workers: int, period: int) -> int:
-    """The smallest T = n K that brings the bound to epsilon at the best rate for it."""
+    """Return the smallest T = n K that brings the bound to epsilon at the best rate for it."""
     counts(epsilon=epsilon)
 
     def reached(n: int) -> bool:
@@ -96,5 +96,5 @@ def iterations_to(epsilon: float, problem: Problem, *, workers: int, period: int
 
 
 def rounds(workers: int, iterations: int) -> float:
-    """Table IV: of the order of T (a constant period)."""
+    """Return the rounds of Table IV, of the order of T (a constant period)."""
     return float(iterations)

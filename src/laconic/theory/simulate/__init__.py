@@ -1,1 +1,1 @@
-"""Reference simulations in NumPy, over many runs at once, to hold bounds against; engines train elsewhere."""
+"""Reference simulations in NumPy, over many runs at once, against which bounds are tested."""

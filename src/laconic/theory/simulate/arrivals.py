@@ -1,4 +1,4 @@
-"""Who delivers when: workers that are always busy, in events; and what delays that makes."""
+"""The order in which workers that are always busy deliver gradients, and the delays that follow from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def arrivals(
     runs: int = 1,
     seed: int = 0,
 ) -> Integers:
-    """The workers in order of delivery, (runs, count); a worker starts its next gradient when it has delivered."""
+    """Return the workers in order of delivery, (runs, count); a worker starts its next gradient on delivery."""
     generator = np.random.default_rng(seed)
     mean = 1 / np.asarray(speeds, dtype=float)
     every = np.arange(runs)
@@ -36,7 +36,7 @@ def arrivals(
 
 
 def reads(order: Integers, workers: int) -> Integers:
-    """The version each delivered gradient was computed at: the number of deliveries when its worker last read."""
+    """Return the version at which each gradient was computed: the number of deliveries when its worker last read."""
     runs, count = order.shape
     version = np.zeros((runs, workers), dtype=np.int64)
     read = np.empty_like(order)
@@ -48,10 +48,10 @@ def reads(order: Integers, workers: int) -> Integers:
 
 
 def delays(read: Integers) -> Integers:
-    """Updates between reading and applying."""
+    """Return the number of updates between the reading of parameters and the use of each gradient."""
     return np.arange(read.shape[-1]) - read
 
 
 def late_by(delay: Integers | int, count: int) -> Integers:
-    """The versions read when gradients are late by given delays; at the start, by as much as there is."""
+    """Return the versions read when gradients have the given delays, which are cut short at the start."""
     return np.maximum(0, np.arange(count) - np.asarray(delay, dtype=np.int64))

@@ -14,7 +14,7 @@ from laconic.theory.simulate.arrivals import Integers
 
 @dataclass(frozen=True)
 class State:
-    """After a delivery: the parameters, how far away the gradient's point was, and whether it was applied."""
+    """The state after a delivery: the parameters, the distance of the gradient's point, and whether it was applied."""
 
     x: Array
     distance: Array
@@ -37,7 +37,7 @@ def delayed_sgd(
 
     `read` holds the version each gradient was computed at, for all runs (count) or each (runs, count); `factors` is
     what a delay-adaptive rule leaves of the rate, alike. `rate` and `momentum` may differ by run, as (runs, 1). With
-    `radius` gradients from farther away are thrown away (picky SGD).
+    `radius` gradients from farther away are dropped (picky SGD).
     """
     generator = np.random.default_rng(seed)
     read = np.broadcast_to(read, (runs, read.shape[-1]))

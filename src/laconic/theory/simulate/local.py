@@ -82,7 +82,7 @@ def cooperative_sgd(
 
 
 def last(states: Iterator[Array]) -> Array:
-    """Where a simulation ends."""
+    """Return the last state of a simulation."""
     for state in states:
         end = state
     return end
