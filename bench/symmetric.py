@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits.py"
 
 
 def price_once(workers: int, steps: int) -> tuple[float, float]:
-    """Return the seconds that pricing takes and the virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
+    """Return pricing's own seconds and the virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
     import torch
 
     from laconic.network.levels import Network

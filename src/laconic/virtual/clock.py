@@ -234,7 +234,7 @@ class Clock:
         """Give the baton to the worker with the earliest time, after all earlier events have happened."""
         if self._failed is None:
             self._run_earlier_events()
-        if self._failed is not None:  # wake everybody up, one by one, to unwind
+        if self._failed is not None:  # wake all workers up, one by one, to unwind
             rest = next((r for r in self._runners if not r.done), None)
             if rest is None:
                 self._finished.release()
