@@ -156,11 +156,13 @@ def predict(training: Training, compute_seconds: float) -> float:
 
     import laconic
     from chars import Shape, build_model
-    from laconic.network.levels import NO_TIME_AT_ALL, Level, Network
+    from laconic.network.levels import UNLIMITED_BITS_PER_SECOND, Level, Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute
 
-    network = Network(WORKERS, (Level(1, NO_TIME_AT_ALL), Level(SITE_WORKERS, UPLINK_BITS_PER_SECOND, DELAY_SECONDS)))
+    network = Network(
+        WORKERS, (Level(1, UNLIMITED_BITS_PER_SECOND), Level(SITE_WORKERS, UPLINK_BITS_PER_SECOND, DELAY_SECONDS))
+    )
     compute = Compute(compute_seconds / 3, 2 * compute_seconds / 3)
 
     def body() -> tuple[float, float]:

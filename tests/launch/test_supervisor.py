@@ -24,16 +24,16 @@ Run = Callable[..., tuple[Supervisor, int, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """See a run through in this process; gives the supervisor, the exit code and what was said."""
-    monkeypatch.setattr("laconic.launch.supervisor._GOODBYE_SECONDS", 0.1)  # these servers never say it
+    """Run to the end in this process; gives the supervisor, the exit code and what was printed."""
+    monkeypatch.setattr("laconic.launch.supervisor._SERVER_EXIT_SECONDS", 0.1)  # these servers never end by themselves
 
     def carry_out(plan: dict[str, list[str]], **asked: object) -> tuple[Supervisor, int, str]:
         said: list[str] = []
         (tmp_path / "logs").mkdir()
         request = Request(command=(str(SCRIPT), json.dumps(plan)), **{"workers": 2, "servers": 1, **asked})  # type: ignore[arg-type]
         supervisor = build_supervisor(request, tmp_path, said.append, lambda *_: None)
-        supervisor.see_through()
-        code = supervisor.account()
+        supervisor.run_to_end()
+        code = supervisor.report()
         assert not processes_with(str(tmp_path))
         return supervisor, code, "\n".join(said)
 
@@ -65,7 +65,7 @@ def test_a_killed_worker_comes_back_and_takes_what_it_had_started_along(run: Run
     assert code == 0
     assert [life["life"] for life in lives(tmp_path, "rank-1.log")] == [0, 1]
     assert re.search(r"rank 1 on \S+ was lost: it was killed by SIGKILL\. It starts again: restart 1 of 1\.", said)
-    assert supervisor.facts()["lost"] == [] and supervisor.facts()["restarts"] == {"rank 1": 1}
+    assert supervisor.result_fields()["lost"] == [] and supervisor.result_fields()["restarts"] == {"rank 1": 1}
     child = re.search(r"child (\d+)", (tmp_path / "logs" / "rank-1.log").read_text())
     assert child is not None and not _lives(int(child[1]))
 
@@ -77,8 +77,8 @@ def test_without_restarts_the_run_goes_on_and_says_who_is_missing(
     assert code == 0 and "finished" in (tmp_path / "logs" / "rank-0.log").read_text()
     assert "rank 1" in said and "The run goes on without it." in said
     assert re.search(r"rank 1 was lost after \d+\.\d s for good: it ended with exit code 3", said)
-    assert supervisor.facts()["lost"] == ["rank 1"]
-    (loss,) = supervisor.facts()["losses"]
+    assert supervisor.result_fields()["lost"] == ["rank 1"]
+    (loss,) = supervisor.result_fields()["losses"]
     assert (loss["who"], loss["life"], loss["restarted"]) == ("rank 1", 0, False)
     assert "rank-1.log" in capfd.readouterr().err
 
@@ -96,7 +96,7 @@ def test_a_server_that_keeps_dying_ends_the_run(run: Run) -> None:
     supervisor, code, said = run({"server 0": ["kill", "kill"], "rank 0": ["stay"]}, server_restarts=1)
     assert code == 128 + 9
     assert "the run failed: server 0 on" in said and "--server-restarts" in said
-    assert supervisor.facts()["lost"] == ["server 0"]
+    assert supervisor.result_fields()["lost"] == ["server 0"]
 
 
 def test_a_run_without_any_worker_left_has_failed(run: Run) -> None:

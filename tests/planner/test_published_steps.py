@@ -229,9 +229,9 @@ def synthetic(rng: random.Random) -> tuple[LayerTimes, Cluster]:
     count = rng.randint(5, 30)
     work = [rng.uniform(1e-4, 1e-2) for _ in range(count)]
     nbytes = tuple(10 ** rng.uniform(4, 7.3) for _ in range(count))
-    machines = rng.choice((2, 4, 8))
+    hosts = rng.choice((2, 4, 8))
     between = Price(10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8.5))
-    cluster = Cluster(4 * machines, Price(5e-6, 2e-10), between, servers=rng.randint(1, machines))
+    cluster = Cluster(4 * hosts, Price(5e-6, 2e-10), between, servers=rng.randint(1, hosts))
     return LayerTimes(tuple(work), tuple(2 * w for w in work), nbytes), cluster
 
 
@@ -303,7 +303,7 @@ def test_beside_computing_a_task_goes_at_its_other_pace() -> None:
         Task("compute", 2.0),
         Task("wait", 3.0),
         Task("compute", 9.0, (1,)),
-        Task("net", 3.0, beside=6.0),
+        Task("net", 3.0, overlapped_seconds=6.0),
     ]
     times = serve(tasks)
     assert times.ends == pytest.approx([2.0, 3.0, 12.0, 5.0])
@@ -324,11 +324,11 @@ def test_a_ring_is_as_slow_as_its_slowest_hop_and_half_as_fast_beside_computing(
     cluster = Cluster(8, Price(1e-6, 1e-9), Price(5e-6, 4e-9))
     assert cluster.ring.startup_seconds == pytest.approx(1.75 * (6e-6 + 10e-6))
     assert cluster.ring.seconds_per_byte == pytest.approx(1.75 * 4e-9)
-    assert cluster.ring_beside.seconds_per_byte == pytest.approx(1.75 * 4e-9)  # the network does not slow down
+    assert cluster.ring_overlapped.seconds_per_byte == pytest.approx(1.75 * 4e-9)  # the network does not slow down
     local = Cluster(4, Price(1e-6, 1e-9), Price(5e-6, 4e-9))
     assert local.ring.startup_seconds == pytest.approx(6e-6)
     assert local.ring.seconds_per_byte == pytest.approx(1.5e-9)
-    assert local.ring_beside.seconds_per_byte == pytest.approx(3e-9)
+    assert local.ring_overlapped.seconds_per_byte == pytest.approx(3e-9)
 
 
 def test_one_machine_needs_no_server_and_requests_wait_for_pushes() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.star import Star, carried, class_of, returning, sliced
+from laconic.cost.star import Star, class_of, gated_period, sliced, star_period
 from laconic.cost.star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.fluid import Fluid, Job
@@ -69,7 +69,7 @@ def test_one_class_is_slicing_alone_and_more_are_never_slower(name: str) -> None
     layers = profile(name)
     for servers, rate in ((1, 1e10), (2, 1e10), (4, 4e10), (8, 4e9)):
         star = Star(8, servers, rate)
-        plain = carried(layers, star, sliced(layers.nbytes, servers, SLICE_BYTES), carry)
+        plain = star_period(layers, star, sliced(layers.nbytes, servers, SLICE_BYTES), carry)
         found = [geryon(layers, star, carry, classes) for classes in (1, 2, 8, 64)]
         assert found[0] == plain
         assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(found)), found
@@ -154,7 +154,7 @@ def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
     for layers in models:
         order = list(reversed(range(layers.count)))
         back = fifo(star, [(layers.ready()[i], layers.nbytes[i]) for i in order])
-        expected = returning(layers, back[::-1])
+        expected = gated_period(layers, back[::-1])
         assert tensorexpress(layers, star, queues=1) == pytest.approx(expected, rel=1e-12)
     means = [np.mean([latency(layers, star, queues) for layers in models]) for queues in (1, 2, 4, 8, 16)]
     assert all(more < fewer for fewer, more in pairwise(means)), means

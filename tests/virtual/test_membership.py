@@ -172,5 +172,5 @@ def test_impossible_stories_are_refused(events: list[Event], words: str) -> None
 
 
 def test_lives() -> None:
-    told = lives([Event(1, 1, "join"), Event(3, 1, "die"), Event(5, 1, "return"), Event(2, 0, "leave")], 3)
-    assert told == [[Life(0, 2, True)], [Life(1, 3), Life(5)], [Life()]]
+    by_worker = lives([Event(1, 1, "join"), Event(3, 1, "die"), Event(5, 1, "return"), Event(2, 0, "leave")], 3)
+    assert by_worker == [[Life(0, 2, True)], [Life(1, 3), Life(5)], [Life()]]

@@ -106,7 +106,7 @@ def test_settings_take_profiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sentence", ["bsp", "wfbp(0)", "bf16 / sequential"])
-def test_a_crowd_costs_the_same_on_a_measured_network(sentence: str) -> None:
+def test_symmetric_workers_cost_the_same_on_a_measured_network(sentence: str) -> None:
     given = profile(pace=0.1)
     tensors = [
         TensorSpec("weight", (3, 4), torch.float32, "matrix"),

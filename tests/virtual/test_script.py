@@ -126,7 +126,7 @@ def test_loaders_and_compiled_models_run_in_process_with_one_notice(tmp_path: Pa
 def test_options_that_make_no_sense_together_are_refused(tmp_path: Path) -> None:
     for arguments, sentence in [
         (("--network", "1gbit"), "add --engine virtual"),
-        (("--engine", "virtual", "--timeout", "9"), "live in one process"),
+        (("--engine", "virtual", "--timeout", "9"), "run in one process"),
         (("--engine", "steam"), "real or virtual"),
     ]:
         done = run(*arguments, str(TRAIN), folder=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""A crowd is priced as its workers would be simulated, for every sentence and any stragglers."""
+"""Symmetric workers are priced as separate workers would be simulated, for every sentence and any stragglers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def specs(widths: list[int]) -> list[TensorSpec]:
     probability=st.floats(0, 1),
     two_levels=st.booleans(),
 )
-def test_a_crowd_costs_what_its_workers_cost(
+def test_symmetric_workers_cost_what_separate_workers_cost(
     sentence: str, widths: list[int], workers: int, slowness: list[float], probability: float, two_levels: bool
 ) -> None:
     levels = [Level(1, 8e6, 1e-4)] + ([Level(2, 4e6, 1e-3)] if two_levels else [])

@@ -29,9 +29,9 @@ def profile(
     The script runs on all workers at once without exchanging gradients; collectives and encoders are timed apart. So no
     step of the training that is predicted later is used to predict it.
     """
-    from laconic.launch.launch import leave
+    from laconic.launch.launch import exit_process
     from laconic.launch.profiling import measure
     from laconic.report.profile import show
 
     show(measure((script, *(arguments or ())), workers, net, steps, threads, out, fresh))
-    leave(0)
+    exit_process(0)

@@ -86,7 +86,7 @@ def run(
     seconds and say which; with --servers, the run goes on without it.
     """
     from laconic.experiments.rivals.text import check
-    from laconic.launch.launch import launch, leave
+    from laconic.launch.launch import exit_process, launch
     from laconic.launch.request import Request, read_slowness, read_stragglers, read_target
 
     if strategy is not None:
@@ -119,5 +119,5 @@ def run(
     )
     code = launch(request)
     if request.engine == "real":
-        leave(code)
+        exit_process(code)
     raise typer.Exit(code)

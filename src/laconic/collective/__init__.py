@@ -1,1 +1,1 @@
-"""Collective operations: what each sends from whom to whom."""
+"""Collective operations as flows: the bytes each sends, from which member to which."""

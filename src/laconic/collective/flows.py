@@ -1,4 +1,7 @@
-"""What an operation sends from whom to whom: the same for workers of their own and for a crowd."""
+"""The flows of collective operations: the bytes each sends, from which member of the group to which.
+
+Separate virtual workers and symmetric workers (`virtual.symmetric`) are priced by the same flows.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from laconic.network.flow import Flow
 
 
 def all_reduce(size: int, nbytes: float) -> Flow:
+    """Return a ring all-reduce: each member sends 2(n-1)/n of the bytes to its successor, in 2(n-1) rounds."""
     return _ring(size, 2 * (size - 1) / size * nbytes, 2 * (size - 1))
 
 
 def all_gather(size: int, nbytes: float) -> Flow:
+    """Return a ring all-gather: each member sends n-1 blocks of so many bytes to its successor, in n-1 rounds."""
     return _ring(size, (size - 1) * nbytes, size - 1)
 
 
 def barrier(size: int) -> Flow:
+    """Return a barrier: each member sends one byte to its successor, in the rounds of a ring all-reduce."""
     return _ring(size, 1.0, 2 * (size - 1))
 
 
 def all_to_all(block_bytes: ArrayLike) -> Flow:
-    """Block [a][b] goes from a to b; one's own stays."""
+    """Return an all-to-all: member a sends block [a][b] to member b, in one round; its own block stays."""
     blocks = np.asarray(block_bytes, dtype=float)
     size = len(blocks)
     sources, destinations = (~np.eye(size, dtype=bool)).nonzero()
@@ -29,14 +35,14 @@ def all_to_all(block_bytes: ArrayLike) -> Flow:
 
 
 def broadcast(size: int, root: int, nbytes: float) -> Flow:
-    """A binomial tree, as gloo's."""
+    """Return a broadcast: all bytes are sent from the root down a binomial tree, as in gloo."""
     edges = [((a + root) % size, (b + root) % size) for a in range(size) for b in tree_children(a, size)]
     pairs = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
     return Flow(pairs[:, 0], pairs[:, 1], np.full(len(pairs), float(nbytes)), (size - 1).bit_length())
 
 
 def message(nbytes: float) -> Flow:
-    """From the first member to the second."""
+    """Return a message: the first member sends all bytes to the second."""
     return Flow(np.array([0]), np.array([1]), np.array([float(nbytes)]), 1)
 
 
@@ -46,12 +52,12 @@ def _ring(size: int, nbytes: float, rounds: int) -> Flow:
 
 
 def tree_children(place: int, size: int) -> list[int]:
-    """Whom a member passes a broadcast on to, counted from the root: in round i the first 2^i have it."""
+    """Return the members to which a member forwards a broadcast, counted from the root: before round i, 2^i have it."""
     return [place + 2**i for i in range(size.bit_length()) if place < 2**i and place + 2**i < size]
 
 
 def wire_factor(name: str, size: int) -> float:
-    """What the busiest worker sends for each byte it hands over."""
+    """Return how many bytes the busiest worker sends for each byte of its payload."""
     return {
         "all_reduce": 2 * (size - 1) / size,
         "all_gather": size - 1,

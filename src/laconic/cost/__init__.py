@@ -1,1 +1,1 @@
-"""What a step takes, computed from values alone: one iteration, the messages of a plan, collectives on a network."""
+"""Cost models computed from values alone: the time of one iteration, of a plan's messages, of collectives."""

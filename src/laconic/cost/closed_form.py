@@ -1,9 +1,10 @@
-"""One iteration in closed form: messages that leave as backward goes on, and what waits for them.
+"""The time of one iteration in closed form: messages are sent while backward runs, and the next forward waits for them.
 
-All workers launch the same messages in the same order, so the network serves them in turn and no event queue is needed:
-a message ends a full trip after it left, and its own share of the network after the one before it. Where computing and
-talking share processors, talking goes on at a slower pace while computing lasts; so its progress has a clock of its
-own, which runs at that pace. Encoding happens in backward, decoding when a message was waited for, as in the engine.
+All workers send the same messages in the same order, so the network serves them in order and no event queue is needed:
+a message ends its whole transfer time after it was sent, and its share of the network's time after the message before
+it. Where computing and communication share processors, communication progresses at a slower pace while computing lasts;
+so its progress has a clock of its own, which runs at that pace. Encoding happens during backward, decoding when a
+message has been waited for, as in the runtime.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from laconic.cost.collectives import TransferTimes, Vector
 
 @dataclass(frozen=True)
 class Traffic:
-    """An iteration's messages, in order: after how much of backward each may leave, what encoding and decoding take,
-    and its rounds, of which the first leaves at once and the others after backward.
+    """An iteration's messages, in order: after how much of backward each may be sent, what encoding and decoding take,
+    and its rounds, of which the first is sent at once and the others after backward.
 
-    `gates` say which messages each layer of the next forward pass waits for (by number, in the order of layers);
-    without them the first layer waits for all. `halves`: the second round goes the other way round and leaves when the
-    first is over, as an all-gather after a reduce-scatter.
+    `gates` are the messages that each layer of the next forward pass waits for (by number, in the order of layers);
+    without them the first layer waits for all. With a `second_order` the second round begins when the first has ended
+    for all messages, as an all-gather after a reduce-scatter.
     """
 
     ready_seconds: Vector
@@ -31,13 +32,13 @@ class Traffic:
     decode_seconds: Vector
     rounds: Sequence[TransferTimes]
     gates: Sequence[tuple[int, Sequence[int]]] = ()  # (layer, messages)
-    second_order: Sequence[int] | None = None  # of halves: which all-gather goes first
-    flowing: bool = False  # later rounds follow by themselves, as a pull follows a push
+    second_order: Sequence[int] | None = None  # the order of the all-gathers, after all reduce-scatters
+    flowing: bool = False  # later rounds start without the worker, as a pull follows a push
 
 
 @dataclass(frozen=True)
 class Iterated:
-    """A step's length, and when each message was on its way from the start of backward."""
+    """The length of an iteration, and when each message was sent and had arrived, from the start of backward."""
 
     seconds: float
     leaves: Vector
@@ -47,23 +48,23 @@ class Iterated:
 def iterate(
     backward_seconds: float, forward: Vector, step_seconds: float, traffic: Traffic, lanes: int = 2
 ) -> Iterated:
-    """The step that repeats, from a start of backward to the next one."""
-    codes = traffic.encode_seconds
-    launch = np.maximum.accumulate(traffic.ready_seconds) + np.cumsum(codes) if len(codes) else codes
-    computed = backward_seconds + float(codes.sum())
-    first = traffic.rounds[0] if traffic.rounds else TransferTimes.nothing(0)
-    clock = _Clock(computed, first.pace)
-    arrived = _served(clock.talked_at(launch), first, lanes)
-    for carriage in traffic.rounds[1:]:
+    """Return the times of the iteration that repeats, from a start of backward to the next one."""
+    encode = traffic.encode_seconds
+    launch = np.maximum.accumulate(traffic.ready_seconds) + np.cumsum(encode) if len(encode) else encode
+    computed = backward_seconds + float(encode.sum())
+    first = traffic.rounds[0] if traffic.rounds else TransferTimes.zero(0)
+    clock = _OverlapClock(computed, first.pace)
+    arrived = _end_times(clock.progress_at(launch), first, lanes)
+    for transfers in traffic.rounds[1:]:
         if traffic.flowing:
-            arrived = _served(arrived, carriage, lanes)
+            arrived = _end_times(arrived, transfers, lanes)
         elif traffic.second_order is not None:
             order = np.asarray(traffic.second_order)
-            over = max(clock.talked, float(arrived.max(initial=0.0)))
+            first_over = max(clock.progress, float(arrived.max(initial=0.0)))
             arrived = np.empty_like(arrived)
-            arrived[order] = _served(np.full(len(order), over), carriage.taking(order), lanes)
-        else:  # whoever drives the messages waits for each, and sends its next word
-            arrived = _served(np.maximum.accumulate(np.maximum(arrived, clock.talked)), carriage, lanes)
+            arrived[order] = _end_times(np.full(len(order), first_over), transfers.select(order), lanes)
+        else:  # the worker waits for each message, and then sends its next round
+            arrived = _end_times(np.maximum.accumulate(np.maximum(arrived, clock.progress)), transfers, lanes)
     if traffic.gates:
         waited: set[int] = set()
         layer = 0
@@ -83,43 +84,45 @@ def iterate(
         else:
             clock.wait(float(arrived.max(initial=0.0)))
         clock.compute(float(forward.sum()) + step_seconds)
-    return Iterated(clock.now, launch, clock.moments(arrived))
+    return Iterated(clock.now, launch, clock.times_at(arrived))
 
 
-def _served(handed: Vector, carriage: TransferTimes, lanes: int) -> Vector:
-    """When each ends: a whole trip after it was handed over, and its share after the one before it."""
-    share = np.maximum(carriage.shared_seconds, carriage.alone_seconds / lanes)
-    taken = np.cumsum(share)
-    ends: Vector = np.maximum.accumulate(handed + carriage.alone_seconds - taken) + taken
+def _end_times(sent: Vector, transfers: TransferTimes, lanes: int) -> Vector:
+    """Return when each message ends: its whole time after it was sent, and its share after the one before it."""
+    share = np.maximum(transfers.shared_seconds, transfers.alone_seconds / lanes)
+    shares = np.cumsum(share)
+    ends: Vector = np.maximum.accumulate(sent + transfers.alone_seconds - shares) + shares
     return ends
 
 
-class _Clock:
-    """Time, and how far talking has come: as far as time while nobody computes, less far while everybody does."""
+class _OverlapClock:
+    """Time, and the progress of communication: it runs as fast as time while nothing computes, at `pace` otherwise."""
 
     def __init__(self, computed: float, pace: float) -> None:
-        self._first, self._pace = computed, pace
-        self.now, self.talked = computed, pace * computed
-        self._marks = [(0.0, 0.0), (self.now, self.talked)]
+        self._pace = pace
+        self.now, self.progress = computed, pace * computed
+        self._marks = [(0.0, 0.0), (self.now, self.progress)]
 
-    def talked_at(self, moments: Vector) -> Vector:
-        """How far talking has come at moments of backward."""
-        return self._pace * moments
+    def progress_at(self, seconds: Vector) -> Vector:
+        """Return the progress of communication at these times of backward."""
+        return self._pace * seconds
 
-    def wait(self, talked: float) -> None:
-        if talked > self.talked:
-            self.now += talked - self.talked
-            self.talked = talked
-            self._marks.append((self.now, self.talked))
+    def wait(self, progress: float) -> None:
+        """Wait, without computing, until communication has progressed so far."""
+        if progress > self.progress:
+            self.now += progress - self.progress
+            self.progress = progress
+            self._marks.append((self.now, self.progress))
 
     def compute(self, seconds: float) -> None:
+        """Compute for so many seconds, beside which communication progresses at its slower pace."""
         if seconds:
             self.now += seconds
-            self.talked += self._pace * seconds
-            self._marks.append((self.now, self.talked))
+            self.progress += self._pace * seconds
+            self._marks.append((self.now, self.progress))
 
-    def moments(self, talked: Vector) -> Vector:
-        """When talking had come so far."""
-        times, progress = zip(*self._marks, strict=True)
-        found: Vector = np.interp(talked, progress, times)
-        return found
+    def times_at(self, progress: Vector) -> Vector:
+        """Return when communication had progressed so far."""
+        times, progress_marks = zip(*self._marks, strict=True)
+        reached: Vector = np.interp(progress, progress_marks, times)
+        return reached

@@ -1,10 +1,9 @@
-"""Tasks over lanes: what is served when.
+"""A list scheduler: tasks on lanes, each of which serves one task at a time.
 
-A lane serves one task at a time, of those that are ready: in the order in which they became so, or the most urgent
-first. A lane with a credit takes tasks over before they are served, so many bytes at a time, and serves what it has
-taken as it came: what is more urgent waits for no more than that. A lane that fuses takes over as much when it is
-free, and serves it as one. A task may take longer beside computing than
-alone: it goes on at the one pace while the lane `compute` is at work, at the other while that waits.
+A lane serves the tasks that are ready in the order in which they became so, or the most urgent first. A lane with a
+credit admits so many bytes of tasks before they are served, and serves what it has admitted in that order: a more
+urgent task waits for no more than the credit. A lane that fuses admits as much when it is free, and serves it as one
+task. A task may take longer while the lane `compute` is busy than alone: it then progresses at two paces.
 """
 
 from __future__ import annotations
@@ -17,71 +16,72 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 COMPUTE = "compute"
+"""The name of the lane on which workers compute."""
 
 
 class Task(NamedTuple):
-    """Something that takes a lane for some time, after other tasks (by number) have ended."""
+    """Work that occupies a lane for some time, after other tasks (by number) have ended."""
 
     lane: str
     seconds: float
     needs: tuple[int, ...] = ()
     urgency: float = 0.0  # the smaller the sooner
     nbytes: float = 0.0
-    beside: float | None = None  # seconds while computing goes on; none: as many
+    overlapped_seconds: float | None = None  # the time it takes while the lane `compute` is busy; None: `seconds`
 
 
 @dataclass(frozen=True)
 class Lane:
-    """How a lane chooses among what is ready."""
+    """How a lane chooses among the tasks that are ready."""
 
     by_urgency: bool = False
-    credit_bytes: float = 0.0  # taken over ahead of time, beside the one that is served
-    fuses: float | None = None  # seconds before what was taken over goes out as one
+    credit_bytes: float = 0.0  # bytes admitted ahead of time, besides the task that is served
+    fuses: float | None = None  # the start-up seconds of all admitted tasks served as one; None: one by one
 
 
 @dataclass(frozen=True)
 class Times:
-    """When each task began and ended."""
+    """The times at which each task began and ended."""
 
     starts: list[float]
     ends: list[float]
 
 
 def serve(tasks: Sequence[Task], lanes: Mapping[str, Lane] | None = None) -> Times:
-    """Every task, as early as its lane allows. Those that need each other never are: their times are infinite."""
+    """Return when each task is served, as early as its lane allows; tasks that need each other have infinite times."""
     waiting = [len(task.needs) for task in tasks]
     after: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):
         for other in task.needs:
             after[other].append(number)
-    names = sorted({task.lane for task in tasks}, key=lambda name: name != COMPUTE)  # computing begins first
-    desks = {name: _Desk((lanes or {}).get(name, Lane()), place, tasks) for place, name in enumerate(names)}
-    own = [desks[task.lane] for task in tasks]
-    computing = desks.get(COMPUTE)
+    names = sorted({task.lane for task in tasks}, key=lambda name: name != COMPUTE)  # computing is first
+    states = {name: _LaneState((lanes or {}).get(name, Lane()), index, tasks) for index, name in enumerate(names)}
+    lane_of = [states[task.lane] for task in tasks]
+    computing = states.get(COMPUTE)
     clock = _Clock(len(tasks))
-    touched = list(desks.values())  # whose queue or whose work has changed
+    changed = list(states.values())  # lanes whose queue or running task has changed
     released = [number for number, count in enumerate(waiting) if count == 0]
     while True:
         released.sort()
         for number in released:
-            own[number].come(number)
-            touched.append(own[number])
-        if len(touched) > 1:
-            touched.sort(key=_place)
-        for desk in touched:
-            if desk.served is None and (work := desk.next()) is not None:
-                desk.served = work
+            lane_of[number].enqueue(number)
+            changed.append(lane_of[number])
+        if len(changed) > 1:
+            changed.sort(key=_index)
+        for state in changed:
+            if state.running is None and (work := state.next()) is not None:
+                state.running = work
                 clock.begin(work)
-            if desk is computing:
-                clock.computes(desk.served is not None)
-        touched, released = [], []
+            if state is computing:
+                clock.set_computing(state.running is not None)
+        changed, released = [], []
         ended = clock.advance()
         if not ended:
             return clock.times
         for work in ended:
-            desk = own[work.members[0]]
-            desk.served = None
-            touched.append(desk)
+            state = lane_of[work.members[0]]
+            state.running = None
+            changed.append(state)
             for number in work.members:
                 for follower in after[number]:
                     waiting[follower] -= 1
@@ -90,21 +90,21 @@ def serve(tasks: Sequence[Task], lanes: Mapping[str, Lane] | None = None) -> Tim
 
 
 class _Work:
-    """What a lane serves at a time: a task, or several as one."""
+    """What a lane serves at a time: one task, or several fused tasks."""
 
-    __slots__ = ("beside", "end", "left", "members", "seconds", "since")
+    __slots__ = ("end", "left", "members", "overlapped_seconds", "seconds", "since")
 
-    def __init__(self, members: Sequence[int], seconds: float, beside: float) -> None:
+    def __init__(self, members: Sequence[int], seconds: float, overlapped_seconds: float) -> None:
         self.members = members
         self.seconds = seconds
-        self.beside = beside
-        self.left = 1.0  # of it, at `since`
+        self.overlapped_seconds = overlapped_seconds
+        self.left = 1.0  # the share that is left at `since`
         self.since = 0.0
         self.end = math.inf
 
 
 class _Clock:
-    """When what is served ends; what has two paces is put off or brought forward as computing begins and stops."""
+    """The ends of all running tasks; those with two paces are rescheduled whenever computing begins or stops."""
 
     def __init__(self, count: int) -> None:
         self.times = Times(*([math.inf] * count for _ in range(2)))
@@ -117,25 +117,25 @@ class _Clock:
     def begin(self, work: _Work) -> None:
         for number in work.members:
             self.times.starts[number] = self._now
-        if work.beside != work.seconds and work.beside > 0 < work.seconds:
+        if work.overlapped_seconds != work.seconds and work.overlapped_seconds > 0 < work.seconds:
             self._shared.add(work)
         self._continue(work)
 
-    def computes(self, computing: bool) -> None:
+    def set_computing(self, computing: bool) -> None:
         if computing == self._computing:
             return
         for work in self._shared:
-            work.left -= (self._now - work.since) / (work.beside if self._computing else work.seconds)
+            work.left -= (self._now - work.since) / (work.overlapped_seconds if self._computing else work.seconds)
         self._computing = computing
         for work in self._shared:
             self._continue(work)
 
     def advance(self) -> list[_Work]:
-        """Go to the next end; what ends there, nothing where nothing is served."""
+        """Advance to the next end of a task, and return what ends there: nothing if nothing is running."""
         ended: list[_Work] = []
         while self._ends and (not ended or self._ends[0][0] == self._now):
             end, _, _, work = heapq.heappop(self._ends)
-            if end == work.end:  # else it was put off or brought forward
+            if end == work.end:  # otherwise it was rescheduled
                 self._now = end
                 work.end = math.inf
                 self._shared.discard(work)
@@ -147,54 +147,62 @@ class _Clock:
     def _continue(self, work: _Work) -> None:
         work.since = self._now
         left = work.left if work.left > 0 else 0.0
-        work.end = self._now + left * (work.beside if self._computing else work.seconds)
+        work.end = self._now + left * (work.overlapped_seconds if self._computing else work.seconds)
         self._pushed += 1
         heapq.heappush(self._ends, (work.end, work.members[0], self._pushed, work))
 
 
-def _place(desk: _Desk) -> int:
-    return desk.place
+def _index(state: _LaneState) -> int:
+    return state.index
 
 
-class _Desk:
-    """A lane at work: what waits, what was taken over, what is served."""
+class _LaneState:
+    """The state of a lane: the tasks that are queued, those admitted, and what is running."""
 
-    def __init__(self, lane: Lane, place: int, tasks: Sequence[Task]) -> None:
+    def __init__(self, lane: Lane, index: int, tasks: Sequence[Task]) -> None:
         self.lane = lane
-        self.plain = lane.fuses is None and lane.credit_bytes <= 0
-        self.place = place
+        self.serves_singly = lane.fuses is None and lane.credit_bytes <= 0
+        self.index = index
         self.tasks = tasks
-        self.waits: list[tuple[float, int, int]] = []
-        self.taken: deque[int] = deque()
-        self.taken_bytes = 0.0
-        self.served: _Work | None = None
-        self._came = 0
+        self.queue: list[tuple[float, int, int]] = []
+        self.admitted: deque[int] = deque()
+        self.admitted_bytes = 0.0
+        self.running: _Work | None = None
+        self._enqueued = 0
 
-    def come(self, number: int) -> None:
-        self._came += 1
-        heapq.heappush(self.waits, (self.tasks[number].urgency if self.lane.by_urgency else 0.0, self._came, number))
+    def enqueue(self, number: int) -> None:
+        self._enqueued += 1
+        heapq.heappush(
+            self.queue, (self.tasks[number].urgency if self.lane.by_urgency else 0.0, self._enqueued, number)
+        )
 
     def next(self) -> _Work | None:
-        """Take over what the credit allows, and give the first of it, or all of it."""
-        if self.plain:
-            return self._alone(heapq.heappop(self.waits)[2]) if self.waits else None
-        while self.waits and (not self.taken or self.taken_bytes < self.lane.credit_bytes):
-            number = heapq.heappop(self.waits)[2]
-            self.taken.append(number)
-            self.taken_bytes += self.tasks[number].nbytes
-        if not self.taken:
+        """Admit what the credit allows, and return the first admitted task, or all of them fused."""
+        if self.serves_singly:
+            return self._alone(heapq.heappop(self.queue)[2]) if self.queue else None
+        while self.queue and (not self.admitted or self.admitted_bytes < self.lane.credit_bytes):
+            number = heapq.heappop(self.queue)[2]
+            self.admitted.append(number)
+            self.admitted_bytes += self.tasks[number].nbytes
+        if not self.admitted:
             return None
         if self.lane.fuses is None:
-            number = self.taken.popleft()
-            self.taken_bytes -= self.tasks[number].nbytes
+            number = self.admitted.popleft()
+            self.admitted_bytes -= self.tasks[number].nbytes
             return self._alone(number)
-        members = tuple(self.taken)
-        self.taken.clear()
-        self.taken_bytes = 0.0
-        took = [self.tasks[number] for number in members]
-        beside = (task.seconds if task.beside is None else task.beside for task in took)
-        return _Work(members, self.lane.fuses + sum(t.seconds for t in took), self.lane.fuses + sum(beside))
+        members = tuple(self.admitted)
+        self.admitted.clear()
+        self.admitted_bytes = 0.0
+        fused = [self.tasks[number] for number in members]
+        overlapped_seconds = (
+            task.seconds if task.overlapped_seconds is None else task.overlapped_seconds for task in fused
+        )
+        return _Work(
+            members, self.lane.fuses + sum(t.seconds for t in fused), self.lane.fuses + sum(overlapped_seconds)
+        )
 
     def _alone(self, number: int) -> _Work:
         task = self.tasks[number]
-        return _Work((number,), task.seconds, task.seconds if task.beside is None else task.beside)
+        return _Work(
+            (number,), task.seconds, task.seconds if task.overlapped_seconds is None else task.overlapped_seconds
+        )

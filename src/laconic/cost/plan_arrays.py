@@ -1,4 +1,4 @@
-"""A communication plan as arrays, for those who price many things on it."""
+"""A communication plan as arrays, for pricing many strategies on it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from laconic.values.comm_plan import CommPlan, urgencies
 
 @dataclass(frozen=True, eq=False)
 class PlanArrays:
-    """Messages in order. `shares` are (message, tensor, share of the tensor's bytes) as three arrays."""
+    """A plan's messages in order: `messages`, `members` and `parts` are parallel arrays of (message, tensor, share of
+    the tensor's bytes)."""
 
     count: int
     messages: NDArray[np.int64]
     members: NDArray[np.int64]
     parts: Vector
-    awaited: tuple[tuple[int, ...], ...]  # tensors whose gradients must exist before a message leaves
+    awaited: tuple[tuple[int, ...], ...]  # tensors whose gradients must exist before a message is sent
     gates: tuple[tuple[int, tuple[int, ...]], ...] = ()
     halves: bool = False
     second_order: tuple[int, ...] | None = None
@@ -28,13 +29,13 @@ class PlanArrays:
 
     @classmethod
     def of_one(cls, tensors: int) -> PlanArrays:
-        """Everything in one message."""
+        """Return a plan that sends all tensors in one message."""
         everything = tuple(range(tensors))
         return cls(1, np.zeros(tensors, dtype=int), np.arange(tensors), np.ones(tensors), (everything,))
 
     @classmethod
     def of(cls, plan: CommPlan, arrival: Sequence[int]) -> PlanArrays:
-        """Tensors are numbered as in the plan, which is the order of the forward pass."""
+        """Return a plan as arrays, with tensors numbered as in the plan: in the order of the forward pass."""
         rows = [
             (k, i, (stop - start) / max(1, plan.tensors[i].numel))
             for k, message in enumerate(plan.messages)
@@ -55,13 +56,13 @@ class PlanArrays:
         )
 
     def summed(self, by_tensor: Vector) -> Vector:
-        """Over the tensors of each message."""
-        found: Vector = np.bincount(self.messages, by_tensor[self.members] * self.parts, self.count).astype(float)
-        return found
+        """Return the sums of a quantity by tensor over the tensors of each message."""
+        sums: Vector = np.bincount(self.messages, by_tensor[self.members] * self.parts, self.count).astype(float)
+        return sums
 
 
 def _gates(carried: Sequence[Sequence[int]], arrival: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Layers at which the next forward pass waits for something it has not waited for yet, in its order."""
+    """Return, in order, the layers at which the next forward pass first waits for a message, with these messages."""
     place = urgencies(arrival)
     first: dict[int, list[int]] = {}
     for k, tensors in enumerate(carried):

@@ -1,4 +1,4 @@
-"""Workers and parameter servers on one switch, and what an iteration takes for the times at which tensors are back.
+"""Workers and parameter servers on one switch, and an iteration's time for the times at which tensors are pulled.
 
 Where the next forward pass waits layer by layer, everything that an iteration sends has arrived before the next
 backward pass begins: the network is empty then, so one iteration is enough to know the period.
@@ -15,7 +15,7 @@ from laconic.values.layer_times import LayerTimes
 
 @dataclass(frozen=True)
 class Star:
-    """Machines with a duplex link each: the workers, then the servers."""
+    """A network of one switch, with a duplex link for each worker and each server."""
 
     workers: int
     servers: int
@@ -32,7 +32,7 @@ class Star:
 
 @dataclass(frozen=True)
 class Slice:
-    """Bytes of a tensor that one server sums, and their class on the network: the smaller the sooner."""
+    """Bytes of a tensor that one server sums, and their priority class on the network: the smallest is served first."""
 
     tensor: int
     server: int
@@ -41,12 +41,12 @@ class Slice:
 
 
 Carry = Callable[[Sequence[Slice], Sequence[float], Star], list[float]]
-"""When each piece's sum has reached all workers, for the times at which tensors' gradients are ready."""
+"""A function from the times at which gradients are ready to those at which each slice's sum has reached all workers."""
 
 
 def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = None) -> list[Slice]:
-    """Tensors cut into slices of at most so many bytes (None: uncut), each to whoever has least, as backward makes
-    them."""
+    """Cut tensors into slices of at most so many bytes (None: uncut), in the order of backward, and give each slice to
+    the server with the fewest bytes so far."""
     loads = [0.0] * servers
     pieces = []
     for tensor in reversed(range(len(nbytes))):
@@ -61,21 +61,21 @@ def sliced(nbytes: Sequence[float], servers: int, slice_bytes: float | None = No
 
 
 def class_of(tensor: int, tensors: int, classes: int) -> int:
-    """Equally many neighbouring tensors share a class; those nearest the input are the most urgent."""
+    """Return a tensor's priority class: neighbouring tensors share one, those nearest the input are most urgent."""
     return tensor * classes // tensors
 
 
-def returning(layers: LayerTimes, back: Sequence[float]) -> float:
-    """Seconds from a backward pass to the next, where each layer's forward pass waits for its own tensor only."""
+def gated_period(layers: LayerTimes, back: Sequence[float]) -> float:
+    """Return the seconds from a backward pass to the next, where each layer's forward waits for its own tensor only."""
     now = sum(layers.backward)
     for seconds, arrived in zip(layers.forward, back, strict=True):
         now = max(now, arrived) + seconds
     return now
 
 
-def carried(layers: LayerTimes, star: Star, pieces: Sequence[Slice], carry: Carry) -> float:
-    """The period where these pieces are carried so."""
+def star_period(layers: LayerTimes, star: Star, pieces: Sequence[Slice], carry: Carry) -> float:
+    """Return the seconds of an iteration in which these slices are transferred by `carry`."""
     back = layers.ready()
     for piece, arrived in zip(pieces, carry(pieces, back, star), strict=True):
         back[piece.tensor] = max(back[piece.tensor], arrived)
-    return returning(layers, back)
+    return gated_period(layers, back)

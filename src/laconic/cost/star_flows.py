@@ -1,4 +1,4 @@
-"""Pieces of tensors between workers and servers, on the fluid: pushed when ready, pulled when summed."""
+"""Slices of tensors between workers and servers on the fluid network: pushed when ready, pulled when summed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from laconic.network.levels import Network
 
 
 def carry(pieces: Sequence[Slice], ready: Sequence[float], star: Star) -> list[float]:
-    """When each piece's sum has reached all workers; links serve the pieces' classes strictly, and fairly inside one.
+    """Return when each slice's sum has reached all workers; links serve the classes strictly, and fairly inside one.
 
-    All workers push a piece as one job, and are sent its sum as one: they are alike, so their shares are.
+    All workers push a slice as one job, and are sent its sum as one: workers are equal, and so are their shares.
     """
     network = Network.flat(star.workers + star.servers, star.bits_per_second)
     fluid = Fluid(network.capacities)
     arrived = [math.inf] * len(pieces)
     workers = np.arange(star.workers)
 
-    def move(sources: NDArray[np.int64], destinations: NDArray[np.int64], number: int) -> Job:
+    def transfer(sources: NDArray[np.int64], destinations: NDArray[np.int64], number: int) -> Job:
         piece = pieces[number]
         links, load_bytes, latency = network.load(sources, destinations, np.full(star.workers, piece.nbytes))
         return Job(links, load_bytes, latency, partial(arrived.__setitem__, number), urgency=piece.urgency)
 
     def summed(number: int, seconds: float) -> None:
-        fluid.add(move(servers[number], workers, number), seconds)
+        fluid.add(transfer(servers[number], workers, number), seconds)
 
     servers = [np.full(star.workers, star.workers + piece.server) for piece in pieces]
     for number, piece in enumerate(pieces):
-        push = move(workers, servers[number], number)
+        push = transfer(workers, servers[number], number)
         push.finished = partial(summed, number)
         fluid.add(push, ready[piece.tensor])
     while (event := fluid.next_event()) < math.inf:

@@ -6,7 +6,7 @@ import json
 import sys
 
 from laconic.errors import LaconicError
-from laconic.launch.launch import launch, leave
+from laconic.launch.launch import exit_process, launch
 from laconic.launch.request import Request
 
 
@@ -20,7 +20,7 @@ def main(text: str) -> int:
         print(f"laconic: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
     if request.engine == "real":
-        leave(code)
+        exit_process(code)
     return code
 
 

@@ -1,1 +1,1 @@
-"""`laconic run`: torch's elastic launcher, taught to say who was lost and to leave nothing behind."""
+"""`laconic run`: a launcher, built on torch's elastic one, that reports lost workers and leaves no process behind."""

@@ -1,9 +1,9 @@
-"""Start a command that ends when its launcher does, also when that is killed without a word.
+"""Start a command that ends when its launcher does, even when the launcher is killed.
 
-    python leash.py LAUNCHER COMMAND…
+    python die_with_parent.py LAUNCHER COMMAND…
 
-It runs by itself (only the standard library), asks the kernel for a signal at the parent's death, and becomes the
-command; so the command need not know of it.
+This script uses only the standard library. It asks the kernel for a signal at the death of its parent (the process with
+the number LAUNCHER), and then executes the command in its place; so the command need not know of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    """Ask for the signal, then become the command."""
     launcher, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""What this machine can do: each part looked at for real, with what it is good for and how to get it.
+"""Checks of what this machine can do: each names a part, what it enables, and how to get it.
 
-A check tries the thing itself where that is cheap and leaves nothing behind (a network namespace is made and deleted),
-because a program that is installed may still not be allowed.
+A check tries the part itself where that is cheap and leaves nothing behind (a network namespace is made and deleted),
+because a program that is installed may still not be permitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the machine. `needed`: nothing trains without it."""
+    """The result of one check: the part, whether it is there, and its remedy; nothing trains without `needed` ones."""
 
     name: str
     ok: bool
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """All findings, one by one as they are made."""
+    """Run all checks, and yield each finding as it is made."""
     for check in (_software, _machine, _network_tools, _compilers, _libraries, _gpus, _interfaces, _data):
         yield from check()
 
@@ -151,7 +151,7 @@ def _part(name: str, found: str | None, enables: str, remedy: str, needed: bool 
 
 
 def _version_line(program: str) -> str | None:
-    """What a program says about its version: nvcc in the line with 'release', compilers in the first."""
+    """Return the line in which a program prints its version: nvcc's has 'release' in it, compilers' is the first."""
     if shutil.which(program) is None:
         return None
     done = _run([program, "--version"])
@@ -160,7 +160,7 @@ def _version_line(program: str) -> str | None:
 
 
 def _try(*command: str) -> str | None:
-    """Run a command; None when it worked, else what it complained about."""
+    """Run a command; return None when it worked, otherwise its error message."""
     done = _run(list(command))
     if done is None:
         return f"`{command[0]}` did not answer"

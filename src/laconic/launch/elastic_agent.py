@@ -1,9 +1,9 @@
-"""torch's elastic agent, taught to say who was lost.
+"""torch's elastic agent, extended to report which worker was lost.
 
-torch's own agent ends all other workers the moment one fails, so the survivors die without a word. This one tells them
-first (through the slot of the run's store that their heartbeats watch), gives them a moment to say it in their logs,
-and only then lets torch do its bookkeeping. It runs in a thread of its own, since waiting for other machines may block
-in native code; the main thread stays free for signals and the clock (`launch.py`).
+torch's own agent ends all other workers the moment one fails, so the survivors cannot log why. This one announces the
+loss to them first (through the slot of the run's store that their heartbeats watch), gives them a moment to log it, and
+only then lets torch do its bookkeeping. It runs in a thread of its own, since waiting for other hosts may block in
+native code; the main thread stays free for signals and the time limit (`launch.py`).
 """
 
 from __future__ import annotations
@@ -25,36 +25,42 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from laconic.launch import processes
 from laconic.launch.failure_report import report_failure
+from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
-from laconic.launch.site import Site
 from laconic.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
 from laconic.liveness.watch import StoreAddress, Watch
 from laconic.values.run_config import attempt_prefix
 
 GRACE_SECONDS = 5.0
-"""How long survivors may take to say who was lost: they read it within a second, and their exit takes a moment."""
+"""How long survivors may take to log who was lost: they read it within a second, and their exit takes a moment."""
 
 _READ_SECONDS = 0.25
-_TELL_SECONDS = 2.0
-_LATER = 1.5  # launchers watch each other too, for scripts without a heartbeat; ranks, which know more, speak first
+_ANNOUNCE_SECONDS = 2.0
+_LAUNCHER_PATIENCE = 1.5
+# In heartbeats: launchers watch each other too, for scripts without a heartbeat, but ranks know more and report first.
 
 
-# seconds between SIGTERM and SIGKILL, for a torch that can be told them (2.13 can, 2.11 cannot)
+# seconds between SIGTERM and SIGKILL, for a torch with that option (2.13 has it, 2.11 has not)
 _SHUTDOWN: dict[str, Any] = (
     {"shutdown_timeout": 1} if "shutdown_timeout" in signature(LocalElasticAgent.__init__).parameters else {}
 )
 
 
 class Agent(LocalElasticAgent):
-    """One per machine. `attempt` counts from 0; `lost` and `codes` (exit code per rank) say how the last one ended."""
+    """The process manager of a run without servers, one on each host.
 
-    def __init__(self, spec: WorkerSpec, site: Site, say: Callable[[str], None], on_start: OnStart) -> None:
+    `attempt` counts from 0; `lost` and `codes` (the exit code of each rank) are how the last attempt ended.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, context: LaunchContext, print_line: Callable[[str], None], on_start: OnStart
+    ) -> None:
         super().__init__(spec, logs_specs=_Inherited(), exit_barrier_timeout=0, **_SHUTDOWN)
-        self.site = site
+        self.context = context
         self.attempt = 0
         self.lost: Lost | None = None
         self.codes: dict[int, int] = {}
-        self._say, self._on_start = say, on_start
+        self._print_line, self._on_start = print_line, on_start
         self._watch: Watch | None = None
         self._peers: Watch | None = None
         self._server: TCPStore | None = None
@@ -64,53 +70,53 @@ class Agent(LocalElasticAgent):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks on this machine."""
+        """The ranks on this host."""
         return tuple(worker.global_rank for worker in self._worker_group.workers)
 
-    def see_through(self) -> None:
+    def run_to_end(self) -> None:
         result = self.run()
         self._failed = result is None or result.is_failed()
 
-    def account(self) -> int:
+    def report(self) -> int:
         if not self._failed and self.lost is None:
             return 0
-        self._linger()
+        self._keep_store_alive()
         return report_failure(self)
 
-    def facts(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         return {"attempts": self.attempt + 1, "lost": None if self.lost is None else asdict(self.lost)}
 
     def stop(self, number: signal.Signals, cause: str, seconds: float) -> None:
-        """End everything from another thread: tell the other machines, forward the signal, then kill what is left."""
+        """End everything from another thread: notify the other hosts, forward the signal, then kill what is left."""
         with self._starting:  # either all workers have been started, or none will be
             self._stopping = True
-        if self._watch is not None and self.site.nodes > 1:
-            lost = Lost(self.ranks, self.site.machine, cause, "It was ended there on purpose.", final=True)
-            self._tell(lost)
+        if self._watch is not None and self.context.nodes > 1:
+            lost = Lost(self.ranks, self.context.host_name, cause, "It was ended there on purpose.", final=True)
+            self._announce(lost)
         workers = self._workers().values()
         processes.forward(workers, number)
         processes.await_exits(workers, seconds)
         processes.kill(workers)
 
-    def _linger(self) -> None:
-        """Keep the store alive until other machines have read why the run ended, where this process hosts it."""
-        if self._server is not None and self.site.nodes > 1:
-            time.sleep(2.5 * interval(self.site.heartbeat_seconds))
+    def _keep_store_alive(self) -> None:
+        """Keep the store alive until other hosts have read why the run ended, where this process hosts it."""
+        if self._server is not None and self.context.nodes > 1:
+            time.sleep(2.5 * interval(self.context.heartbeat_seconds))
 
     # ------------------------------------------------------------------------------ what torch's agent calls
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Also give the attempt a store of its own, in the first machine's agent, which outlives the workers.
+        """Join the rendezvous; give the attempt a store of its own in the first host's agent, which outlives workers.
 
-        All agents count attempts as that one does, so that a machine that comes back later reads the same prefix.
+        All agents count attempts as that one does, so that a host that joins again later reads the same prefix.
         """
         super()._rendezvous(worker_group)
         group: Any = worker_group  # torch declares its fields as None
         attempt = group.spec.max_restarts - self._remaining_restarts
         self._server = None
         if group.group_rank == 0:
-            self._server = TCPStore(self.site.address, 0, is_master=True, wait_for_workers=False)
-            group.store.set("laconic/store", f"{attempt} {self._server.port} {self.site.address}")
+            self._server = TCPStore(self.context.address, 0, is_master=True, wait_for_workers=False)
+            group.store.set("laconic/store", f"{attempt} {self._server.port} {self.context.address}")
         attempt, port, group.master_addr = group.store.get("laconic/store").decode().split()
         self.attempt, group.master_port = int(attempt), int(port)
         self._remaining_restarts = group.spec.max_restarts - self.attempt
@@ -120,7 +126,7 @@ class Agent(LocalElasticAgent):
             if self._stopping:
                 threading.Event().wait()  # the main thread is ending the process
             self.lost, self.codes = None, {}
-            lost_file(self.site.folder, attempt_prefix(self.attempt)).unlink(missing_ok=True)
+            lost_file(self.context.folder, attempt_prefix(self.attempt)).unlink(missing_ok=True)
             self._watch_store(worker_group)
             self._on_start(worker_group.group_rank or 0, self.ranks, worker_group.workers[0].world_size)
             ids: dict[int, Any] = super()._start_workers(worker_group)
@@ -130,76 +136,76 @@ class Agent(LocalElasticAgent):
         if self._stopping:
             threading.Event().wait()
         failed = {r: code for r, p in self._workers().items() if (code := p.poll())}
-        trouble = self._announced()
-        if failed or trouble is not None:
-            self._settle(trouble or self._find_cause(failed))
+        announced = self._announced()
+        if failed or announced is not None:
+            self._handle_loss(announced or self._find_cause(failed))
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         total = worker_group.spec.max_restarts + 1
-        self._say(f"starting all workers again: attempt {self.attempt + 2} of {total}")
-        if self.site.nodes > 1:
-            self._say(f"waiting for all {self.site.nodes} machines to join again")
+        self._print_line(f"starting all workers again: attempt {self.attempt + 2} of {total}")
+        if self.context.nodes > 1:
+            self._print_line(f"waiting for all {self.context.nodes} machines to join again")
         super()._restart_workers(worker_group)
 
     def _exit_barrier(self) -> None:
-        """Wait until the other machines have finished too: this process may host their store."""
+        """Wait until the other hosts have finished too: this process may host their store."""
         if self._peers is None or self._watch is None:
             return
-        self._peers.done(_TELL_SECONDS)
+        self._peers.done(_ANNOUNCE_SECONDS)
         while not (self._peers.all_done() or self._peers.gone or self._watch.gone):  # gone: the host has finished
             self.lost = self._announced()
             if self.lost is not None:
-                self._say(self.lost.sentence())
+                self._print_line(self.lost.sentence())
                 return
             time.sleep(0.1)
 
     # ------------------------------------------------------------------------------ how a loss is handled
 
-    def _settle(self, lost: Lost) -> None:
-        """Tell the survivors, wait for their last words, end what remains."""
-        self.lost = self._tell(lost)
-        self._say(self.lost.sentence())
+    def _handle_loss(self, lost: Lost) -> None:
+        """Announce a loss to the survivors, wait until they have logged it and ended, and kill what remains."""
+        self.lost = self._announce(lost)
+        self._print_line(self.lost.sentence())
         if self.lost.final:
             self._remaining_restarts = 0
         workers = self._workers()
         processes.await_exits(workers.values(), GRACE_SECONDS)
         self.codes = {rank: code for rank, worker in workers.items() if (code := worker.poll()) is not None}
         processes.kill(workers.values())
-        if self._remaining_restarts > 0 and self._is_cut_off(self.site.heartbeat_seconds / 2):
-            self._say("this machine is cut off from the run's store, so it does not start again")
+        if self._remaining_restarts > 0 and self._is_cut_off(self.context.heartbeat_seconds / 2):
+            self._print_line("this machine is cut off from the run's store, so it does not start again")
             self._remaining_restarts = 0
         for watch in (self._watch, self._peers):
             if watch is not None:
                 watch.stop()
 
-    def _tell(self, lost: Lost) -> Lost:
-        """Announce a loss; the one that was announced first. A store that seems cut off is not waited for."""
+    def _announce(self, lost: Lost) -> Lost:
+        """Announce a loss, and return the one announced first. A store that seems cut off is not waited for."""
         if self._watch is None:
             return lost
-        return self._watch.announce(lost, 0.5 if self._is_cut_off(1.0) else _TELL_SECONDS)
+        return self._watch.announce(lost, 0.5 if self._is_cut_off(1.0) else _ANNOUNCE_SECONDS)
 
     def _announced(self) -> Lost | None:
-        """A loss that did not begin with a process of this machine: a rank's verdict, or another machine's silence."""
+        """Return a loss that did not begin on this host: one that a rank has announced, or another host's silence."""
         if self._watch is None or self._watch.lost is not None or self._peers is None:
             return None if self._watch is None else self._watch.lost
         if self._peers.lost is not None:
-            return replace(self._peers.lost, ranks=())  # the board of the machines numbers them, not the ranks
-        if self._is_cut_off(_LATER * self.site.heartbeat_seconds):
+            return replace(self._peers.lost, ranks=())  # hosts are numbered there, not ranks
+        if self._is_cut_off(_LAUNCHER_PATIENCE * self.context.heartbeat_seconds):
             host = str(self._worker_group.master_addr)
-            advice = f"Check that machine, and the link to it from {self.site.machine}."
-            return Lost((), host, "the run's store, which lived there, does not answer any more", advice)
+            advice = f"Check that machine, and the link to it from {self.context.host_name}."
+            return Lost((), host, "the run's store, which was there, does not answer any more", advice)
         return None
 
     def _find_cause(self, failed: dict[int, int]) -> Lost:
-        """Which of the processes that failed here was first."""
-        note = lost_file(self.site.folder, attempt_prefix(self.attempt))
-        if note.exists():  # a heartbeat's verdict that could not reach the store
-            return Lost.decode(note.read_text())
+        """Return which of the processes that failed on this host failed first."""
+        lost_note = lost_file(self.context.folder, attempt_prefix(self.attempt))
+        if lost_note.exists():  # a loss that a heartbeat could not announce in the store
+            return Lost.decode(lost_note.read_text())
         # Signals before exit codes before victims: a peer's death makes others fail within the same moment.
         worst = min(failed, key=lambda rank: (failed[rank] == EXIT_LOST, failed[rank] > 0, rank))
-        return Lost((worst,), self.site.machine, *describe_exit(failed[worst]))
+        return Lost((worst,), self.context.host_name, *describe_exit(failed[worst]))
 
     def _watch_store(self, worker_group: WorkerGroup) -> None:
         size = worker_group.workers[0].world_size
@@ -207,11 +213,13 @@ class Agent(LocalElasticAgent):
         assert host is not None and port is not None
         self._watch = Watch(StoreAddress(host, port, prefix, size), _READ_SECONDS)
         self._watch.start()
-        if self.site.nodes > 1:
-            step, rank = interval(self.site.heartbeat_seconds), worker_group.group_rank
-            judge = Judge(self.site.nodes, rank, _LATER * self.site.heartbeat_seconds, step, time.monotonic())
-            place = StoreAddress(host, port, f"{prefix}/machines", self.site.nodes)
-            self._peers = Watch(place, step, rank, self.site.machine, judge=judge.look)
+        if self.context.nodes > 1:
+            step, rank = interval(self.context.heartbeat_seconds), worker_group.group_rank
+            judge = Judge(
+                self.context.nodes, rank, _LAUNCHER_PATIENCE * self.context.heartbeat_seconds, step, time.monotonic()
+            )
+            place = StoreAddress(host, port, f"{prefix}/machines", self.context.nodes)
+            self._peers = Watch(place, step, rank, self.context.host_name, judge=judge.look)
             self._peers.start()
 
     def _is_cut_off(self, silent_seconds: float) -> bool:

@@ -1,7 +1,8 @@
-"""Start a run on this machine and see it through: signals, clock, console, and a clean account of how it ended.
+"""Start a run on this host and control it to its end: signals, time limit, console, and a report of how it ended.
 
-A *crew* starts the processes and names who was lost. It lives in a thread, so that this (the main) thread can always
-answer Ctrl-C and --timeout, even while the crew waits in native code for a machine that does not answer.
+A *process manager* starts the processes and reports which were lost. It runs in a thread, so that this (the main)
+thread can always react to Ctrl-C and --timeout, even while the manager waits in native code for a host that does not
+answer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _STOP_SECONDS = 3.0
 
 
 def launch(request: Request) -> int:
-    """Run to the end; the exit code for the shell."""
+    """Run to the end, and return the exit code for the shell."""
     if request.dry_run:
         return _dry_run(request)
     if request.engine == "virtual":
@@ -48,24 +49,28 @@ def launch(request: Request) -> int:
     folder = choose_folder(request.folder, request.stem)
     config = request.config(folder)
     os.environ.update(config.to_env(), OMP_NUM_THREADS=str(request.threads), PYTHONUNBUFFERED="1")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is worth a sentence, not C++ frames
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # a lost connection is reported in a sentence, without C++ frames
     if request.net is None:
         prepare_environment(host)
-        return _Run(request, folder).carry_out()
-    with find(request.net).hub.entered():  # the agent's thread too: threads start where their parent is
-        return _Run(request, folder).carry_out()
+        return _Run(request, folder).execute()
+    with find(request.net).hub.entered():  # the manager's thread too: threads start in their parent's namespace
+        return _Run(request, folder).execute()
 
 
-def leave(exit_code: int) -> NoReturn:
-    """End this process without waiting for threads that torch's stores hold in native code: Python, taking leave of
-    them in its own way, now and then brings the whole process down with `terminate called`."""
+def exit_process(exit_code: int) -> NoReturn:
+    """End this process without waiting for threads of torch's stores, which are blocked in native code.
+
+    Python's own way of ending them now and then aborts the whole process with `terminate called`.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 def _dry_run(request: Request) -> int:
-    """One process, no group: `laconic.distribute` reports what the run would cost, and ends the script."""
+    """Run one process without a group, in which `laconic.distribute` reports the run's cost and ends the script."""
     environment = {
         **os.environ,
         **request.config(None).to_env(),
@@ -86,7 +91,7 @@ def _dry_run(request: Request) -> int:
 
 
 class _Run:
-    """One launch: the crew's thread, the console, and the account at the end."""
+    """One launch: the process manager's thread, the console, and the report at the end."""
 
     def __init__(self, request: Request, folder: Path) -> None:
         self._request, self._folder = request, folder
@@ -117,25 +122,26 @@ class _Run:
         self._signal: signal.Signals | None = None
         self._error: BaseException | None = None
 
-    def carry_out(self) -> int:
+    def execute(self) -> int:
+        """Run to the end, write the record, and return the exit code for the shell."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         if self._request.nodes > 1 and not self._request.servers:
             print_line(f"waiting for {self._request.nodes} machines at {self._request.rendezvous}")
         begin = time.monotonic()
-        threading.Thread(target=self._run_manager, name="laconic-crew", daemon=True).start()
+        threading.Thread(target=self._run_manager, name="laconic-process-manager", daemon=True).start()
         in_time = self._wake.wait(self._request.timeout_seconds)
         if self._signal is not None:
             code, state = self._interrupted(self._signal), "interrupted"
         elif not in_time:
             code, state = self._timed_out(), "timeout"
         else:
-            code = self._account()
+            code = self._report()
             state = "failed" if code else "succeeded"
         if self._request.trace and self._manager is not None:
             print_line(merge(self._folder, self._manager.ranks, self._node))
-        facts = {"attempts": 0, "lost": None} if self._manager is None else self._manager.facts()
-        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **facts)
+        result_fields = {"attempts": 0, "lost": None} if self._manager is None else self._manager.result_fields()
+        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **result_fields)
         return code
 
     def _run_manager(self) -> None:
@@ -145,7 +151,7 @@ class _Run:
                 if self._ending:
                     return
                 self._manager = manager
-            manager.see_through()
+            manager.run_to_end()
         except BaseException as error:
             self._error = error
         self._wake.set()
@@ -160,20 +166,20 @@ class _Run:
         return build_agent(self._request, self._folder, print_line, self._started)
 
     def _started(self, node: int, ranks: Sequence[int], size: int) -> None:
-        """Called by the crew before it starts processes."""
+        """Called by the process manager before it starts processes."""
         assert self._manager is not None
-        site, self._node = self._manager.site, node
-        if node == 0 and not self._begun:  # another run's servers may have saved themselves in the same folder
+        context, self._node = self._manager.context, node
+        if node == 0 and not self._begun:  # servers of another run may have left snapshots in the same folder
             shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
         self._begun = True
         self._record.begin(node)
         forget(self._folder, ranks)
         servers = f" and {self._request.servers} server(s)" if self._request.servers and node == 0 else ""
-        who = f"{name_ranks(ranks)} of {size}{servers} on {site.machine}"
+        who = f"{name_ranks(ranks)} of {size}{servers} on {context.host_name}"
         print_line(f"starting {who}; logs: {shown(self._folder / 'logs')}/rank-N.log")
         self._finish_console()
         if 0 in ranks:
-            self._follow = LogFollower(site.log(0))
+            self._follow = LogFollower(context.log(0))
             self._follow.start()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -189,7 +195,7 @@ class _Run:
 
     def _timed_out(self) -> int:
         limit = f"--timeout {self._request.timeout_seconds:g}"
-        print_line(f"the time is up ({limit}): ending the workers of this machine")
+        print_line(f"the time limit is reached ({limit}): ending the workers of this machine")
         self._end(signal.SIGTERM, f"the launcher there ended the run after {limit}")
         print_line(f"ended by {limit}: give it more time, or fewer steps; logs: {shown(self._folder / 'logs')}")
         return EXIT_TIMEOUT
@@ -201,12 +207,12 @@ class _Run:
             self._manager.stop(number, cause, _STOP_SECONDS)
         self._finish_console()
 
-    def _account(self) -> int:
+    def _report(self) -> int:
         self._finish_console()
         if self._error is not None or self._manager is None:
             print_line(f"the run could not go on: {explain(self._error or RuntimeError(), self._request)}")
             return 1
-        return self._manager.account()
+        return self._manager.report()
 
     def _finish_console(self) -> None:
         if self._follow is not None:

@@ -1,4 +1,4 @@
-"""Show a growing log file on the console while it grows, byte for byte.
+"""Show a log file on the console, byte for byte, while it grows.
 
 torch's own tailer reads text, which turns the carriage returns of progress bars into new lines, and prefixes each line.
 """
@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _CHUNK_BYTES = 1 << 16
 
 
@@ -37,11 +37,11 @@ class LogFollower(threading.Thread):
                     self._show(data)
                 if last:
                     return
-                self._finished.wait(_LOOK_SECONDS)
+                self._finished.wait(_POLL_SECONDS)
 
     def _show(self, data: bytes) -> None:
         try:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
-        except (BrokenPipeError, ValueError):  # whoever read our output has gone; the log file has it all
+        except (BrokenPipeError, ValueError):  # nobody reads our output any more; the log file has it all
             self._finished.set()

@@ -1,5 +1,8 @@
-"""What a launch needs of whoever starts this machine's processes: torch's agent (`agent.py`), for workers who stand and
-fall together, or the supervisor (`supervise.py`), for processes that may die and come back one by one."""
+"""`ProcessManager`: the interface of what starts and watches this host's processes.
+
+torch's elastic agent (`elastic_agent.py`) manages workers that can only be restarted together; the supervisor
+(`supervisor.py`) manages processes that may die and be restarted one by one.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,34 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from laconic.launch.site import Site
+from laconic.launch.launch_context import LaunchContext
 
 OnStart = Callable[[int, Sequence[int], int], None]
-"""Told, before processes start, this machine's number, the ranks on it, and how many workers there are in all."""
+"""A callback before processes start, with this host's number, the ranks on it, and the number of all workers."""
 
 
 class ProcessManager(Protocol):
-    """One per machine. It lives in a thread of its own, and is stopped from another."""
+    """Starts and watches the processes of one host. It runs in a thread of its own, and is stopped from another."""
 
-    site: Site
+    context: LaunchContext
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks on this machine."""
+        """The ranks on this host."""
         ...
 
-    def see_through(self) -> None:
-        """Start everybody, and return when the run is over."""
+    def run_to_end(self) -> None:
+        """Start all processes, and return when the run is over."""
         ...
 
     def stop(self, number: signal.Signals, cause: str, seconds: float) -> None:
-        """End everybody: with this signal, and after so many seconds without appeal."""
+        """End all processes: with this signal, and after so many seconds with SIGKILL."""
         ...
 
-    def account(self) -> int:
-        """Say on the console how the run ended, where there is something to say; the exit code for the shell."""
+    def report(self) -> int:
+        """Report on the console how the run ended, unless it ended well, and return the exit code for the shell."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """How it went, for the record."""
+    def result_fields(self) -> dict[str, Any]:
+        """Return the fields of `run.json` about losses and restarts."""
         ...

@@ -1,4 +1,4 @@
-"""Ending worker processes: each leads a process group, so that what it has started itself ends with it."""
+"""Functions that end worker processes: each leads a process group, so that its children end with it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from subprocess import Popen, TimeoutExpired
 
 
 def forward(processes: Collection[Popen[bytes]], number: signal.Signals) -> None:
-    """Send a signal to the groups of those that still run."""
+    """Send a signal to the process groups of those processes that still run."""
     for process in processes:
         if process.poll() is None:
             _signal_group(process, number)
 
 
 def await_exits(processes: Collection[Popen[bytes]], seconds: float) -> None:
-    """Wait until all have ended, but not for those that are stopped: they have no last words."""
+    """Wait until all processes have ended, except those that a signal has stopped: they cannot react."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if all(process.poll() is not None or _is_stopped(process.pid) for process in processes):
@@ -28,11 +28,11 @@ def await_exits(processes: Collection[Popen[bytes]], seconds: float) -> None:
 
 
 def kill(processes: Collection[Popen[bytes]]) -> None:
-    """End whatever is left of all groups, at once and without appeal."""
+    """Kill whatever is left of all process groups with SIGKILL."""
     for process in processes:
         _signal_group(process, signal.SIGKILL)
     for process in processes:
-        with suppress(TimeoutExpired):  # stuck in the kernel: nobody can end it
+        with suppress(TimeoutExpired):  # blocked in the kernel: it cannot be killed
             process.wait(timeout=5)
 
 
@@ -42,7 +42,7 @@ def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process; where there is no /proc, nobody knows."""
+    """Return whether a signal has stopped the process; False where there is no /proc to ask."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):

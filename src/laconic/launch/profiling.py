@@ -1,4 +1,4 @@
-"""`laconic profile`: rehearse a script, or find that it has been done before."""
+"""`laconic profile`: measure a script in a profiling run, or return the cached profile of an earlier one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def measure(
     play: int | None = None,
     words: Sequence[str] | None = None,
 ) -> Path:
-    """Where the profile is: `out`, or its place in the cache.
+    """Return the path of a script's profile, measured if need be: `out`, or its path in the cache.
 
-    `play`: the workers are so many of a larger run, whose links cannot be measured here. `words` are chains of
-    compression to time, in place of every registered word.
+    With `play`, the workers stand for a run of so many workers, whose links cannot be measured here. `words` are the
+    compression chains to time, in place of every registered compressor.
     """
     request = Request(command, workers=workers, net=net, threads=threads, profile_as=play, profile_words=words)
     state = None if net is None else load(net)
@@ -44,29 +44,29 @@ def measure(
         play,
         None if words is None else tuple(words),
     )
-    kept = subject.path
-    if fresh or not kept.is_file():
-        _rehearse(request, steps, kept)
+    cached = subject.path
+    if fresh or not cached.is_file():
+        _run_profiling(request, steps, cached)
     if out is None:
-        return kept
-    shutil.copyfile(kept, out)
+        return cached
+    shutil.copyfile(cached, out)
     return Path(out)
 
 
-def _rehearse(request: Request, steps: int, path: Path) -> None:
+def _run_profiling(request: Request, steps: int, path: Path) -> None:
     if steps < 1:
         raise LaconicError(f"--steps {steps} makes no sense: a median needs at least one step, and more is better")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
-        left = Path(folder) / "profile.json"
+        measured = Path(folder) / "profile.json"
         code = launch(
-            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(left), profile_steps=steps)
+            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(measured), profile_steps=steps)
         )
         if code:
-            raise LaconicError(f"the rehearsal ended with exit code {code}: the script's own words are above")
-        if not left.is_file():
+            raise LaconicError(f"the profiling run ended with exit code {code}: the script's own output is above")
+        if not measured.is_file():
             raise LaconicError(
                 f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
                 "or ask for fewer --steps"
             )
-        shutil.move(left, path)
+        shutil.move(measured, path)

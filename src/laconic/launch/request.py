@@ -1,4 +1,4 @@
-"""What a person asked `laconic run` for, checked before any process starts."""
+"""`Request`: the options of `laconic run`, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LaunchError(LaconicError, ValueError):
 class Request:
     """A run to start. `command` is a script (or, with `module`, a module's name) and its arguments.
 
-    The strategy's text is checked by whoever asks (`experiments.rivals.text.check`), since it may name another library.
+    The strategy's text is checked by the caller (`experiments.rivals.text.check`), since it may name another library.
     """
 
     command: tuple[str, ...]
@@ -42,23 +42,23 @@ class Request:
     targets: Mapping[str, float] = field(default_factory=dict)
     dry_run: bool = False
     engine: str = "real"
-    network: str | None = None  # of virtual workers: a .toml file or a rate
-    net: str | None = None  # of real ones on this machine: a network made by `laconic net up`
-    servers: int = 0  # processes that only serve, on the first machine
+    network: str | None = None  # the network of virtual workers: a .toml file or a rate
+    net: str | None = None  # the network of real workers on this machine, made by `laconic net up`
+    servers: int = 0  # parameter-server processes, on the first host
     server_restarts: int = 10  # of each server
-    colocate: bool = False  # on a shaped network: server k lives in worker k's place
+    colocate: bool = False  # on a shaped network: server k shares worker k's network namespace
     keys: str | None = None  # the file of the run's keys; None: in the run folder
-    slowness: Sequence[float] = ()  # worker by worker, cycled
+    slowness: Sequence[float] = ()  # factors by worker, repeated cyclically
     stragglers: Sequence[float] = ()  # a probability and a factor
     trace: bool = False
-    gate: str | None = None  # these four are a comparison's: see RunConfig
+    gate: str | None = None  # this and the next three are for comparisons: see RunConfig
     record_steps: bool = False
     stop_after: int | None = None
     alone: bool = False
-    profile: str | None = None  # of virtual workers: what they compute like
-    profile_to: str | None = None  # of real ones: rehearse, and leave a profile here
+    profile: str | None = None  # the profile with the computing times of virtual workers
+    profile_to: str | None = None  # measure the run, and write its profile here
     profile_steps: int = 48
-    profile_as: int | None = None  # these two: see RunConfig
+    profile_as: int | None = None  # this and the next: see RunConfig
     profile_words: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -75,25 +75,25 @@ class Request:
         for name, value in self.targets.items():
             if not math.isfinite(value):
                 raise LaunchError(f"--target {name}={value} can never be reached: give a finite number.")
-        self.speeds()  # refuses with a sentence of its own
+        self.speeds()  # raises for values that make no sense
         self._check_rendezvous()
         self._check_engine()
         self._check_servers()
         self._check_net()
 
     def speeds(self) -> WorkerSpeeds:
-        """Who is slower than whom, and when."""
+        """Return the workers' speeds, as --slowness and --stragglers describe them."""
         return WorkerSpeeds.read(self.slowness, self.stragglers)
 
     def _check_servers(self) -> None:
         if self.colocate and not (self.servers and self.net is not None):
-            raise LaunchError("--colocate says where servers live on a shaped network: add --servers and --net.")
+            raise LaunchError("--colocate is about servers on a shaped network: add --servers and --net.")
         if self.keys is not None and (self.engine == "virtual" or not self.servers):
-            raise LaunchError("--keys are for real processes that talk to servers: add --servers, or leave them out.")
+            raise LaunchError("--keys is for real processes that connect to servers: add --servers, or leave it out.")
         if self.servers and self.nodes > 1 and self.keys is None:
             raise LaunchError(
-                "workers of several machines need the same keys to talk to the servers: give --keys FILE, which the "
-                "first machine makes where it is missing, and copy that file to the others (over ssh, say)."
+                "workers of several machines need the same keys to connect to the servers: give --keys FILE, which the "
+                "first machine makes where it is missing, and copy that file to the others (for example over ssh)."
             )
 
     def _check_engine(self) -> None:
@@ -102,13 +102,13 @@ class Request:
         if self.engine == "real" and self.network is not None:
             raise LaunchError("--network describes virtual workers: add --engine virtual.")
         if self.engine == "real" and self.profile is not None:
-            raise LaunchError("--profile is for virtual workers, real ones take their own time: add --engine virtual.")
+            raise LaunchError("--profile is for virtual workers, real ones need none: add --engine virtual.")
         if self.engine == "real" and min(self.slowness, default=1) < 1:
             raise LaunchError("--slowness below 1 would make a real worker faster than it is: give factors from 1 on.")
         if self.engine == "real" and self.stragglers and self.stragglers[1] < 1:
             raise LaunchError("--stragglers take longer, not shorter: give a factor from 1 on.")
         if self.engine == "virtual" and (self.nodes > 1 or self.module or self.timeout_seconds):
-            raise LaunchError("virtual workers live in one process: leave out --nodes, --timeout and -m.")
+            raise LaunchError("virtual workers run in one process: leave out --nodes, --timeout and -m.")
 
     def _check_net(self) -> None:
         if self.net is None:
@@ -145,7 +145,7 @@ class Request:
     def _check_rendezvous(self) -> None:
         if self.nodes > 1 and self.rendezvous is None:
             raise LaunchError(
-                f"--nodes {self.nodes} needs a meeting point: give --rendezvous HOST:PORT, the same on all machines, "
+                f"--nodes {self.nodes} needs a rendezvous: give --rendezvous HOST:PORT, the same on all machines, "
                 f"where HOST is one of them."
             )
         if self.rendezvous is None:
@@ -160,7 +160,7 @@ class Request:
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """The rendezvous' host and port; on one machine, a free port of the loopback or of --net's hub."""
+        """The rendezvous' host and port; on one host, any free port (0) of the loopback or of --net's hub."""
         if self.rendezvous is None:
             return "127.0.0.1" if self.net is None else HUB_ADDRESS, 0
         host, colon, port = self.rendezvous.rpartition(":")
@@ -172,11 +172,11 @@ class Request:
 
     @property
     def stem(self) -> str:
-        """What to call the run."""
+        """The name of the run: that of its script or module."""
         return self.command[0].rsplit(".", 1)[-1] if self.module else Path(self.command[0]).stem
 
     def config(self, folder: Path | None) -> RunConfig:
-        """What the workers are told."""
+        """Return the configuration that the workers receive."""
         state = None if self.net is None else load(self.net)
         return RunConfig(
             strategy=self.strategy,
@@ -204,12 +204,12 @@ class Request:
         )
 
     def python_arguments(self) -> list[str]:
-        """What follows `python`: unbuffered, then the script and its arguments as plain Python would get them."""
+        """Return the arguments after `python`: unbuffered, then the script (or module) and its own arguments."""
         return ["-u", *(["-m"] if self.module else []), *self.command]
 
 
 def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[str, float]:
-    """A metric's name and the value to reach, from NAME=VALUE; whoever asks refuses in his own name."""
+    """Read a metric's name and the value to reach from NAME=VALUE; raise `refusal` for anything else."""
     name, _, value = text.partition("=")
     try:
         if not name.strip():
@@ -220,7 +220,7 @@ def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[s
 
 
 def read_slowness(text: str) -> tuple[float, ...]:
-    """Factors by worker, from "1,1,1,5"."""
+    """Read the factors by worker from text such as "1,1,1,5"."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -230,7 +230,7 @@ def read_slowness(text: str) -> tuple[float, ...]:
 
 
 def read_stragglers(text: str) -> tuple[float, float]:
-    """A probability and a factor, from "0.2x3"."""
+    """Read a probability and a factor from text such as "0.2x3"."""
     probability, _, factor = text.partition("x")
     try:
         return float(probability), float(factor)

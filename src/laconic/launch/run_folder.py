@@ -1,4 +1,4 @@
-"""The run folder: what a person needs to see what ran, how it ended, and to run it again."""
+"""The run folder: the record of what ran and how it ended, with what is needed to run it again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.files import replacing
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
-    """The folder asked for, or a fresh one below `runs/` named after the time and the script."""
+    """Return the folder asked for, or a new one below `runs/` named after the time and the script."""
     if wanted is not None:
         return _make(Path(wanted), exist_ok=True)
     base = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{stem}"
@@ -44,17 +44,17 @@ def _make(folder: Path, exist_ok: bool) -> Path:
 
 
 class RunRecord:
-    """`run.json`: the command and its circumstances at the start, the result at the end.
+    """`run.json`: the command and its environment at the start, the result at the end.
 
-    On machines other than the first it is called `run-node-N.json`, so that all may share one folder; on one that never
-    got a number, after the machine.
+    On hosts other than the first it is called `run-node-N.json`, so that all may share one folder; on a host that never
+    got a number, it is named after the host.
     """
 
-    def __init__(self, folder: Path, nodes: int, **facts: Any) -> None:
+    def __init__(self, folder: Path, nodes: int, **fields: Any) -> None:
         self._folder = folder
         self._name = "run.json" if nodes == 1 else f"run-{socket.gethostname()}.json"
-        self._facts: dict[str, Any] = {
-            **facts,
+        self._fields: dict[str, Any] = {
+            **fields,
             "nodes": nodes,
             "machine": socket.gethostname(),
             "directory": str(Path.cwd()),
@@ -63,27 +63,27 @@ class RunRecord:
         }
 
     def begin(self, node: int) -> None:
-        """Write down what is about to run, on this machine's number among all."""
+        """Write what is about to run; `node` is this host's number among all."""
         self._name = "run.json" if node == 0 else f"run-node-{node}.json"
         self._write()
 
-    def end(self, state: str, exit_code: int, **facts: Any) -> None:
-        """Write down how it ended."""
-        self._facts |= {"ended": _now(), "result": {"state": state, "exit_code": exit_code, **facts}}
+    def end(self, state: str, exit_code: int, **fields: Any) -> None:
+        """Write how the run ended."""
+        self._fields |= {"ended": _now(), "result": {"state": state, "exit_code": exit_code, **fields}}
         self._write()
 
     def _write(self) -> None:
         with replacing(self._folder / self._name) as beside:
-            beside.write_text(json.dumps(self._facts, indent=2) + "\n")
+            beside.write_text(json.dumps(self._fields, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides a run's numbers."""
+    """Return the versions of the software on which a run's numbers depend."""
     return {"laconic": __version__, "python": platform.python_version(), "torch": installed("torch") or "missing"}
 
 
 def installed(package: str) -> str | None:
-    """The installed version of a package, without importing it."""
+    """Return the installed version of a package, without importing it, or None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""The crew of a run with servers: processes that may die and come back one by one.
+"""The process manager of a run with servers: its processes may die and be restarted one by one.
 
-Nobody here waits in a collective, so a death concerns nobody else: a worker is started again, or the run goes on
-without it; a server always comes back, and goes on from its snapshot. torch's elastic agent can only start all again.
+No worker waits in a collective, so a death affects no other process: a worker is restarted, or the run goes on without
+it; a server is restarted and continues from its snapshot. torch's elastic agent can only restart all workers together.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 from laconic.launch import processes
 from laconic.launch.failure_report import show_log
 from laconic.launch.hosts import Hosts, join_hosts, keys_file
-from laconic.launch.members import ServerRunProcess, enlist
+from laconic.launch.launch_context import LaunchContext
+from laconic.launch.members import RestartableProcess, build_processes
 from laconic.launch.process_manager import OnStart
 from laconic.launch.request import Request
-from laconic.launch.site import Site
 from laconic.liveness.beats import EXIT_LOST, describe_exit, name_ranks
 
-_LOOK_SECONDS = 0.05
-_GOODBYE_SECONDS = 3.0  # for servers to end by themselves once all workers have said goodbye
+_POLL_SECONDS = 0.05
+_SERVER_EXIT_SECONDS = 3.0  # for servers to end by themselves once all workers have left
 _END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Somebody's death, `seconds` after the run began."""
+    """The death of a worker or server, `seconds` after the run began."""
 
     who: str
     machine: str
@@ -42,119 +42,121 @@ class Loss:
 
 
 class Supervisor:
-    """Starts this machine's processes, and looks after each by itself."""
+    """Starts this host's processes, and watches and restarts each separately."""
 
     def __init__(
         self,
-        site: Site,
-        machines: Hosts,
-        members: list[ServerRunProcess],
-        say: Callable[[str], None],
+        context: LaunchContext,
+        hosts: Hosts,
+        members: list[RestartableProcess],
+        print_line: Callable[[str], None],
         on_start: OnStart,
     ) -> None:
-        self.site, self._machines, self._members = site, machines, members
+        self.context, self._hosts, self._members = context, hosts, members
         self.losses: list[Loss] = []
-        self._say, self._on_start = say, on_start
+        self._print_line, self._on_start = print_line, on_start
         self._workers = [member for member in members if not member.is_server]
         self._servers = [member for member in members if member.is_server]
         self._began_seconds = time.monotonic()
-        self._acting = threading.Lock()
+        self._action_lock = threading.Lock()
         self._stopping = False
         self._failure: str | None = None
         self._served_returns: dict[str, int] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        first = self._machines.node * len(self._workers)
+        first = self._hosts.node * len(self._workers)
         return tuple(range(first, first + len(self._workers)))
 
-    def see_through(self) -> None:
-        self._on_start(self._machines.node, self.ranks, len(self._workers) * self.site.nodes)
+    def run_to_end(self) -> None:
+        self._on_start(self._hosts.node, self.ranks, len(self._workers) * self.context.nodes)
         try:
-            self._act(self._start)
+            self._unless_stopping(self._start)
             while self._failure is None and not self._is_over():
-                self._act(self._look)
-                time.sleep(_LOOK_SECONDS)
+                self._unless_stopping(self._check_all)
+                time.sleep(_POLL_SECONDS)
             if not any(member.gone for member in self._members):
-                processes.await_exits(self._processes(self._servers), _GOODBYE_SECONDS)
+                processes.await_exits(self._processes(self._servers), _SERVER_EXIT_SECONDS)
         finally:
-            self._act(self._end_all)
-            self._machines.leave()
+            self._unless_stopping(self._end_all)
+            self._hosts.leave()
 
     def stop(self, number: signal.Signals, cause: str, seconds: float) -> None:
-        with self._acting:  # nobody is being started, and nobody will be
+        with self._action_lock:  # no process is being started, and none will be
             self._stopping = True
-        everybody = self._processes(self._members)
-        processes.forward(everybody, number)
-        processes.await_exits(everybody, seconds)
-        processes.kill(everybody)
-        self._machines.leave()
+        running = self._processes(self._members)
+        processes.forward(running, number)
+        processes.await_exits(running, seconds)
+        processes.kill(running)
+        self._hosts.leave()
 
-    def account(self) -> int:
-        """A run without some of its workers has still ended well; one without any, or without a server, has not."""
-        if again := [f"{member.name} ({member.life})" for member in self._members if member.life > 0]:
-            self._say(f"started again: {', '.join(again)}")
+    def report(self) -> int:
+        """Report losses and restarts, and return the exit code for the shell.
+
+        A run that has lost some of its workers has still ended well; one that has lost all, or a server, has not.
+        """
+        if restarted := [f"{member.name} ({member.life})" for member in self._members if member.life > 0]:
+            self._print_line(f"started again: {', '.join(restarted)}")
         gone = {member.name: member for member in self._members if member.gone}
         for loss in (loss for loss in self.losses if not loss.restarted):
-            self._say(f"{loss.who} was lost after {loss.seconds:.1f} s for good: {loss.cause}")
+            self._print_line(f"{loss.who} was lost after {loss.seconds:.1f} s for good: {loss.cause}")
             if loss.who in gone:
                 show_log(loss.who, gone[loss.who].log, tail=loss.who != "rank 0")
         if self._failure is None and not all(worker.gone for worker in self._workers):
             return 0
-        self._say(f"the run failed: {self._failure or 'no worker of this machine came to its end.'}")
+        self._print_line(f"the run failed: {self._failure or 'no worker of this machine came to its end.'}")
         code = next((member.code for member in gone.values() if member.code), EXIT_LOST)
         return 128 - code if code < 0 else code
 
-    def facts(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         return {
             "lost": [loss.who for loss in self.losses if not loss.restarted],
             "losses": [asdict(loss) for loss in self.losses],
             "restarts": {member.name: member.life for member in self._members if member.life > 0},
         }
 
-    # ------------------------------------------------------------------------------ one look at everybody
+    # ------------------------------------------------------------------------------ one check of all processes
 
     def _start(self) -> None:
         for member in self._members:
             member.start()
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         for member in self._members:
-            if code := member.look():
+            if code := member.poll():
                 self._lose(member, code)
-        self._revive_servers()
-        self._failure = self._failure or self._machines.trouble()
-        if (lost := self._machines.lost()) is not None:
+        self._restart_servers()
+        self._failure = self._failure or self._hosts.failure()
+        if (lost := self._hosts.lost()) is not None:
             self._note(name_ranks(lost.ranks), lost.machine, lost.cause)
-            self._say(f"{lost.sentence()} The run goes on.")
+            self._print_line(f"{lost.sentence()} The run goes on.")
 
-    def _lose(self, member: ServerRunProcess, code: int) -> None:
-        """Say who died and why; then start it again, or go on without."""
+    def _lose(self, member: RestartableProcess, code: int) -> None:
+        """Report which process died and why; then restart it, or go on without it."""
         cause, advice = describe_exit(code)
-        again = member.life < member.restarts
-        self._note(member.name, self.site.machine, cause, member.life, again)
-        said = f"{member.name} on {self.site.machine} was lost: {cause}."
-        if again:
-            whence = " from its snapshot" if member.is_server else ""
-            self._say(f"{said} It starts again{whence}: restart {member.life + 1} of {member.restarts}.")
+        restarted = member.life < member.restarts
+        self._note(member.name, self.context.host_name, cause, member.life, restarted)
+        loss_text = f"{member.name} on {self.context.host_name} was lost: {cause}."
+        if restarted:
+            source = " from its snapshot" if member.is_server else ""
+            self._print_line(f"{loss_text} It starts again{source}: restart {member.life + 1} of {member.restarts}.")
             member.start()
             return
         member.gone = True
         if member.is_server:
             self._failure = (
-                f"{said} It was started again {member.restarts} times already (--server-restarts), and nobody can go "
-                f"on without it. {advice}"
+                f"{loss_text} It was started again {member.restarts} times already (--server-restarts), and nobody can "
+                f"go on without it. {advice}"
             )
             return
-        self._say(f"{said} {advice} The run goes on without it.")
+        self._print_line(f"{loss_text} {advice} The run goes on without it.")
 
     def _note(self, who: str, machine: str, cause: str, life: int = 0, restarted: bool = False) -> None:
         seconds = round(time.monotonic() - self._began_seconds, 3)
         self.losses.append(Loss(who, machine, cause, seconds, life, restarted))
 
-    def _revive_servers(self) -> None:
-        """A server that ends because everybody had said goodbye is needed again when somebody comes back meanwhile:
-        once for each time that somebody does."""
+    def _restart_servers(self) -> None:
+        """Restart servers that ended because all workers had left, once for each worker that was restarted since."""
         returns = sum(worker.life for worker in self._workers)
         for server in self._servers:
             if server.code == 0 and returns > self._served_returns.get(server.name, 0):
@@ -162,30 +164,34 @@ class Supervisor:
                 server.start()
 
     def _is_over(self) -> bool:
-        return all(worker.gone or worker.code == 0 for worker in self._workers) and self._machines.may_end()
+        return all(worker.gone or worker.code == 0 for worker in self._workers) and self._hosts.can_end()
 
     def _end_all(self) -> None:
-        everybody = self._processes(self._members)
-        processes.forward(everybody, signal.SIGTERM)
-        processes.await_exits(everybody, _END_SECONDS)
-        processes.kill(everybody)
+        running = self._processes(self._members)
+        processes.forward(running, signal.SIGTERM)
+        processes.await_exits(running, _END_SECONDS)
+        processes.kill(running)
 
-    def _act(self, act: Callable[[], object]) -> None:
-        """Unless the main thread is ending the process: then wait until it has."""
-        with self._acting:
+    def _unless_stopping(self, act: Callable[[], object]) -> None:
+        """Call `act`, unless the main thread is ending the process: then wait until it has."""
+        with self._action_lock:
             if not self._stopping:
                 act()
                 return
         threading.Event().wait()
 
     @staticmethod
-    def _processes(members: list[ServerRunProcess]) -> list[Popen[bytes]]:
+    def _processes(members: list[RestartableProcess]) -> list[Popen[bytes]]:
         return [process for member in members for process in member.processes]
 
 
-def build_supervisor(request: Request, folder: Path, say: Callable[[str], None], on_start: OnStart) -> Supervisor:
-    """A supervisor ready to run: the run's store is up (or reached), the keys are made, nothing is started yet."""
-    site = Site.of(request, folder)
-    machines = join_hosts(request, site)
+def build_supervisor(
+    request: Request, folder: Path, print_line: Callable[[str], None], on_start: OnStart
+) -> Supervisor:
+    """Return a supervisor that is ready to run: it has the run's store and keys, and has started nothing yet."""
+    context = LaunchContext.of(request, folder)
+    hosts = join_hosts(request, context)
     config = replace(request.config(folder), keys_file=str(keys_file(request, folder)))
-    return Supervisor(site, machines, enlist(request, site, config, machines.node, machines.port), say, on_start)
+    return Supervisor(
+        context, hosts, build_processes(request, context, config, hosts.node, hosts.port), print_line, on_start
+    )

@@ -1,4 +1,4 @@
-"""`laconic run --engine virtual`: the same command line, in one process, in virtual time."""
+"""`laconic run --engine virtual`: the same command line, run on virtual workers in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.virtual.script import DEFAULT_NETWORK, VirtualSetup, run_script
 
 
 def launch_virtually(request: Request) -> int:
-    """Run to the end; the exit code for the shell."""
+    """Run to the end, and return the exit code for the shell."""
     setup = VirtualSetup.read(request.network, request.workers + request.servers, request.profile)
     if request.slowness or request.stragglers:
         speeds = request.speeds()

@@ -1,1 +1,1 @@
-"""Networks as models: links in levels, flows and packets on them, and the interfaces of this host."""
+"""Network models: links in levels, flows and packets on them; and the network interfaces of this host."""

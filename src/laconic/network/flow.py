@@ -1,4 +1,4 @@
-"""`Flow`: what an operation sends from whom to whom."""
+"""`Flow`: the bytes that an operation sends, from which member to which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes between members (by place in the group), in so many rounds that each pay the latency."""
+    """The bytes an operation sends between members (by place in the group), in rounds that each pay the latency."""
 
     sources: NDArray[np.int64]
     destinations: NDArray[np.int64]
@@ -19,5 +19,5 @@ class Flow:
 
     @property
     def most_sent_bytes(self) -> float:
-        """By whoever sends most."""
+        """The bytes sent by the member that sends most."""
         return float(np.bincount(self.sources, self.nbytes).max()) if len(self.sources) else 0.0

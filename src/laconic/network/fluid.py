@@ -1,7 +1,7 @@
-"""A network as fluid: transfers that share links max-min fairly, from event to event.
+"""A fluid model of a network: transfers share links max-min fairly, and rates change only at events.
 
 A *job* is a whole operation (a ring all-reduce, a message): after its latency it loads each of its links in proportion
-to its progress. Whenever a job joins or leaves, rates are solved anew. Jobs of one *lane* (a process group's
+to its progress. Whenever a job begins or ends, rates are computed again. Jobs of one *lane* (a process group's
 collectives) start in order and only so many run at a time, as a backend's threads do. Links serve the more urgent
 classes strictly first: those of a class share what they leave.
 """
@@ -25,19 +25,19 @@ _TOLERANCE = 1e-12
 
 @dataclass(eq=False)
 class Job:
-    """So many bytes on each of these links, each named once, after some latency; `finished` is told the time."""
+    """A transfer of so many bytes over each of some links, after a latency; `finished` is called with its end."""
 
     links: NDArray[np.int64]
     load_bytes: NDArray[np.float64]
     latency_seconds: float
     finished: Callable[[float], None]
     lane: Hashable = None
-    began_seconds: float = 0.0  # when its lane let it begin
-    left: float = 1.0
+    began_seconds: float = 0.0  # when its lane started it
+    left: float = 1.0  # the share of the job that is left
     rate: float = 0.0  # of the whole job, per second
-    fastest: float = math.inf  # the rate it has with all links to itself, where something else holds it up
-    pace: float = 1.0  # how fast it goes on while all workers compute, where they share its processors
-    urgency: float = 0.0  # its class on every link: the smaller the sooner
+    fastest: float = math.inf  # its largest rate, where something else than links limits it
+    pace: float = 1.0  # its relative rate while all workers compute on the same processors
+    urgency: float = 0.0  # its priority class on every link: the smallest is served first
 
     def __post_init__(self) -> None:
         self.heaviest_bytes = float(self.load_bytes.max()) if len(self.load_bytes) else 0.0
@@ -50,7 +50,7 @@ class _Lane:
 
 
 class Fluid:
-    """All transfers of a simulation, in time order."""
+    """All transfers of a simulation, advanced from event to event."""
 
     def __init__(self, capacities: NDArray[np.float64], lane_width: int = 2) -> None:
         self._capacities, self._lane_width = capacities, lane_width
@@ -60,10 +60,10 @@ class Fluid:
         self._serial = itertools.count()
         self._lanes: dict[Hashable, _Lane] = {}
         self._stale = False
-        self._computing = 0.0  # share of the workers
+        self._computing = 0.0  # the share of workers that compute now
 
     def computing(self, begin_seconds: float, end_seconds: float, share: float) -> None:
-        """So many of the workers compute meanwhile, ahead of what has been simulated."""
+        """Note that a share of the workers computes in this period, which lies ahead of what has been simulated."""
         for seconds, change in ((begin_seconds, share), (end_seconds, -share)):
             self._push(max(seconds, self._now), partial(self._compute, change), None)
 
@@ -71,17 +71,17 @@ class Fluid:
         self._computing += change
 
     def add(self, job: Job, seconds: float) -> None:
-        """The job is handed over at this time, which may lie ahead of what has been simulated but not behind."""
+        """Add a job at this time, which may lie ahead of what has been simulated but not behind."""
         self._push(max(seconds, self._now), self._admit, job)
 
     def next_event(self) -> float:
-        """When something happens next, if nobody adds anything before: inf when nothing is under way."""
+        """Return the time of the next event if nothing is added before: infinity when nothing is in flight."""
         self._solve()
         ends = (self._now + job.left / self._rate(job) for job in self._flowing if job.rate > 0)
         return min(min(ends, default=math.inf), self._events[0][0] if self._events else math.inf)
 
     def advance(self, seconds: float) -> None:
-        """Go to the time of the next event and let it happen."""
+        """Advance to the time of the next event and let it happen."""
         self._solve()
         elapsed, self._now = seconds - self._now, seconds
         for job in self._flowing:
@@ -124,14 +124,14 @@ class Fluid:
         job.finished(self._now)
 
     def _solve(self) -> None:
-        """Max-min rates by progressive filling: all rise alike until a link is full; those on it stay, others go on.
+        """Compute max-min fair rates by progressive filling, one priority class after another, the most urgent first.
 
-        One class after another, the most urgent first.
+        All rates rise equally until a link is full; those of its jobs stay, the others go on rising.
         """
         if not self._stale:
             return
         self._stale = False
-        if len(self._flowing) == 1:  # alone: the tightest link decides
+        if len(self._flowing) == 1:  # the slowest link decides
             (job,) = self._flowing
             job.rate = min(job.fastest, float((self._capacities[job.links] / job.load_bytes).min()))
             return
@@ -143,16 +143,16 @@ class Fluid:
         for row, job in enumerate(self._flowing):
             weights[row, places[start : start + len(job.links)]] = job.load_bytes / job.heaviest_bytes
             start += len(job.links)
-        own = [job.fastest * job.heaviest_bytes for job in self._flowing]  # as if each had a link of its own
+        own = [job.fastest * job.heaviest_bytes for job in self._flowing]  # limits like links of their own
         weights = np.hstack([weights, np.eye(len(own))])
         room = np.concatenate([self._capacities[links], own])
         nothing = room * _TOLERANCE
         for level in sorted({job.urgency for job in self._flowing}):
             self._fill(np.array([job.urgency == level for job in self._flowing]), weights, room)
-            room[room < nothing] = 0.0  # what rounding leaves of a full link
+            room[room < nothing] = 0.0  # rounding errors of full links
 
     def _fill(self, rising: NDArray[np.bool_], weights: NDArray[np.float64], room: NDArray[np.float64]) -> None:
-        """Rates of those that rise, out of the room, from which what they take is gone afterwards."""
+        """Set the rates of the jobs in `rising`, and subtract what they use from the links' `room`."""
         while rising.any():
             load = weights[rising].sum(axis=0)
             used = load > 0

@@ -1,4 +1,4 @@
-"""Which network interface to talk through: the one whose address the kernel itself would use to reach the others.
+"""Choice of the network interface: the one whose address the kernel itself would use to reach the other hosts.
 
 gloo picks the interface the host's name resolves to, which is the loopback on many distributions and nothing at all
 inside a network namespace. Asking the kernel's routing table needs no packet, no name service and no library.
@@ -34,13 +34,13 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """All interfaces of this machine (or network namespace), in the kernel's order."""
+    """Return all interfaces of this machine (or network namespace), in the kernel's order."""
     addresses = dict(reversed(_ipv4()))  # the first of each interface stays
     return [Interface(name, addresses.get(name), _is_up(name)) for _, name in socket.if_nameindex()]
 
 
 def address_towards(host: str) -> str:
-    """This machine's own address on the way to `host`, as the routing table gives it (no packet is sent)."""
+    """Return this machine's own address on the route to `host`, by the routing table (no packet is sent)."""
     family, target = _resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -54,7 +54,7 @@ def address_towards(host: str) -> str:
 
 
 def interface_towards(host: str) -> str:
-    """The name of the interface through which this machine reaches `host`; the loopback where it is one's own."""
+    """Return the name of the interface through which this machine reaches `host`: the loopback if `host` is itself."""
     own = address_towards(host)
     for name, address in (*_ipv4(), *_ipv6()):
         if address == own:
@@ -67,7 +67,7 @@ def interface_towards(host: str) -> str:
 
 
 def is_own(host: str) -> bool:
-    """Whether `host` is this machine: only one's own addresses can be bound to."""
+    """Return whether `host` is this machine: only addresses of one's own can be bound to."""
     family, target = _resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -78,12 +78,12 @@ def is_own(host: str) -> bool:
 
 
 def resolves_to_loopback(host: str) -> bool:
-    """Whether `host` means the loopback here, where no other machine can follow."""
+    """Return whether `host` resolves to the loopback here, which no other machine can reach."""
     return ipaddress.ip_address(_resolve(host)[1]).is_loopback
 
 
 def host_towards(host: str) -> str:
-    """What to call this machine in messages: its name, with its address where other machines are involved."""
+    """Return this machine's name for people, with its address where other machines are involved."""
     name, address = socket.gethostname(), address_towards(host)
     return name if ipaddress.ip_address(address).is_loopback else f"{name} ({address})"
 
@@ -108,7 +108,7 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def _ipv4() -> list[tuple[str, str]]:
-    """(interface, address) of every IPv4 address, second ones of an interface too."""
+    """Return (interface, address) for every IPv4 address, of which an interface may have several."""
     buffer = array.array("B", bytes(1024 * _IFREQ_BYTES))
     request = struct.pack("iP", len(buffer), buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

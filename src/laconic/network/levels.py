@@ -1,7 +1,8 @@
 """Networks for virtual workers: a tree of levels, each with its own rate and latency.
 
-One level is a switch: every worker has a link up and a link down. More levels group workers into machines, sites and so
-on, whose members share the links of their unit. What crosses a level loads the links of both units.
+One level is a switch: every worker has a link up and a link down. More levels group workers into units
+(hosts, sites and so on), whose members share the links of their unit. A transfer that crosses a level loads the links
+of both units.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from laconic.network.fluid import Job
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import LinkTimes, OperationTimes, Profile
 
-NO_TIME_AT_ALL = 1e30
-"""Bits per second at which nothing takes any time."""
+UNLIMITED_BITS_PER_SECOND = 1e30
+"""A rate in bits per second at which transfers take practically no time."""
 
-CARRIED_BY = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
-"""Operations that take what another one was measured to take."""
+MEASURED_AS = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
+"""Operations that take the measured time of another one."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """Units of `workers` neighbours behind one duplex link; `latency_seconds` one way for what crosses it outermost."""
+    """A level of units of `workers` neighbouring ranks, each behind one duplex link.
+
+    `latency_seconds` is the one-way latency of transfers for which this is the outermost level crossed.
+    """
 
     workers: int
     bits_per_second: float
@@ -44,11 +48,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """Levels inner to outer; the first is a worker's own link (`workers=1`).
+    """A network as levels from the inner to the outer; the first is a worker's own link (`workers=1`).
 
-    `lanes` is how many collectives of one group run at a time, the others waiting in order: gloo's threads are two.
-    Where collectives were `measured`, alone they take the measured time; what others at the same time must wait for
-    (processors that all workers share) goes over one more link, which all of them use.
+    `lanes` is how many collectives of one group run at a time, while others wait in order: gloo has two threads. Where
+    collectives were `measured`, each alone takes the measured time; the part of it that delays others at the same time
+    (on processors that all workers share) loads one more link, which all of them use.
     """
 
     size: int
@@ -56,7 +60,7 @@ class Network:
     lanes: int = 2
     measured: LinkTimes | None = None
     links: Mapping[int, float] = field(default_factory=dict)  # workers whose own link has another rate, in bits/s
-    trees: bool = False  # all-reduces go up and down double binary trees where that has fewer rounds than a ring
+    trees: bool = False  # all-reduces use double binary trees where these have fewer rounds than a ring
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -77,7 +81,7 @@ class Network:
     def flat(
         cls, size: int, bits_per_second: float | Sequence[float], latency_seconds: float = 0.0, lanes: int = 2
     ) -> Network:
-        """Everyone on one switch; with several rates, each worker's link has its own."""
+        """Return a network of one switch; with several rates, each worker's link has its own."""
         if isinstance(bits_per_second, int | float):
             return cls(size, (Level(1, bits_per_second, latency_seconds),), lanes)
         if len(bits_per_second) != size:
@@ -87,8 +91,10 @@ class Network:
 
     @classmethod
     def read(cls, size: int, table: Mapping[str, Any]) -> Network:
-        """From a TOML table: `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`, and perhaps
-        `links = {"3" = "100Mbit"}` for workers whose own link has another rate."""
+        """Read a network from a TOML table like `levels = [{workers = 1, bandwidth = "1Gbit", latency = "50us"}, …]`.
+
+        It may hold `links = {"3" = "100Mbit"}` for workers whose own link has another rate.
+        """
         levels = [
             Level(int(row.get("workers", 1)), bits_per_second(row["bandwidth"]), seconds(row.get("latency", 0)))
             for row in table["levels"]
@@ -98,7 +104,7 @@ class Network:
 
     @classmethod
     def from_profile(cls, profile: Profile, workers: int | None = None) -> Network:
-        """The network on which the profile was measured, with as many workers."""
+        """Return the network on which the profile was measured, which has the same number of workers."""
         links = profile.links
         if links is None:
             raise LaconicError("this profile has no links: give --network, or measure again with `laconic profile`")
@@ -107,17 +113,17 @@ class Network:
                 f"the profile's links were measured among {profile.workers} workers, not {workers}: profile with "
                 f"--workers {workers}, or describe a network with --network"
             )
-        rate = links.bits_per_second or NO_TIME_AT_ALL
+        rate = links.bits_per_second or UNLIMITED_BITS_PER_SECOND
         return cls(profile.workers, (Level(1, rate, links.delay_seconds),), measured=links)
 
     def free(self) -> Network:
-        """The same shape, where talking takes no time."""
-        levels = tuple(Level(level.workers, NO_TIME_AT_ALL) for level in self.levels)
+        """Return a network of the same shape on which communication takes no time."""
+        levels = tuple(Level(level.workers, UNLIMITED_BITS_PER_SECOND) for level in self.levels)
         return replace(self, levels=levels, measured=None, links={})
 
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
-        """Bytes per second of every directed link."""
+        """The bytes per second of every directed link."""
         parts = [np.full(2 * -(-self.size // level.workers), level.bits_per_second / 8) for level in self.levels]
         for worker, rate in self.links.items():
             parts[0][2 * worker : 2 * worker + 2] = rate / 8
@@ -125,7 +131,7 @@ class Network:
 
     @property
     def _shared_rate(self) -> float:
-        """Of the link on which measured time is shared: a second's worth is what a worker's own link carries in it."""
+        """The rate of the link on which measured time is shared: as many bytes a second as a worker's own link."""
         return self.levels[0].bits_per_second / 8
 
     @cached_property
@@ -142,10 +148,10 @@ class Network:
         finished: Callable[[float], None],
         lane: Hashable = None,
     ) -> Job:
-        """An operation among these ranks, of which `example` is a member's tensor, as work for the fluid.
+        """Return the job for the fluid model of an operation among these ranks; `example` is one member's tensor.
 
-        Where such operations were measured, it takes as long as it did alone, delays others as it did, and goes on
-        beside computing as it did.
+        Where such operations were measured, the job takes the time measured alone, delays others as measured, and
+        progresses beside computing as measured.
         """
         ranks = np.asarray(group, dtype=np.int64)
         links, load_bytes, latency = self.load(ranks[flow.sources], ranks[flow.destinations], flow.nbytes)
@@ -160,7 +166,7 @@ class Network:
         return Job(links, load_bytes, 0.0, finished, lane, fastest=fastest, pace=point.pace)
 
     def rounds(self, what: str, flow: Flow) -> int:
-        """How often an operation pays the latency; as NCCL does, trees send a ring's bytes (Sanders et al., 2009)."""
+        """Return how often the latency is paid; as in NCCL, trees send a ring's bytes (Sanders et al., 2009)."""
         if not self.trees or not what.startswith("all_reduce"):
             return flow.rounds
         return min(flow.rounds, 2 * (len(flow.sources) - 1).bit_length())
@@ -171,12 +177,12 @@ class Network:
         name = what.split()[0]
         tensor = example[0] if isinstance(example, tuple) else example
         dtype = "float32" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        return self.measured.find(CARRIED_BY.get(name, name), dtype)
+        return self.measured.find(MEASURED_AS.get(name, name), dtype)
 
     def load(
         self, sources: ArrayLike, destinations: ArrayLike, nbytes: ArrayLike
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-        """Links and bytes on each of them for these transfers, and the longest latency among them."""
+        """Return the links these transfers use, the bytes on each link, and the longest latency among the transfers."""
         source, destination = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
         amount = np.asarray(nbytes, dtype=float)
         totals = np.zeros(len(self.capacities))

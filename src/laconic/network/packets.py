@@ -1,4 +1,4 @@
-"""Packets through a store-and-forward port: one at a time, in queues of which the most urgent is served first."""
+"""A packet model of a store-and-forward port: it sends one packet at a time, from the most urgent queue first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PACKET_BYTES = 1500
+"""The size of a full packet, as on Ethernet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """When its last bit is at a port, what it weighs, the queue it goes to, and whose it is."""
+    """A packet at a port: when its last bit arrives, its bytes, the queue it belongs to, and its owner's number."""
 
     seconds: float
     nbytes: float
@@ -20,16 +21,17 @@ class Packet:
 
 
 def packets(nbytes: float, packet_bytes: float = PACKET_BYTES) -> list[float]:
-    """The bytes of each packet: all full but the last."""
+    """Return the bytes of each packet of a message: all are full but the last."""
     full = int(nbytes // packet_bytes)
     rest = nbytes - full * packet_bytes
     return [packet_bytes] * full + ([rest] if rest > 0 else [])
 
 
 def forward(arrivals: Sequence[Packet], seconds_per_byte: float) -> list[float]:
-    """When each packet begins to leave. Queues are first in, first out, and served strictly: the smaller the sooner.
+    """Return when the port begins to send each packet.
 
-    A packet that has begun is not stopped. Of those that arrive at the same time, the first listed is first.
+    Queues are first in, first out, and served by strict priority: the smallest number first. A packet that has begun is
+    not stopped. Of those that arrive at the same time, the first listed is first.
     """
     order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].seconds)
     waiting: list[tuple[int, int]] = []
@@ -48,8 +50,10 @@ def forward(arrivals: Sequence[Packet], seconds_per_byte: float) -> list[float]:
 
 
 def through(arrivals: Sequence[Packet], seconds_per_byte: float, queues: int = 1) -> list[Packet]:
-    """The same packets at the other end of the port's link, in the order in which they come there; with one queue
-    priorities mean nothing."""
+    """Return the same packets at the other end of the port's link, in the order of their arrival there.
+
+    With one queue, priorities are ignored.
+    """
     queued = arrivals if queues > 1 else [Packet(p.seconds, p.nbytes, 0, p.owner) for p in arrivals]
     ends = [
         Packet(begin + packet.nbytes * seconds_per_byte, packet.nbytes, packet.queue, packet.owner)

@@ -264,14 +264,14 @@ class Pricer:
             return Traffic(ready, encode, decode, self._halves(dense), view.gates, view.second_order)
         rounds: list[TransferTimes] = []
         for of in coded.rounds:
-            together = TransferTimes.nothing(len(ready))
+            together = TransferTimes.zero(len(ready))
             for meets, vector in of.items():
                 together = together + wire.carry(meets, view.summed(vector), coded.dtype)
             rounds.append(together)
         if dense.any():
             beside = wire.carry("reduce", dense)
             rounds = [rounds[0] + beside, *rounds[1:]] if rounds else [beside]
-        return Traffic(ready, encode, decode, rounds or [TransferTimes.nothing(len(ready))], view.gates)
+        return Traffic(ready, encode, decode, rounds or [TransferTimes.zero(len(ready))], view.gates)
 
     def _served(self, coded: Coded, view: PlanArrays, server: ParameterServer, ready: Vector, dense: Vector) -> Traffic:
         """A push, then a pull: the busier end's link decides. Servers on the workers share these links."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laconic.cost.star import Carry, Star, carried, class_of, sliced
+from laconic.cost.star import Carry, Star, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
@@ -24,4 +24,4 @@ def geryon(layers: LayerTimes, star: Star, carry: Carry, classes: int = 8, slice
         raise LaconicError(f"a network has at least one class, not {classes}")
     pieces = sliced(layers.nbytes, star.servers, slice_bytes)
     ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, classes)) for piece in pieces]
-    return carried(layers, star, ranked, carry)
+    return star_period(layers, star, ranked, carry)

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from laconic.cost.star import Star, returning
+from laconic.cost.star import Star, gated_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.registry import technique
@@ -23,7 +23,7 @@ def mercury(layers: LayerTimes, star: Star, startup_seconds: float = 0.0, packet
     may be overtaken at any time; nothing is lost.
     """
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
-    return returning(layers, streamed(layers.ready(), layers.nbytes, price, packet_bytes))
+    return gated_period(layers, streamed(layers.ready(), layers.nbytes, price, packet_bytes))
 
 
 def streamed(since: Sequence[float], nbytes: Sequence[float], price: Price, packet_bytes: float) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from laconic.cost.star import Slice, Star, carried, class_of, sliced
+from laconic.cost.star import Slice, Star, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES, Packet, packets, through
 from laconic.registry import technique
@@ -27,7 +27,7 @@ def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes:
         replace(piece, urgency=class_of(piece.tensor, layers.count, queues))
         for piece in sliced(layers.nbytes, star.servers)
     ]
-    return carried(layers, star, pieces, partial(switched, queues=queues, packet_bytes=packet_bytes))
+    return star_period(layers, star, pieces, partial(switched, queues=queues, packet_bytes=packet_bytes))
 
 
 def switched(

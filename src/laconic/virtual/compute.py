@@ -1,4 +1,4 @@
-"""How long a virtual worker computes: the same for all, by class, with stragglers, or from a trace."""
+"""How long a virtual worker computes: equally long for all, by worker, with random stragglers, or from a trace."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ Part = Literal["forward", "backward", "step", "encode", "decode"]
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of one step's parts on a worker of speed one; `slowness` multiplies them, worker by worker (cycled).
+    """The seconds that each part of a step takes on a worker of speed one.
 
-    `backward_by_tensor` says how backward divides over tensors; without it, by their number of elements. Where a rule
-    chooses batches, `batch` says whose forward and backward take these times: a smaller one takes its share of them.
+    `slowness` multiplies them, worker by worker (the factors are repeated cyclically). `backward_by_tensor` is how the
+    backward pass divides over tensors; without it, it divides by their numbers of elements. Where a sync rule chooses
+    batch sizes, `batch` is the batch size that takes these times in forward and backward: another one takes
+    proportionally longer or shorter.
     """
 
     forward_seconds: float = 0.0
@@ -32,25 +34,25 @@ class Compute:
     step_seconds: float = 0.0
     slowness: tuple[float, ...] = (1.0,)
     straggling: Stragglers | None = None
-    trace: tuple[tuple[float, ...], ...] = ()  # [step][worker] factors, cycled
+    trace: tuple[tuple[float, ...], ...] = ()  # [step][worker] factors, repeated cyclically
     backward_by_tensor: Mapping[str, float] = field(default_factory=dict)
-    codecs: tuple[CodecTimes, ...] = ()  # of words; those that are not here take no time
+    codecs: tuple[CodecTimes, ...] = ()  # of compressors; those that are not listed take no time
     seed: int = 0
     batch: int | None = None
     law: Law = "constant"  # exponential: each step takes a random time of that mean
 
     def __post_init__(self) -> None:
         if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0:
-            raise LaconicError(f"computing takes no negative time: {self}")
-        self.speeds  # noqa: B018  # refuses what makes no sense
+            raise LaconicError(f"the times of a step's parts must not be negative: {self}")
+        self.speeds  # noqa: B018  # raises for values that make no sense
 
     @classmethod
     def from_profile(cls, profile: Profile) -> Compute:
-        """As it was measured."""
+        """Return the times of a measured profile, for workers of equal speed."""
         return cls().as_measured(profile)
 
     def as_measured(self, profile: Profile) -> Compute:
-        """With a profile's times; who is slower than whom stays."""
+        """Return a copy with a profile's times, in which the workers' relative speeds are unchanged."""
         model = profile.model
         return replace(
             self,
@@ -62,11 +64,11 @@ class Compute:
         )
 
     def factor(self, rank: int, step: int) -> float:
-        """How much slower than a worker of speed one this worker is in this step; the same in any order of asking."""
+        """Return how many times slower than a worker of speed one this worker is in this step."""
         return self.speeds.factor(rank, step)
 
     def factors(self, workers: int, step: int) -> NDArray[np.float64]:
-        """Those of all workers at once."""
+        """Return the slowdown factors of all workers in this step, see `factor`."""
         return self.speeds.factors(workers, step)
 
     @cached_property
@@ -74,13 +76,17 @@ class Compute:
         return WorkerSpeeds(self.slowness, self.straggling, self.trace, self.seed, self.law)
 
     def share_of_batch(self, part: Part, chosen: int | None) -> float:
-        """How many times as long a part takes where a rule has chosen the batch."""
+        """Return how many times as long a part takes with the batch size that a sync rule has chosen."""
         if chosen is None or self.batch is None or part not in ("forward", "backward"):
             return 1.0
         return chosen / self.batch
 
     def seconds(self, part: Part, share: float, name: str | None = None) -> float:
-        """A share of a part; for backward, of the named tensor; for words, so many elements of one tensor."""
+        """Return the seconds of a share of a part.
+
+        With the name of a tensor, that is the tensor's share of forward or backward. For `encode` and `decode`, `name`
+        is the compressor and `share` the number of elements of one tensor.
+        """
         if part == "encode" or part == "decode":
             codec = self._codecs.get(name or "")
             return 0.0 if codec is None else codec.seconds(part, 1, int(share))
@@ -90,8 +96,8 @@ class Compute:
                     f"the profile knows no tensor {name!r}, so it is another model's: `laconic profile` measures it"
                 )
             share = self.backward_by_tensor[name] / self._backward_total
-        whole: float = getattr(self, f"{part}_seconds")
-        return whole * share
+        part_seconds: float = getattr(self, f"{part}_seconds")
+        return part_seconds * share
 
     @cached_property
     def _codecs(self) -> Mapping[str, CodecTimes]:

@@ -1,8 +1,9 @@
-"""Memory that equal workers share and cannot tell: the kernel's copy-on-write.
+"""Memory that equal workers share without noticing it, by the kernel's copy-on-write.
 
 An *image* holds bytes that never change. An *arena* is a worker's own memory at an address that never changes; adopting
 an image maps it there privately, so that reading costs no memory of its own and writing copies just the page. The
-kernel also knows whether anything was written since, which nobody else could say of memory that users may touch.
+kernel also knows whether anything has been written since, which cannot be tracked otherwise: users' scripts may write
+to that memory too.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _PRIVATE, _FIXED, _ANONYMOUS = 0x02, 0x10, 0x20
 _READ_WRITE = 0x3
 _FAILED = ctypes.c_void_p(-1).value
 _ALIGNMENT = 64
-_UNTOUCHED = 0  # of a page's three highest flags (present, swapped, a file's): never read
-_READ = 5  # present, and still the file's
+_UNTOUCHED = 0  # a page's three highest flags (present, swapped, file-backed): it was never read
+_READ = 5  # the page is present, and still file-backed
 
 
 @cache
@@ -48,7 +49,7 @@ os.register_at_fork(after_in_child=_page_flags.cache_clear)  # a child would rea
 
 @cache
 def available() -> bool:
-    """Linux has what it takes; elsewhere every worker keeps its own memory."""
+    """Return whether the kernel can share memory so (Linux can); elsewhere every worker keeps its own memory."""
     try:
         return sys.platform == "linux" and _page_flags() >= 0
     except OSError:
@@ -56,7 +57,7 @@ def available() -> bool:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit, for two dense tensors of one layout."""
+    """Return whether two dense tensors of one layout are equal bit for bit."""
     if a.layout != torch.strided or b.layout != torch.strided or a.stride() != b.stride() or a.shape != b.shape:
         return False
     dense = a.is_contiguous() or (a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last))
@@ -64,7 +65,7 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 
 class Arena:
-    """Room for tensors like the given ones, in order."""
+    """Memory at a fixed address for tensors of the given shapes and types, in order."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         offsets, end = [], 0
@@ -75,7 +76,7 @@ class Arena:
         self._address = self._map(None, _PRIVATE | _ANONYMOUS, -1)
         self._bytes = (ctypes.c_char * self.nbytes).from_address(self._address)
         unmapping = weakref.finalize(self._bytes, _libc().munmap, self._address, self.nbytes)  # tensors keep it alive
-        unmapping.atexit = False  # they may be looked at until the very end
+        unmapping.atexit = False  # tensors may be read until the process ends
         self.tensors = [self._tensor(like, at) for like, at in zip(tensors, offsets, strict=True)]
 
     def _map(self, address: int | None, flags: int, file: int) -> int:
@@ -91,20 +92,22 @@ class Arena:
         return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
 
     def adopt(self, image: Image) -> None:
-        """From now on this memory reads as the image does; every tensor and alias of it stays where it is."""
+        """Map the image into this memory, which then holds its bytes; tensors and aliases stay where they are."""
         self._map(self._address, _PRIVATE | _FIXED, image.file)
 
     def written(self) -> bool:
-        """Whether anything has been written since an image was adopted."""
+        """Return whether anything has been written to this memory since an image was adopted."""
         pages = self.nbytes // mmap.PAGESIZE
         raw = os.pread(_page_flags(), 8 * pages, self._address // mmap.PAGESIZE * 8)
         flags = np.frombuffer(raw, dtype=np.uint64) >> np.uint64(61)
         return bool(((flags != _UNTOUCHED) & (flags != _READ)).any())
 
     def image(self) -> Image:
+        """Copy this memory's content to a new image."""
         return Image(memoryview(self._bytes))
 
     def reads_as(self, image: Image) -> bool:
+        """Return whether this memory holds the image's bytes."""
         content = image.content()  # held until the comparison is over
         return len(content) == self.nbytes and _libc().memcmp(self._address, content.ctypes.data, self.nbytes) == 0
 

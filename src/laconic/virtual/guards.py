@@ -1,4 +1,4 @@
-"""What works among processes but not among threads of one: redirected or refused by name while a simulation runs."""
+"""Functions of torch that work among processes but not among threads of one: a simulation replaces or refuses them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _REFUSED = (
 
 @contextmanager
 def guards() -> Iterator[None]:
-    """Everything a simulation changes in torch, put back afterwards."""
-    told: set[str] = set()
+    """Replace what a simulation changes in torch, and restore it afterwards."""
+    shown: set[str] = set()
     with ExitStack() as stack:
         stack.enter_context(_replaced(dist, "is_initialized", _not_for_virtual_workers))
         for name in _REFUSED:
-            stack.enter_context(_replaced(dist, name, partial(_refusing, name)))
-        stack.enter_context(_replaced(torch.autograd, "backward", _telling_when_it_ends))
-        stack.enter_context(_replaced(torch, "compile", lambda original: _eager(original, told)))
-        stack.enter_context(_replaced(DataLoader, "__init__", lambda original: _in_process(original, told)))
+            stack.enter_context(_replaced(dist, name, partial(_refused, name)))
+        stack.enter_context(_replaced(torch.autograd, "backward", _reporting_its_end))
+        stack.enter_context(_replaced(torch, "compile", lambda original: _eager(original, shown)))
+        stack.enter_context(_replaced(DataLoader, "__init__", lambda original: _in_process(original, shown)))
         yield
 
 
@@ -61,24 +61,24 @@ def _virtual() -> VirtualWorker | None:
 
 
 def _not_for_virtual_workers(original: Callable[[], bool]) -> Callable[[], bool]:
-    """torch's own helpers (a DataLoader, say) ask first, and would then talk to this process's group."""
+    """torch's own helpers (a DataLoader, say) ask first, and would then use this process's own group."""
     return lambda: _virtual() is None and original()
 
 
-def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _refused(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _virtual() is None:
             return original(*args, **kwargs)
         raise ContractError(
             f"torch.distributed.{name} knows nothing of virtual workers: ask laconic.rank() and laconic.size(), divide "
-            "data with laconic.shard(dataset) (not DistributedSampler), and leave the talking to the strategy"
+            "data with laconic.shard(dataset) (not DistributedSampler), and leave communication to the strategy"
         )
 
     return call
 
 
-def _telling_when_it_ends(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell a worker when its outermost backward has returned, in its own thread, where it may wait.
+def _reporting_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Notify a worker when its outermost backward has returned, in its own thread, where it may wait.
 
     The engine's own callback would run on a thread that all workers share where there is a GPU, and two workers that
     waited for each other there would never wake up.
@@ -101,23 +101,23 @@ def _telling_when_it_ends(original: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
-def _eager(original: Callable[..., Any], told: set[str]) -> Callable[..., Any]:
+def _eager(original: Callable[..., Any], shown: set[str]) -> Callable[..., Any]:
     def compile(model: Any = None, **kwargs: Any) -> Any:
         if _virtual() is None:
             return original(model, **kwargs)
-        _tell_once(told, "torch.compile: virtual workers run the model as it is (eager)")
+        _warn_once(shown, "torch.compile: virtual workers run the model as it is (eager)")
         return (lambda function: function) if model is None else model
 
     return compile
 
 
-def _in_process(original: Callable[..., None], told: set[str]) -> Callable[..., None]:
+def _in_process(original: Callable[..., None], shown: set[str]) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs)
         if _virtual() is not None and given.arguments.get("num_workers"):
-            _tell_once(told, "DataLoader: virtual workers load in this process (num_workers=0)")
+            _warn_once(shown, "DataLoader: virtual workers load in this process (num_workers=0)")
             for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"):
                 given.arguments.pop(name, None)
         original(*given.args, **given.kwargs)
@@ -125,7 +125,7 @@ def _in_process(original: Callable[..., None], told: set[str]) -> Callable[..., 
     return __init__
 
 
-def _tell_once(told: set[str], sentence: str) -> None:
-    if sentence not in told:
-        told.add(sentence)
-        print(f"laconic: {sentence}", file=sys.stderr)
+def _warn_once(shown: set[str], warning: str) -> None:
+    if warning not in shown:
+        shown.add(warning)
+        print(f"laconic: {warning}", file=sys.stderr)

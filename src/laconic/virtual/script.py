@@ -1,7 +1,7 @@
-"""A whole training script on virtual workers: afresh in each, as if each were a process of its own.
+"""A whole training script on virtual workers: each runs it as if it were a process of its own.
 
 Imported modules are shared (they are loaded once); the script itself runs anew in each worker with its own `__main__`,
-arguments, random states and output. Rank 0 speaks on the console; the others write to the run folder's logs.
+arguments, random states and output. Rank 0 prints on the console; the others write to the run folder's logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_NETWORK = "1Gbit"
 
 @dataclass(frozen=True)
 class VirtualSetup:
-    """A network, how fast its workers compute, and who of them is there when: what a file describes."""
+    """What a network file describes: a network, how fast its workers compute, and when workers join, leave and die."""
 
     network: Network
     compute: Compute
@@ -37,9 +37,10 @@ class VirtualSetup:
 
     @classmethod
     def read(cls, text: str | None, workers: int, profile_path: str | None = None) -> VirtualSetup:
-        """A TOML file, or just a rate such as "1gbit" (the default): one switch, 50 µs, and computing takes no time.
+        """Read a TOML file, or just a rate such as "1gbit" (the default).
 
-        A profile says how long computing takes and, where no network is given, what its links were like.
+        A rate means one switch with a latency of 50 µs, and computing that takes no time. A profile gives the times of
+        computing and, where no network is given, those of its links.
         """
         profile = None if profile_path is None else Profile.read(profile_path)
         if profile is not None:
@@ -74,7 +75,7 @@ _KNOWN = {
 
 
 def _refuse_unknown(table: Mapping[str, Any]) -> None:
-    """A misspelt key would be a silent default."""
+    """Raise for an unknown key: a misspelt one would silently be ignored."""
     compute, network = table.get("compute", {}), table.get("network", {})
     places = [
         ("network", network),
@@ -119,7 +120,7 @@ def run_script(
     heartbeat_seconds: float = 20.0,
     servers: int = 0,
 ) -> Simulated:
-    """Run it; raises what the script raises, in whichever worker."""
+    """Run the script on all virtual workers; raise what it raises in any of them."""
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,7 @@ def run_script(
         main.__dict__.update(__file__=str(script), __builtins__=__builtins__)
         sys.modules["__main__"] = main
         sys.argv = [str(script), *arguments]
-        _ending_quietly(lambda: _with_output(logs, lambda: exec(code, main.__dict__)))
+        _allowing_exit(lambda: _with_output(logs, lambda: exec(code, main.__dict__)))
 
     sys.path.insert(0, str(script.parent))
     try:
@@ -151,19 +152,19 @@ def run_script(
 
 
 def _with_output(logs: Path | None, act: Callable[[], None]) -> None:
-    """Only rank 0 speaks here; what others say is kept until they end, since a thousand open files are too many."""
+    """Let rank 0 print here; keep other ranks' output until they end, since a thousand open files are too many."""
     if rank() == 0:
         act()
         return
-    said = sys.stdout = io.StringIO()
+    output = sys.stdout = io.StringIO()
     try:
         act()
     finally:
-        if logs is not None and said.getvalue():
-            (logs / f"rank-{rank()}.log").write_text(said.getvalue())
+        if logs is not None and output.getvalue():
+            (logs / f"rank-{rank()}.log").write_text(output.getvalue())
 
 
-def _ending_quietly(act: Callable[[], None]) -> None:
+def _allowing_exit(act: Callable[[], None]) -> None:
     """`sys.exit()` or `sys.exit(0)` ends a worker, as it ends a process; anything else is an error."""
     try:
         act()

@@ -1,10 +1,10 @@
 """Equal workers share the memory of parameters and optimizer state, and one optimizer step serves them all.
 
-A step is a function of parameters, state, gradients and settings. The first worker to take it leaves these and the
-outcome behind; whoever comes with the same bits adopts the outcome instead of computing it again. Whoever comes with
-others (another gradient, a parameter written to by the script) steps alone, and so does whoever's optimizer might do
-more than torch's own (a hook, a wrapped `step`, a class of the user's). So sharing changes no bit: see `memory.py` for
-how the kernel keeps private what a worker writes.
+A step is a function of parameters, state, gradients and settings. The first worker to take it keeps these inputs and
+the outcome; a worker with the same bits as inputs adopts the outcome instead of computing it again. A worker with other
+inputs (another gradient, a parameter written to by the script) steps alone, and so does one whose optimizer might do
+more than torch's own (a hook, a wrapped `step`, a class of the user's). So sharing changes no bit: see
+`copy_on_write.py` for how the kernel keeps private what a worker writes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch.optim import optimizer as torch_optimizer
 from laconic.virtual.copy_on_write import Arena, Image, available, equal
 
 Key = tuple[int, str]
-"""An entry of the optimizer's state: of which parameter, under which name."""
+"""The key of an entry of the optimizer's state: the parameter's number, and the entry's name."""
 
 
 @dataclass(eq=False)
 class Version:
-    """Parameters and state at one moment, and what the first step from here took and made."""
+    """Parameters and optimizer state after some step, with the inputs and the outcome of the first step from there."""
 
     parameters: Image
     state: Image | None
@@ -39,14 +39,14 @@ class Version:
 
 
 class Family:
-    """The versions of one model on all workers, by number of steps taken; gone when no worker stands on them."""
+    """The versions of one model on all workers, by number of steps taken; a version no worker uses is freed."""
 
     def __init__(self) -> None:
         self.at_step: WeakValueDictionary[int, Version] = WeakValueDictionary()
 
 
 class Replica:
-    """One worker's parameters and its optimizer, whose steps may be shared while `equal()` says that replicas are."""
+    """One worker's parameters and optimizer, whose steps may be shared while `equal()` is true of all replicas."""
 
     def __init__(
         self, family: Family, optimizer: optim.Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]
@@ -64,18 +64,18 @@ class Replica:
         self._version: Version | None = None
         self._steps = 0
         if equal():
-            self._stand()
+            self._current_version()
 
     @staticmethod
     def possible(optimizer: optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
-        """Plain tensors in the CPU's memory, each with a storage of its own, and an optimizer without secrets."""
+        """Return whether these are plain CPU tensors that own their storages, and the optimizer is one of torch's."""
         known = type(optimizer).__module__.startswith("torch.optim.")
         return available() and known and all(map(_owns_its_memory, parameters))
 
     def step(self) -> None:
-        """As `optimizer.step()`: to the bit."""
+        """Do what `optimizer.step()` does, with the same bits as its result."""
         settings = self._settings() if self._shareable() else None
-        version = None if settings is None else self._stand()
+        version = None if settings is None else self._current_version()
         self._steps += 1
         gradients = [p.grad for p in self._parameters]
         if version is None:
@@ -83,7 +83,7 @@ class Replica:
         elif version.after is None:
             kept = [None if g is None else g.detach().clone() for g in gradients]
             self._step_alone()
-            if all(map(_alike, gradients, kept)):  # a step that changes gradients would have to be taken by everybody
+            if all(map(_alike, gradients, kept)):  # a step that changes gradients cannot be shared
                 self._version = self._publish()
             if self._version is not None:
                 version.settings, version.gradients, version.after = settings, kept, self._version
@@ -98,15 +98,15 @@ class Replica:
         self._optimizer.step()
 
     def _shareable(self) -> bool:
-        """Whether a step is nothing but torch's own arithmetic, and lies where it was put."""
-        its = self._optimizer
-        hooks = its._optimizer_step_pre_hooks or its._optimizer_step_post_hooks
+        """Return whether a step is nothing but torch's own arithmetic on tensors that are still in their arenas."""
+        optimizer = self._optimizer
+        hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         hooks = hooks or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
-        more = hooks or "step" in its.__dict__ or getattr(its, "grad_scale", None) is not None
+        more = hooks or "step" in optimizer.__dict__ or getattr(optimizer, "grad_scale", None) is not None
         return not more and self._equal() and self._in_place()
 
     def _in_place(self) -> bool:
-        """Whether parameters and state still lie where they were put: a script may have replaced them."""
+        """Return whether parameters and state are still in their arenas: a script may have replaced them."""
         if not all(map(_lies_at, self._parameters, self._arena.tensors)):
             return False
         state = self._state()
@@ -115,14 +115,14 @@ class Replica:
         return self._version is None or self._holds(state)  # None: laid out when published
 
     def _holds(self, state: dict[Key, Tensor]) -> bool:
-        """Whether the state's tensors are those laid out, where they were laid out."""
+        """Return whether the state's tensors are those in the state's arena, each at its place."""
         places = [] if self._state_arena is None else self._state_arena.tensors
         same = tuple(state) == self._keys and all(a is b for a, b in zip(state.values(), self._held, strict=True))
         return same and all(map(_lies_at, self._held, places))
 
     def _state(self) -> dict[Key, Tensor] | None:
-        """All tensors of the optimizer's state; None if it holds anything else that a step could change."""
-        found: dict[Key, Tensor] = {}
+        """Return all tensors of the optimizer's state, or None if it holds anything else that a step could change."""
+        tensors: dict[Key, Tensor] = {}
         for parameter, entries in self._optimizer.state.items():
             number = self._numbers.get(id(parameter))
             for name, value in entries.items():
@@ -130,11 +130,11 @@ class Replica:
                     continue
                 if number is None or not isinstance(value, Tensor) or value.device.type != "cpu":
                     return None
-                found[number, name] = value
-        return found
+                tensors[number, name] = value
+        return tensors
 
     def _settings(self) -> list[Any] | None:
-        """The optimizer's groups as plain values; None where they hold a parameter that came later."""
+        """Return the optimizer's groups as plain values, or None where they hold a parameter that was added later."""
         groups = self._optimizer.param_groups
         if any(id(p) not in self._numbers for group in groups for p in group["params"]):
             return None
@@ -145,8 +145,8 @@ class Replica:
 
     # ------------------------------------------------------------------------------------------ versions
 
-    def _stand(self) -> Version | None:
-        """The version that this worker's memory equals: the one it adopted, or another worker's of the same step."""
+    def _current_version(self) -> Version | None:
+        """Return the version this worker's memory equals: the one it adopted, or another worker's of the same step."""
         if self._version is not None and not self._written():
             return self._version
         state = self._state()
@@ -171,7 +171,7 @@ class Replica:
         return self._state_arena.reads_as(other.state)
 
     def _publish(self) -> Version | None:
-        """What this worker's memory holds becomes a version, which it then stands on."""
+        """Make a version of this worker's memory, and map the memory to it."""
         state = self._state()
         if state is None:
             return None
@@ -185,29 +185,29 @@ class Replica:
 
     def _adopt(self, version: Version) -> None:
         if self._keys != version.keys:  # the step made state for more parameters
-            mine = self._state() or {}
+            own = self._state() or {}
             arena = Arena(version.likes)
             for (number, name), place in zip(version.keys, arena.tensors, strict=True):
-                tensor = mine.get((number, name))
+                tensor = own.get((number, name))
                 if tensor is None:
                     self._optimizer.state[self._parameters[number]][name] = place.detach()
                 else:
                     tensor.data = place
-            self._take(self._state() or {}, arena)
+            self._set_state(self._state() or {}, arena)
         self._map(version)
         self._version = version
 
     def _lay_out(self, state: dict[Key, Tensor]) -> None:
-        """Bring the state's tensors into an arena; the tensors themselves stay who they are."""
+        """Move the memory of the state's tensors to an arena; the tensor objects stay the same."""
         if self._holds(state):
             return
         arena = Arena(list(state.values()))
         for tensor, place in zip(state.values(), arena.tensors, strict=True):
             place.copy_(tensor)
             tensor.data = place
-        self._take(state, arena if state else None)
+        self._set_state(state, arena if state else None)
 
-    def _take(self, state: dict[Key, Tensor], arena: Arena | None) -> None:
+    def _set_state(self, state: dict[Key, Tensor], arena: Arena | None) -> None:
         self._keys, self._held, self._state_arena = tuple(state), list(state.values()), arena
 
     def _map(self, version: Version) -> None:
@@ -217,14 +217,14 @@ class Replica:
 
 
 def _owns_its_memory(tensor: Tensor) -> bool:
-    """All of it, in the CPU's memory, and nobody else looks at it: an alias would be left behind in the old place."""
+    """Return whether a CPU tensor is the only user of its whole storage: an alias would keep the old memory."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return False
     storage = tensor.untyped_storage()
     return storage.nbytes() == tensor.nbytes and torch._C._storage_Use_Count(storage._cdata) <= _OWN_USES
 
 
-_OWN_USES = 2  # the tensor's, and that of the object we ask
+_OWN_USES = 2  # the tensor's, and that of the storage object asked here
 
 
 def _lies_at(tensor: Tensor, place: Tensor) -> bool:

@@ -1,8 +1,9 @@
-"""Many workers who do the same at their own speeds, priced without gradients: ten thousand take seconds.
+"""Symmetric workers: N workers that do the same at their own speeds, priced as one and without gradients.
 
-A crowd is one worker to the strategy and N to the clock: it runs the very same session, words and messages once, while
-its time is a vector. What a collective waits for is the latest of all; what it costs is the network's matter. It prices
-whatever does not depend on a tensor's content; accuracy needs workers of their own (`laconic.simulate`).
+To the strategy they are one worker, to the clock they are N: the session, the compressors and the messages run once,
+while the time is a vector. A collective waits for the latest worker, and the network model prices it. This prices
+everything that does not depend on a tensor's content, 10,000 workers in seconds; accuracy needs separate workers
+(`laconic.simulate`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from laconic.virtual.compute import Compute, Part
 
 @dataclass(frozen=True)
 class Priced:
-    """When each step was over for the last worker, and what rank 0 sent in all."""
+    """The time at which each step had ended on the last worker, and the bytes rank 0 sent in all."""
 
     ends_seconds: NDArray[np.float64]
     sent_bytes: float
@@ -51,32 +52,32 @@ def price(
     compute: Compute | None = None,
     steps: int = 1,
 ) -> Priced:
-    """So many steps of a model with these tensors (in registration order) on all of the network's workers."""
+    """Price some steps of a model with these tensors (in registration order) on all of the network's workers."""
     chosen = Strategy.parse(strategy)
     if level_names(chosen):
         raise LaconicError(f"`{chosen}` has tiers, whose groups differ: price it with laconic.simulate")
     model = nn.Module()
     for spec in tensors:
         plant(model, spec.name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
-    crowd = SymmetricWorker(network, compute or Compute())
-    session = Session(crowd, model, chosen, crowd.world, {}, Options())  # type: ignore[arg-type]
+    worker = SymmetricWorker(network, compute or Compute())
+    session = Session(worker, model, chosen, worker.world, {}, Options())  # type: ignore[arg-type]
     ends = []
     try:
         for _ in range(steps):
-            crowd.computed("forward")
+            worker.computed("forward")
             for i, parameter in reversed(list(enumerate(session.parameters.dense))):
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 session.gradient_ready(i)
             session.backward_ended()
             session.step(lambda: None)
-            ends.append(crowd.clock_seconds())
+            ends.append(worker.clock_seconds())
     finally:
         session.close()
-    return Priced(np.array(ends), crowd.ledger.sent_bytes())
+    return Priced(np.array(ends), worker.ledger.sent_bytes())
 
 
 class SymmetricWorker:
-    """N workers as one: rank 0 to the strategy, a vector of times to the clock."""
+    """N equal workers as one: the strategy sees rank 0, the clock a vector of N times."""
 
     host_size = 1
 
@@ -95,14 +96,14 @@ class SymmetricWorker:
         return float(self.seconds.max())
 
     def group(self, ranks: Sequence[int]) -> SymmetricGroup:
-        raise LaconicError("a crowd has one group, everyone: price this with laconic.simulate")
+        raise LaconicError("symmetric workers have one group, of all workers: price this with laconic.simulate")
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
-        taken = self.compute.seconds(part, share, name) * self._factors
-        if self.network.measured is not None:  # where computing slows talking down
-            for begin, seconds in zip(self.seconds, taken, strict=True):
+        durations = self.compute.seconds(part, share, name) * self._factors
+        if self.network.measured is not None:  # where computing slows communication down
+            for begin, seconds in zip(self.seconds, durations, strict=True):
                 self.fluid.computing(begin, begin + seconds, 1 / self.size)
-        self.seconds += taken
+        self.seconds += durations
         if part == "step":
             self._step += 1
             self._factors = self.compute.factors(self.size, self._step)
@@ -112,41 +113,41 @@ class SymmetricWorker:
             self.computed(part, numel, words)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
-        """Nothing steps here."""
+        """Return None: prices need no optimizer steps."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
-        """Nothing runs backward here: `price` says when it would have ended."""
+        """Do nothing: there is no backward pass, and `price` calls the session at its end."""
 
 
 class SymmetricHandle:
-    """An operation of everyone."""
+    """A collective among all symmetric workers."""
 
-    def __init__(self, crowd: SymmetricWorker, flow: Flow, what: str, tensor: Any, result: Any) -> None:
-        self._crowd, self._result = crowd, result
+    def __init__(self, worker: SymmetricWorker, flow: Flow, what: str, tensor: Any, result: Any) -> None:
+        self._worker, self._result = worker, result
         self._ended: float | None = None
-        job = crowd.network.job(what, tensor, flow, range(crowd.size), self._end, lane=0)
-        crowd.fluid.add(job, crowd.clock_seconds())
+        job = worker.network.job(what, tensor, flow, range(worker.size), self._end, lane=0)
+        worker.fluid.add(job, worker.clock_seconds())
 
     def _end(self, seconds: float) -> None:
         self._ended = seconds
 
     def done(self) -> bool:
-        return self._ended is not None and self._ended <= self._crowd.clock_seconds()
+        return self._ended is not None and self._ended <= self._worker.clock_seconds()
 
     def wait(self) -> Any:
         while self._ended is None:
-            self._crowd.fluid.advance(self._crowd.fluid.next_event())
-        self._crowd.waited_seconds += float(np.maximum(self._ended - self._crowd.seconds, 0).max())
-        np.maximum(self._crowd.seconds, self._ended, out=self._crowd.seconds)
+            self._worker.fluid.advance(self._worker.fluid.next_event())
+        self._worker.waited_seconds += float(np.maximum(self._ended - self._worker.seconds, 0).max())
+        np.maximum(self._worker.seconds, self._ended, out=self._worker.seconds)
         return self._result
 
 
 class SymmetricGroup(CountedGroup):
-    """Everyone. Tensors come back as they went: a price does not look at them."""
+    """The group of all symmetric workers; its collectives leave tensors as they are, since prices ignore content."""
 
-    def __init__(self, crowd: SymmetricWorker) -> None:
-        super().__init__(0, tuple(range(crowd.size)), crowd.ledger)
-        self._crowd = crowd
+    def __init__(self, worker: SymmetricWorker) -> None:
+        super().__init__(0, tuple(range(worker.size)), worker.ledger)
+        self._worker = worker
 
     def barrier(self) -> SymmetricHandle:
         return self._start(flows.barrier(self.size), "barrier", None, None)
@@ -155,11 +156,11 @@ class SymmetricGroup(CountedGroup):
         return self._start(flows.all_reduce(self.size, tensor.nbytes), "all_reduce", tensor, tensor)
 
     def _all_gather(self, tensor: Tensor) -> SymmetricHandle:
-        rows = tensor.new_zeros(self.size, *tensor.shape)  # pages that nobody touches cost nothing
+        rows = tensor.new_zeros(self.size, *tensor.shape)  # untouched pages take no memory
         return self._start(flows.all_gather(self.size, tensor.nbytes), "all_gather", tensor, rows)
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> SymmetricHandle:
-        """Each tells whoever is as far from it as those are from the first whom the first tells."""
+        """Price an all-to-all in which rank r sends to rank r + k what rank 0 sends to rank k (modulo the size)."""
         twice = np.tile(np.asarray(sends) * tensor.element_size(), 2)
         rows = np.lib.stride_tricks.sliding_window_view(twice, self.size)[self.size : 0 : -1]
         return self._start(flows.all_to_all(rows), "all_to_all", tensor, tensor.new_zeros(sum(receives)))
@@ -173,10 +174,10 @@ class SymmetricGroup(CountedGroup):
         return self._start(flows.broadcast(self.size, root, tensor.nbytes), "broadcast", tensor, tensor)
 
     def _send(self, tensor: Tensor, to: int, tag: int) -> SymmetricHandle:
-        raise LaconicError("in a crowd nobody speaks to one other alone: price this with laconic.simulate")
+        raise LaconicError("symmetric workers have no point-to-point messages: price this with laconic.simulate")
 
     def _receive(self, tensor: Tensor, source: int, tag: int) -> SymmetricHandle:
         return self._send(tensor, source, tag)
 
     def _start(self, flow: Flow, what: str, tensor: Any, result: Any) -> SymmetricHandle:
-        return SymmetricHandle(self._crowd, flow, what, tensor, result)
+        return SymmetricHandle(self._worker, flow, what, tensor, result)

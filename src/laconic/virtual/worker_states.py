@@ -1,4 +1,4 @@
-"""What is global in a process but must be each virtual worker's own: swapped with the baton."""
+"""Process-wide state that each virtual worker needs for itself (random states, output): swapped with the baton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 Swap = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""How to read such a thing, and how to put it back."""
+"""A function that reads such a state, and one that sets it."""
 
 
 _numpy: Any = np.random  # its stubs leave these two functions out
@@ -51,7 +51,7 @@ SWAPS: tuple[Swap, ...] = (
 
 
 class WorkerStates:
-    """Each worker's own, put in place when it is its turn."""
+    """Each worker's copy of the process-wide state, set when the worker receives the baton."""
 
     def __init__(self, seed: int, threads: int) -> None:
         self._seed, self._threads = seed, threads
@@ -60,6 +60,7 @@ class WorkerStates:
         self._outside: tuple[Any, ...] = ()
 
     def switch_to(self, rank: int) -> None:
+        """Save the running worker's state, and set that of the worker that runs next."""
         if rank == self._running:
             return
         if self._running is not None:
@@ -69,7 +70,7 @@ class WorkerStates:
             _write(self._saved.pop(rank))
 
     def begin(self) -> None:
-        """A life begins in the worker at work: with the process's own states and the seed, whatever was before."""
+        """Begin a life of the running worker: with the process's own state and the seed, whatever was before."""
         _write(self._outside)
         torch.set_num_threads(self._threads)  # OpenMP asks each thread anew: it would start others beside every worker
         torch.default_generator.manual_seed(self._seed)  # torch.manual_seed would note a traceback per GPU library
@@ -81,7 +82,7 @@ class WorkerStates:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """The process's own states come back afterwards."""
+        """Restore the process's own state afterwards."""
         self._outside, threads = _read(), torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from laconic.launch import net
-from laconic.launch.members import enlist
+from laconic.launch.launch_context import LaunchContext
+from laconic.launch.members import build_processes
 from laconic.launch.request import LaunchError, Request
-from laconic.launch.site import Site
 from laconic.values.run_config import RunConfig
 from tests.real.launching import START_SECONDS, Launched
 
@@ -34,7 +34,7 @@ def test_each_server_has_a_place_of_its_own(name: str, launch: Callable[..., Lau
 def test_or_shares_a_workers(name: str, tmp_path: Path) -> None:
     shaped = net.up(name, workers=2)
     request = Request(command=(__file__,), workers=2, servers=3, net=name, colocate=True)
-    members = enlist(request, Site("10.77.0.254", "here", tmp_path, 1, 20.0), RunConfig(), 0, 1)
+    members = build_processes(request, LaunchContext("10.77.0.254", "here", tmp_path, 1, 20.0), RunConfig(), 0, 1)
     places = {member.name: [p.namespace for p in shaped.places].index(member.command[8]) for member in members}
     assert places == {"server 0": 0, "server 1": 1, "server 2": 0, "rank 0": 0, "rank 1": 1}
 

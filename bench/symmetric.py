@@ -1,6 +1,6 @@
 """How long pricing takes: 10,000 virtual workers with random stragglers, 100 `bsp` steps, without gradients.
 
-    python bench/crowd.py [--workers 10000] [--steps 100]
+    python bench/symmetric.py [--workers 10000] [--steps 100]
 
 and, with `--scripts`, how long 1,000 virtual workers take for the whole digits script, ten steps, with real gradients.
 """
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits.py"
 
 
 def price_once(workers: int, steps: int) -> tuple[float, float]:
-    """Seconds here and virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
+    """Return pricing's own seconds and the virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
     import torch
 
     from laconic.network.levels import Network
@@ -37,7 +37,7 @@ def price_once(workers: int, steps: int) -> tuple[float, float]:
 
 
 def run_script(workers: int, steps: int) -> tuple[float, float]:
-    """Seconds of the whole command and GiB at its peak."""
+    """Return the seconds of the whole command and its peak memory in GiB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "laconic", "run", "--engine", "virtual", "--workers", str(workers)]
         script = [str(EXAMPLE), "--batch", "1", "--epochs", str(steps), "--steps", str(steps)]
