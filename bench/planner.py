@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from laconic.planner.advise import Wishes, advise
+from laconic.planner.advise import Preferences, advise
 from laconic.planner.candidates import candidates
 from laconic.planner.codecs import codecs_on
 from laconic.planner.deployment import Deployment
@@ -66,7 +66,7 @@ def main() -> None:
         print(f"{model}: {rate_of(model):,.0f} strategies a second (median of {TRIALS})", flush=True)
     whole = [timed(lambda: Pricer(deployment("bert-large", 10_000, "100gbit")).price("bsp")) for _ in range(TRIALS)]
     print(f"10,000 GPUs, one all-reduce job: {statistics.median(whole):.3f} s", flush=True)
-    every = timed(lambda: advise(deployment("bert-large", 10_000, "100gbit"), "bert-large", "100gbit", Wishes()))
+    every = timed(lambda: advise(deployment("bert-large", 10_000, "100gbit"), "bert-large", "100gbit", Preferences()))
     print(f"10,000 GPUs, all candidates and advice: {every:.1f} s", flush=True)
     if args.quick:
         return

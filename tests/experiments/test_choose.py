@@ -11,9 +11,9 @@ import pytest
 from laconic.experiments.choose import choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.outcome import Logged, Outcome
+from laconic.experiments.progress import NoProgress
 from laconic.experiments.row import Row
 from laconic.experiments.settings import CompareError, Settings, Tuning
-from laconic.experiments.watch import NoProgress
 
 BEST = {"bsp": 0.1, "torch:ddp(bucket_cap_mb=1)": 0.2, "torch:ddp(bucket_cap_mb=5)": 0.2}
 SECONDS = {"bsp": 5.0, "torch:ddp(bucket_cap_mb=1)": 9.0, "torch:ddp(bucket_cap_mb=5)": 8.0}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from laconic.experiments.compare import Comparison
-from laconic.experiments.measure import Trio, line_of
-from laconic.experiments.outcome import Material, Outcome
+from laconic.experiments.measure import RowOutcomes, line_of
+from laconic.experiments.outcome import Outcome, RunRecords
 from laconic.experiments.settings import Settings, Tuning
 from laconic.report.table import as_csv, as_text, write
 
@@ -35,7 +35,7 @@ def records(step_seconds: float, sent: float, losses: dict[int, float] | None = 
 def outcome(step_seconds: float, sent: float = 0.0, losses: dict[int, float] | None = None, **more: Any) -> Outcome:
     slower = records(step_seconds, sent, losses)
     faster = records(step_seconds / 2, sent)
-    return Material({0: slower, 1: faster}, **more).outcome(BLOCK, silent=False)
+    return RunRecords({0: slower, 1: faster}, **more).outcome(BLOCK, uncounted=False)
 
 
 def test_a_block_is_as_slow_as_its_slowest_worker_and_the_last_may_be_short() -> None:
@@ -55,7 +55,7 @@ def test_bytes_of_the_interface_take_precedence_and_divide_over_the_steps_of_a_b
 
 
 def test_bytes_that_nobody_counts_are_missing() -> None:
-    made = Material({0: records(0.5, 0.0, {4: 1.0})}).outcome(BLOCK, silent=True)
+    made = RunRecords({0: records(0.5, 0.0, {4: 1.0})}).outcome(BLOCK, uncounted=True)
     assert made.counter is None
     assert made.blocks[0].sent_bytes is None
     assert made.logged[0].total_bytes is None
@@ -83,16 +83,16 @@ def test_a_target_met_from_the_first_value_on_is_reached_and_one_that_is_left_is
 def test_a_row_that_never_stepped_says_so() -> None:
     now = {"step": 0, "seconds": 0.1, "sent_bytes": 0, "received_bytes": 0, "values": {"loss": 1.0}}
     stepping = records(0.5, 0.0)
-    assert Material({0: stepping, 1: stepping}).stillness() is None
-    assert "never called laconic.distribute()" in str(Material().stillness())
-    assert "the script took no optimizer step" in str(Material({0: [now], 1: []}).stillness())
-    assert "rank 1 took no optimizer step" in str(Material({0: stepping, 1: [now]}).stillness())
+    assert RunRecords({0: stepping, 1: stepping}).nothing_to_measure() is None
+    assert "never called laconic.distribute()" in str(RunRecords().nothing_to_measure())
+    assert "the script took no optimizer step" in str(RunRecords({0: [now], 1: []}).nothing_to_measure())
+    assert "rank 1 took no optimizer step" in str(RunRecords({0: stepping, 1: [now]}).nothing_to_measure())
 
 
 def test_exposed_time_that_is_noise_divides_nothing(settings: Settings, tmp_path: Path) -> None:
     for base in (outcome(0.1005), outcome(0.09)):
         own, alone = outcome(0.2), outcome(0.1)
-        line = line_of("local", {-1: Trio(own, base, alone)}, lambda seed: None)
+        line = line_of("local", {-1: RowOutcomes(own, base, alone)}, lambda seed: None)
         assert line.exposed_seconds is not None and line.exposed_seconds.value.middle == pytest.approx(0.1)
         assert line.exposed_seconds.ratio is None
         (row,) = csv.DictReader(io.StringIO(as_csv([line])))
@@ -120,7 +120,7 @@ def compared(settings: Settings, folder: Path, departures: tuple[str, ...] = ())
     alone = outcome(0.1)
     broken = Outcome(error="exit code 1: rank 1 was lost")
     lines = tuple(
-        line_of(name, {-1: Trio(own, base, alone)}, lambda seed: settings.target)
+        line_of(name, {-1: RowOutcomes(own, base, alone)}, lambda seed: settings.target)
         for name, own in (("bsp", base), ("bsp / cast_bf16", half), ("torch:ddp", broken))
     )
     return Comparison(settings, folder, lines, settings.target, departures)
@@ -176,7 +176,7 @@ def test_over_seeds_ratios_have_intervals_and_a_missed_target_is_counted(setting
     for seed, factor in ((2, 1.0), (3, 1.2), (4, 0.8)):
         base = outcome(0.3 * factor, 2e6, {8: 2.0, 16: 1.0})
         own = outcome(0.15 * factor, 1e6, {8: 2.0, 16: 1.0 if seed != 4 else 1.7})
-        trios[seed] = Trio(own, base, outcome(0.1))
+        trios[seed] = RowOutcomes(own, base, outcome(0.1))
     line = line_of("local", trios, lambda seed: ("loss", 1.5))
     assert line.step_seconds is not None and line.step_seconds.ratio is not None
     assert line.step_seconds.ratio.middle == pytest.approx(0.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laconic.experiments.protocol import Curve, Remembered, Trial, least_trials, tune
+from laconic.experiments.protocol import CachedTrials, Curve, Trial, least_trials, tune
 from laconic.experiments.settings import CompareError
 
 SEEDS = (0, 1)
@@ -108,18 +108,18 @@ def test_trials_that_were_run_are_not_run_again(tmp_path: Path) -> None:
         ran.append(trial)
         return run(trial)
 
-    first = tune("bsp", 0.1, SEEDS, Remembered(path, counting), falls=True)
+    first = tune("bsp", 0.1, SEEDS, CachedTrials(path, counting), falls=True)
     assert len(ran) == least_trials(["bsp"], SEEDS) == 14
     with path.open("a") as file:
         file.write('{"trial": {"strategy": "bs')  # cut off in the middle of a line
-    assert tune("bsp", 0.1, SEEDS, Remembered(path, counting), falls=True) == first
+    assert tune("bsp", 0.1, SEEDS, CachedTrials(path, counting), falls=True) == first
     assert len(ran) == 14
 
 
 def test_trials_that_failed_are_tried_again(tmp_path: Path) -> None:
     path, trial = tmp_path / "trials.jsonl", Trial("bsp", 0.1, 0)
-    assert Remembered(path, lambda trial: Curve(()))(trial) == Curve(())
-    assert Remembered(path, bowl(0.1))(trial).points
+    assert CachedTrials(path, lambda trial: Curve(()))(trial) == Curve(())
+    assert CachedTrials(path, bowl(0.1))(trial).points
 
 
 def test_a_curve_knows_when_it_was_as_good_as_a_value() -> None:

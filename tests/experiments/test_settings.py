@@ -165,12 +165,12 @@ def test_a_protocol_does_not_go_on_with_another_script_or_other_versions(script:
 def test_a_session_in_which_a_row_failed_is_run_again(script: str, tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "a"), Settings((script,), ("bsp",), tuning=Tuning(0.1)))
     block = Block(0, 2, 1.0, None, None, whole=True)
-    folder.remember("seed-2", ["key"], [["bsp", "local"]], [[Outcome((block,)), Outcome((block,), error="lost")]])
-    assert folder.remembered("seed-2", ["key"]) is None
+    folder.save_session("seed-2", ["key"], [["bsp", "local"]], [[Outcome((block,)), Outcome((block,), error="lost")]])
+    assert folder.load_session("seed-2", ["key"]) is None
     whole = [[Outcome((block,)), Outcome((block,))]]
-    folder.remember("seed-2", ["key"], [["bsp", "local"]], whole)
-    folder.remember("seed-3", ["key"], [["bsp", "local"]], whole)
-    assert folder.remembered("seed-2", ["key"]) == whole
+    folder.save_session("seed-2", ["key"], [["bsp", "local"]], whole)
+    folder.save_session("seed-3", ["key"], [["bsp", "local"]], whole)
+    assert folder.load_session("seed-2", ["key"]) == whole
     lines = [json.loads(line) for line in (folder.path / "blocks.jsonl").read_text().splitlines()]
     assert [(line["session"], line["row"]) for line in lines] == [
         (session, row) for session in ("seed-2", "seed-3") for row in ("bsp", "local")

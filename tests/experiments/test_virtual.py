@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from laconic.experiments.compare import compare
+from laconic.experiments.progress import NoProgress
 from laconic.experiments.settings import Settings
-from laconic.experiments.watch import NoProgress
 from laconic.report.table import write
 
 SCRIPT = Path(__file__).parent / "turns.py"

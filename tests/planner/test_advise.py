@@ -6,7 +6,7 @@ import pytest
 
 from laconic.errors import StrategyError
 from laconic.network.levels import Level, Network
-from laconic.planner.advise import Wishes, advise
+from laconic.planner.advise import Preferences, advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
 from laconic.planner.deployment import Deployment
@@ -18,9 +18,9 @@ from tests.planner.test_price import PROFILE
 SLOW, FAST = 1e7, 1e12
 
 
-def advised(rate: float, wishes: Wishes | None = None, workers: int = 4, **more: object) -> Advice:
+def advised(rate: float, preferences: Preferences | None = None, workers: int = 4, **more: object) -> Advice:
     deployment = Deployment(PROFILE, Network.flat(workers, rate, 1e-4 if rate == SLOW else 0.0), workers)
-    return advise(deployment, "a model", "a network", wishes, **more)  # type: ignore[arg-type]
+    return advise(deployment, "a model", "a network", preferences, **more)  # type: ignore[arg-type]
 
 
 def test_on_a_fast_network_there_is_nothing_to_do() -> None:
@@ -37,30 +37,30 @@ def test_one_worker_is_told_so() -> None:
 def test_without_a_budget_the_mathematics_stays() -> None:
     found = advised(SLOW)
     assert found.best.lossless or "16" in found.best.guarantee or "16" in found.best.strategy
-    exact = advised(SLOW, Wishes(exact=True))
+    exact = advised(SLOW, Preferences(exact=True))
     assert exact.best.lossless or exact.best is exact.baseline or exact.best.strategy == exact.baseline.strategy
 
 
 def test_a_budget_admits_what_was_measured_to_stay_within_it() -> None:
     for budget in (0.01, 0.1, 0.5):
-        found = advised(SLOW, Wishes(loss_budget=budget))
+        found = advised(SLOW, Preferences(loss_budget=budget))
         best = found.best
         assert best.lossless or "cast" in best.strategy or (best.risk is not None and best.risk.high - 1 <= budget)
-    assert advised(SLOW, Wishes(loss_budget=0.5)).best.speed_up >= advised(SLOW).best.speed_up
+    assert advised(SLOW, Preferences(loss_budget=0.5)).best.speed_up >= advised(SLOW).best.speed_up
 
 
 def test_whatever_is_recommended_beats_the_baseline_by_three_percent() -> None:
     for rate in (1e6, 1e8, 1e9, 1e10, 1e11):
-        found = advised(rate, Wishes(loss_budget=0.2))
+        found = advised(rate, Preferences(loss_budget=0.2))
         is_base = found.best.strategy == found.baseline.strategy
         assert is_base or found.best.speed_up >= PAYS - 1e-9
         assert is_base == ("predicted to be" not in found.verdict)
 
 
 def test_objectives() -> None:
-    wishes = {"dollars_per_hour": 3.0, "dollars_per_gigabyte": 0.1, "watts": 300.0}
+    preferences = {"dollars_per_hour": 3.0, "dollars_per_gigabyte": 0.1, "watts": 300.0}
     least = {
-        objective: advised(SLOW, Wishes(objective, 0.5, **wishes)).best  # type: ignore[arg-type]
+        objective: advised(SLOW, Preferences(objective, 0.5, **preferences)).best  # type: ignore[arg-type]
         for objective in ("time", "bytes", "cost", "energy")
     }
     assert least["bytes"].sent_bytes <= min(option.sent_bytes for option in least.values())
@@ -68,11 +68,11 @@ def test_objectives() -> None:
     assert (least["cost"].dollars or 0) <= min(option.dollars or 0 for option in least.values())
     assert (least["energy"].joules or 0) <= min(option.joules or 0 for option in least.values())
     with pytest.raises(PlanError, match="--price"):
-        Wishes("cost")
+        Preferences("cost")
     with pytest.raises(PlanError, match="--watts"):
-        Wishes("energy")
+        Preferences("energy")
     with pytest.raises(PlanError, match="loss budget"):
-        Wishes(loss_budget=-0.1)
+        Preferences(loss_budget=-0.1)
 
 
 def test_advice_survives_its_file() -> None:
@@ -93,7 +93,7 @@ def test_only_what_was_asked_for_is_priced() -> None:
 
 
 def test_layers_leave_after_they_are_ready_and_arrive_after_they_left() -> None:
-    found = advised(SLOW, consider=["bsp / none / allreduce / wfbp(0)"], wishes=Wishes(exact=True))
+    found = advised(SLOW, consider=["bsp / none / allreduce / wfbp(0)"], preferences=Preferences(exact=True))
     assert len(found.layers) == len(PROFILE.model.tensors)
     for layer in found.layers:
         assert layer.ready_seconds <= layer.leaves_seconds + 1e-12 <= layer.arrives_seconds + 1e-12

@@ -12,7 +12,7 @@ import laconic
 from laconic.errors import StrategyError
 from laconic.language.auto import START, begins_as, budget_of
 from laconic.network.levels import Network
-from laconic.planner.admitted import within
+from laconic.planner.loss_budget import strategies_within
 from laconic.planner.risk import risk_of
 from laconic.virtual.compute import Compute
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_goes_on_with_what_was_chosen(tmp_path: Path) -> None:
 
 
 def test_what_is_admitted_was_measured_to_stay_within_the_budget() -> None:
-    few, many = within(0.01, 4), within(0.2, 4)
+    few, many = strategies_within(0.01, 4), strategies_within(0.2, 4)
     assert set(few) <= set(many)
     for text in many:
         risk = risk_of(text, 4)

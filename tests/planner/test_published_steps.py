@@ -99,7 +99,7 @@ def test_orders_are_the_measured_ones(found: dict[str, Validation]) -> None:
 
 @pytest.mark.technique("auto_architecture", check=1)
 def test_the_chosen_method_is_near_the_best_on_several_machines(found: dict[str, Validation]) -> None:
-    places = [place for validation in found.values() for place in validation.places if place.gpus > 4]
+    places = [place for validation in found.values() for place in validation.results if place.gpus > 4]
     assert len(places) == 18
     assert sum(place.regret(place.chosen) <= 0.1 for place in places) >= 15
     assert all(place.regret(place.chosen) <= 0.05 for place in places)  # more than the row asks for

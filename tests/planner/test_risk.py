@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from laconic import registry
 from laconic.errors import LaconicError
 from laconic.planner.guarantee import EXACT
-from laconic.planner.risk import TABLE, Measured, guarantee_of, measured, risk_of
+from laconic.planner.risk import TABLE, MeasuredLoss, guarantee_of, measured_losses, risk_of
 from laconic.strategy import Strategy
 
 
-def row(sentence: str, ratio: float, workers: int = 4, task: str = "digits", rates: int = 3) -> Measured:
-    return Measured(sentence, task, workers, ratio, ratio * 0.9, ratio * 1.1, 10.0, rates)
+def row(sentence: str, ratio: float, workers: int = 4, task: str = "digits", rates: int = 3) -> MeasuredLoss:
+    return MeasuredLoss(sentence, task, workers, ratio, ratio * 0.9, ratio * 1.1, 10.0, rates)
 
 
 ROWS = (
@@ -42,7 +42,7 @@ def asked(strategy: str, workers: int = 4) -> float:
 
 
 def test_the_shipped_table_is_what_it_says() -> None:
-    rows = measured()
+    rows = measured_losses()
     assert len(rows) > 150
     for one in rows:
         Strategy.parse(one.sentence)
@@ -58,9 +58,9 @@ def test_the_shipped_table_is_what_it_says() -> None:
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("sentence,task\nbsp,digits\n")
     with pytest.raises(LaconicError, match=r"rows\.csv is no table of measured losses.*bench/accuracy\.py"):
-        measured(tmp_path / "rows.csv")
+        measured_losses(tmp_path / "rows.csv")
     with pytest.raises(LaconicError, match="is no table"):
-        measured(tmp_path / "none.csv")
+        measured_losses(tmp_path / "none.csv")
     assert TABLE.is_file()
 
 
@@ -128,7 +128,7 @@ def test_what_was_never_measured_is_unknown(text: str) -> None:
 
 
 def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
-    assert all(one.sentence not in ("demo", "dion") for one in measured())
+    assert all(one.sentence not in ("demo", "dion") for one in measured_losses())
     assert risk_of("demo", 4) is None
 
 

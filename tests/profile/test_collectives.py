@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.planner.validation.nccl import SystemErrors, of_system, plain
-from laconic.profile.collectives import CollectiveTimes, Curve, bus_factor, steps, with_kin
+from laconic.profile.collectives import CollectiveTimes, Curve, bus_factor, steps, with_similar_systems
 from laconic.profile.nccl import FILE, read
 from laconic.values.profile import ProfileError
 from tests import data
@@ -137,8 +137,12 @@ def test_kin_is_the_same_hardware_only() -> None:
     full = made(switched, system="full")
     few = CollectiveTimes("few", {key: {2: counts[2]} for key, counts in full.curves.items()})
     slow = made(shared, system="slow")
-    found = with_kin([full, few, slow])
-    assert found["few"].kin is not None and found["few"].kin.system == "full" and found["slow"].kin is None
+    found = with_similar_systems([full, few, slow])
+    assert (
+        found["few"].similar_system is not None
+        and found["few"].similar_system.system == "full"
+        and found["slow"].similar_system is None
+    )
     for gpus in (4, 6, 8, 16):
         assert found["few"].seconds("alltoall", 1 << 20, gpus) == pytest.approx(full.seconds("alltoall", 1 << 20, gpus))
 
@@ -174,7 +178,7 @@ def test_what_needs_no_time_and_what_cannot_be() -> None:
     table = made(switched)
     assert table.seconds("all_reduce", 0, 8) == table.seconds("all_reduce", 100, 1) == 0.0
     assert table.seconds("all_to_all", 1024, 4) == table.seconds("alltoall", 1024, 4, "float32")
-    with pytest.raises(ProfileError, match="nobody measured 'broadcast' on made"):
+    with pytest.raises(ProfileError, match="'broadcast' was not measured on made"):
         table.seconds("broadcast", 1024, 4)
     with pytest.raises(ProfileError, match="no dtype 'fp3'"):
         table.seconds("all_reduce", 1024, 4, "fp3")
@@ -194,7 +198,7 @@ def test_a_file_is_read_in_bytes_and_seconds(tmp_path: Path) -> None:
     path.write_text(HEADER + "a,1,b,all_reduce,NCCL,half,2,1024,0.5,x\na,1,b,all_reduce,NCCL,half,2,1024,1.5,x\n")
     table = read(path)["x"]
     assert table.curves == {("all_reduce", "half"): {2: Curve(((2048, 1e-3),))}}
-    assert replace(table, kin=None) == table
+    assert replace(table, similar_system=None) == table
 
 
 @pytest.mark.parametrize(

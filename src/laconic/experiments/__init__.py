@@ -1,1 +1,1 @@
-"""`laconic compare`: several strategies of one script, side by side."""
+"""Comparisons of strategies: `laconic compare` and `laconic ablate` run a script with several strategies."""

@@ -1,7 +1,7 @@
-"""A strategy with one part taken out or replaced at a time: what `laconic ablate` runs side by side.
+"""Ablation: the variants of a strategy with one part removed or replaced, which `laconic ablate` runs side by side.
 
-A part is a word, one link of a chain of compression, a switch of a word, a knob that was turned away from its default,
-or a phase, a level or a rule of a larger shape. What cannot be taken out alone is named with the reason.
+A part is a word, one link of a chain of compressors, a switch of a word, a knob that differs from its default, or a
+phase, a level or a rule of a larger strategy. A part that cannot be removed alone is reported with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laconic.strategy import ALWAYS_PRINTED, DEFAULTS, Map, Phases, Sentence, St
 
 @dataclass(frozen=True)
 class Variant:
-    """What was changed, and the strategy that is left; None where no strategy is, with the reason."""
+    """One change of a strategy and its result: the strategy that is left, or None with the reason why none is."""
 
     change: str
     strategy: Strategy | None
@@ -28,7 +28,7 @@ class Variant:
 
 
 def variants(strategy: Strategy) -> list[Variant]:
-    """Everything that is one part away, then nothing at all but `bsp`. Each strategy once."""
+    """Return all variants that differ from a strategy by one part, then plain `bsp`; each resulting strategy once."""
     seen = {str(strategy)}
     found = []
     for variant in (*_of(strategy), Variant("nothing but bsp", Sentence())):
@@ -67,7 +67,7 @@ def _without_words(sentence: Sentence) -> Iterator[Variant]:
 
 
 def _with_other_knobs(sentence: Sentence) -> Iterator[Variant]:
-    """What is switched on is switched off; what was turned goes back to its default."""
+    """Yield a variant for each knob: switches that are on are turned off, other knobs go back to their defaults."""
     for axis in AXES:
         words = sentence.on(axis)
         for place, word in enumerate(words):
@@ -87,7 +87,10 @@ def _with_other_knobs(sentence: Sentence) -> Iterator[Variant]:
 
 
 def _tried(change: str, sentence: Sentence, axis: str, words: tuple[Word, ...]) -> Variant:
-    """The sentence with these words on an axis; where the rest cannot stand beside them, what they need themselves."""
+    """Return the sentence with these words on an axis.
+
+    Where the other words cannot be combined with them, words of other axes are dropped, so that defaults take over.
+    """
     whole = {name: sentence.on(name) for name in AXES} | {axis: words}
     kept = [name for name in AXES if whole[name]]
     refusal = ""
@@ -106,7 +109,7 @@ def _tried(change: str, sentence: Sentence, axis: str, words: tuple[Word, ...]) 
 
 
 def _without_members(strategy: Strategy) -> Iterator[Variant]:
-    """Each phase left out; each level plain; each rule falling to the next that matches."""
+    """Yield a variant without each phase, with plain `bsp` on each level, and without each rule of a map."""
     if isinstance(strategy, Phases):
         whole = [*strategy.parts, (strategy.last, None)]
         for place in range(len(whole)):
@@ -134,7 +137,7 @@ def _place(strategy: Strategy, place: int) -> str:
 
 
 def _put(strategy: Strategy, place: int, inner: Strategy) -> Strategy:
-    """The same shape with another strategy in one place."""
+    """Return the strategy with the part at one place replaced by another strategy."""
     if isinstance(strategy, Tiers):
         levels = list(strategy.levels)
         levels[place] = (inner, levels[place][1])

@@ -1,4 +1,4 @@
-"""One row of a comparison: a run like any other, told where its gate is."""
+"""The process of one row of a comparison: an ordinary run whose request names the socket of its gate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laconic.launch.request import Request
 
 
 def main(text: str) -> int:
-    """Run the request that a comparison wrote down; the exit code for the shell."""
+    """Run a request that a comparison serialised as JSON, and return the exit code for the shell."""
     fields = json.loads(text)
     try:
         request = Request(**{**fields, "command": tuple(fields["command"])})

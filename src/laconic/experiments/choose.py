@@ -1,4 +1,4 @@
-"""Which rows run, with which arguments: as given, or tuned by the protocol with its rivals beside them."""
+"""Choosing the rows of a comparison and their arguments: as given, or tuned by the protocol and joined by rivals."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from time import monotonic
 from laconic.errors import LaconicError
 from laconic.experiments.folder import Folder
 from laconic.experiments.outcome import Outcome
-from laconic.experiments.protocol import RIVALS, Curve, Remembered, Trial, TunedChoice, least_trials, tune
+from laconic.experiments.progress import ProgressReport
+from laconic.experiments.protocol import RIVALS, CachedTrials, Curve, Trial, TunedChoice, least_trials, tune
 from laconic.experiments.rivals.text import check
 from laconic.experiments.row import Row
 from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives
-from laconic.experiments.watch import ProgressReport
 
 RunAlone = Callable[[Row, int, str], Outcome]
-"""(row, seed, label): one row by itself."""
+"""A function (row, seed, label) that runs one row without the others and returns its outcome."""
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The rows to report."""
+class ChosenRows:
+    """The rows that a comparison reports, and the target that they are measured against."""
 
     rows: tuple[Row, ...]
-    reference: int = 0  # whose end is the target
-    metric: str | None = None  # of that target; None: no target of its own
-    falls: bool | None = None  # less of the metric is better; None: nobody tuned by it
-    departures: tuple[str, ...] = ()
+    reference: int = 0  # the row whose final metric is the target
+    metric: str | None = None  # of that target; None: the rows set no target
+    falls: bool | None = None  # whether less of the metric is better; None: unknown, as nothing was tuned by it
+    departures: tuple[str, ...] = ()  # where the choice is not what the protocol asks for
 
     @classmethod
-    def untuned(cls, texts: Sequence[str]) -> Chosen:
+    def untuned(cls, texts: Sequence[str]) -> ChosenRows:
+        """Return the given strategies as rows, each with the script's own arguments."""
         return cls(tuple(Row(text, text) for text in texts))
 
     @property
@@ -42,13 +43,13 @@ class Chosen:
         return None if self.metric is None else (self.metric, None)
 
 
-def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: ProgressReport) -> Chosen:
-    """Tune every row on the choosing seeds."""
+def choose(settings: Settings, folder: Folder, run_alone: RunAlone, progress: ProgressReport) -> ChosenRows:
+    """Tune every row, rivals included, on the choosing seeds, and return the tuned rows."""
     tuning = settings.tuning
     assert tuning is not None
     texts, departures = with_rivals(settings)
     reference = next((k for k, text in enumerate(texts) if _method(text) == "torch:ddp"), 0)
-    trials = _Trials(settings, tuning, folder, run_alone, watch, least_trials(texts, tuning.choosing_seeds))
+    trials = _Trials(settings, tuning, folder, run_alone, progress, least_trials(texts, tuning.choosing_seeds))
     seeds, rate = tuning.choosing_seeds, tuning.learning_rate
     first = trials.run(Trial(alternatives(texts[reference])[0], rate, seeds[0]))
     if not first.points:
@@ -65,18 +66,18 @@ def choose(settings: Settings, folder: Folder, run_alone: RunAlone, watch: Progr
     for place, text in enumerate(texts):
         choice = leading if place == reference else tune(text, rate, seeds, trials.run, falls, targets)
         choices.append(choice)
-        watch.say(f"`{text}`: {choice.strategy} at learning rate {choice.learning_rate:g}")
+        progress.say(f"`{text}`: {choice.strategy} at learning rate {choice.learning_rate:g}")
         if choice.at_an_end:
             departures.append(f"the best learning rate of `{text}` is at the end of its grid")
     rows = tuple(
         Row(f"{c.strategy} at {c.learning_rate:g}", c.strategy, (tuning.learning_rate_argument, f"{c.learning_rate:g}"))
         for c in choices
     )
-    return Chosen(rows, reference, tuning.metric, falls, tuple(departures))
+    return ChosenRows(rows, reference, tuning.metric, falls, tuple(departures))
 
 
 def with_rivals(settings: Settings) -> tuple[list[str], list[str]]:
-    """The rows asked for and the rivals that are not among them; and where one is missing or another."""
+    """Return the rows asked for with the missing rivals appended, and a note for each that is absent or differs."""
     texts, missing = list(settings.strategies), []
     if settings.tuning is None or not settings.tuning.rivals:
         return texts, ["no rivals (--no-rivals)"]
@@ -105,19 +106,25 @@ def _same(text: str, other: str) -> bool:
 
 
 class _Trials:
-    """Runs trials, remembers them, and says how many are left."""
+    """Runs the trials of the tuning, caches their curves, and reports how many are left."""
 
     def __init__(
-        self, settings: Settings, tuning: Tuning, folder: Folder, run_alone: RunAlone, watch: ProgressReport, least: int
+        self,
+        settings: Settings,
+        tuning: Tuning,
+        folder: Folder,
+        run_alone: RunAlone,
+        progress: ProgressReport,
+        least: int,
     ) -> None:
-        self._settings, self._tuning, self._run_alone, self._watch, self._least = (
-            settings, tuning, run_alone, watch, least,
+        self._settings, self._tuning, self._run_alone, self._progress, self._least = (
+            settings, tuning, run_alone, progress, least,
         )  # fmt: skip
         self._seen: set[Trial] = set()
         self._fresh, self._spent_seconds = 0, 0.0
-        self.run = Remembered(folder.trials, self._carry_out, self._tell)
+        self.run = CachedTrials(folder.trials, self._run_trial, self._announce)
 
-    def _carry_out(self, trial: Trial) -> Curve:
+    def _run_trial(self, trial: Trial) -> Curve:
         begin = monotonic()
         rate = (self._tuning.learning_rate_argument, f"{trial.learning_rate:g}")
         row = Row(trial.strategy, trial.strategy, rate)
@@ -129,13 +136,13 @@ class _Trials:
             return Curve(())
         return Curve(tuple((at.seconds, at.values[metric]) for at in outcome.logged if metric in at.values))
 
-    def _tell(self, trial: Trial, known: bool) -> None:
+    def _announce(self, trial: Trial, known: bool) -> None:
         self._seen.add(trial)
         if known:
             return
         left = max(self._least - len(self._seen), 0)
         guess = f", about {left * self._spent_seconds / self._fresh / 60:.0f} min" if self._fresh else ""
-        self._watch.say(
+        self._progress.say(
             f"trial {len(self._seen)} of at least {self._least} ({left} left{guess}): `{trial.strategy}`, learning "
             f"rate {trial.learning_rate:g}, seed {trial.seed}"
         )

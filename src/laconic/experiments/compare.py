@@ -1,4 +1,4 @@
-"""Carry a comparison out: tune if asked to, run the rows side by side for every seed, and measure."""
+"""A whole comparison: tune if the protocol is asked for, run the rows side by side for every seed, and measure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.experiments.choose import Chosen, choose
+from laconic.experiments.choose import ChosenRows, choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.interleave import run_interleaved
-from laconic.experiments.measure import Line, Trio, line_of
+from laconic.experiments.measure import Line, RowOutcomes, line_of
 from laconic.experiments.outcome import Outcome
+from laconic.experiments.progress import ProgressReport
 from laconic.experiments.row import Row
 from laconic.experiments.settings import (
     CHOOSING_SEEDS,
@@ -24,7 +25,6 @@ from laconic.experiments.settings import (
     groups,
 )
 from laconic.experiments.virtual_rows import run_virtually
-from laconic.experiments.watch import ProgressReport
 from laconic.units import bits_per_second, seconds
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ _NO_SEED = -1
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it; the first line is the baseline's."""
+    """The result of a comparison: one line for each row, the baseline's first."""
 
     settings: Settings
     folder: Path
     lines: tuple[Line, ...]
-    target: tuple[str, float | None] | None  # None as value: the reference's own end, seed by seed
+    target: tuple[str, float | None] | None  # a value of None: the reference's own final metric, seed by seed
     departures: tuple[str, ...]  # where this is not what the protocol asks for
 
     @property
@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def regime(self) -> float | None:
-        """r: the baseline's exposed communication over its computation."""
+        """r: the exposed communication time of the baseline divided by its computation time; None if unknown."""
         baseline = self.lines[0]
         if baseline.exposed_seconds is None or baseline.computing_seconds is None:
             return None
@@ -57,21 +57,21 @@ class Comparison:
         return exposed / computing if computing > 1e-9 * abs(exposed) else None
 
 
-def compare(settings: Settings, wanted_folder: str | None, watch: ProgressReport) -> Comparison:
-    """Compare; rows that fail are named in their lines, the others go on."""
+def compare(settings: Settings, wanted_folder: str | None, progress: ProgressReport) -> Comparison:
+    """Run a comparison and return its table; a row that fails is reported in its line while the others go on."""
     folder = Folder(wanted_folder, settings)
     folder.begin(sys.argv)
-    watch.say(f"the comparison is kept in {folder.path}")
+    progress.say(f"the comparison is kept in {folder.path}")
     with _network(settings) as net:
-        bench = _Bench(settings, folder, net, watch)
+        runner = _RowRunner(settings, folder, net, progress)
         if settings.tuning is None:
             texts = [variant for text in settings.strategies for variant in alternatives(text)]
-            chosen = Chosen.untuned(texts)
+            chosen = ChosenRows.untuned(texts)
             seeds = settings.seeds or (_NO_SEED,)
         else:
-            chosen = choose(settings, folder, bench.alone, watch)
+            chosen = choose(settings, folder, runner.alone, progress)
             seeds = settings.tuning.reporting_seeds
-        sessions = {seed: bench.session(chosen, seed) for seed in seeds}
+        sessions = {seed: runner.session(chosen, seed) for seed in seeds}
     target = settings.target or chosen.target
 
     def aim(seed: int) -> tuple[str, float] | None:
@@ -105,7 +105,7 @@ def _departures(settings: Settings, lines: Sequence[Line]) -> Iterator[str]:
 
 @contextmanager
 def _network(settings: Settings) -> Iterator[ShapedNetwork | None]:
-    """The network to run on: one of our own for this time, one that stands, or the loopback."""
+    """Yield the network to run on: one shaped for this comparison, an existing one, or None for the loopback."""
     if settings.net is None and settings.rate is None:
         yield None
         return
@@ -120,54 +120,54 @@ def _network(settings: Settings) -> Iterator[ShapedNetwork | None]:
         yield net
 
 
-class _Bench:
-    """Runs rows for one seed, in groups that fit."""
+class _RowRunner:
+    """Runs the rows of a comparison for one seed, in groups of at most `rows_at_once` rows."""
 
-    def __init__(self, settings: Settings, folder: Folder, net: ShapedNetwork | None, watch: ProgressReport) -> None:
-        self._settings, self._folder, self._net, self._watch = settings, folder, net, watch
+    def __init__(self, settings: Settings, folder: Folder, net: ShapedNetwork | None, progress: ProgressReport) -> None:
+        self._settings, self._folder, self._net, self._progress = settings, folder, net, progress
 
-    def session(self, chosen: Chosen, seed: int) -> list[Trio]:
-        """All rows and what they are measured against."""
+    def session(self, chosen: ChosenRows, seed: int) -> list[RowOutcomes]:
+        """Run all rows with one seed, or load their outcomes, and return each with the runs it is measured against."""
         label = "rows" if seed == _NO_SEED else f"seed-{seed}"
         rows = [replace(row, arguments=(*row.arguments, *self._seeded(seed))) for row in chosen.rows]
         places = groups(len(rows), self._settings.rows_at_once)
         key = [[row.strategy, *row.arguments] for row in rows]
         computing = Row.computing((*chosen.rows[0].arguments, *self._seeded(seed)))
         parts = [[computing, *(rows[k] for k in group)] for group in places]
-        done = self._folder.remembered(label, key)
+        done = self._folder.load_session(label, key)
         if done is None:
             done = []
             for number, part in enumerate(parts):
                 where = label if len(parts) == 1 else f"{label}-group-{number}"
-                self._watch.say(self._announce(part, seed))
+                self._progress.say(self._announce(part, seed))
                 done.append(self._run(part, self._folder.rows(where)))
-            self._folder.remember(label, key, [[row.name for row in part] for part in parts], done)
-        trios: dict[int, Trio] = {}
+            self._folder.save_session(label, key, [[row.name for row in part] for part in parts], done)
+        by_place: dict[int, RowOutcomes] = {}
         for group, outcomes in zip(places, done, strict=True):
             alone, baseline, *_ = outcomes
             for place, outcome in zip(group, outcomes[1:], strict=True):
-                trios.setdefault(place, Trio(outcome, baseline, alone))
-        return [trios[place] for place in range(len(rows))]
+                by_place.setdefault(place, RowOutcomes(outcome, baseline, alone))
+        return [by_place[place] for place in range(len(rows))]
 
     def alone(self, row: Row, seed: int, label: str) -> Outcome:
-        """One row by itself, to choose by."""
+        """Run one row without the others, as a trial of the tuning."""
         seeded = replace(row, arguments=(*row.arguments, *self._seeded(seed)))
         (outcome,) = self._run([seeded], self._folder.rows(label))
         return outcome
 
     def _run(self, rows: Sequence[Row], folder: Path) -> list[Outcome]:
         if self._settings.engine == "virtual":
-            return run_virtually(rows, self._settings, folder, self._watch)
-        return run_interleaved(rows, self._settings, folder, self._net, self._watch)
+            return run_virtually(rows, self._settings, folder, self._progress)
+        return run_interleaved(rows, self._settings, folder, self._net, self._progress)
 
     def _seeded(self, seed: int) -> tuple[str, ...]:
         return () if seed == _NO_SEED else (self._settings.seed_argument, str(seed))
 
     def _announce(self, rows: Sequence[Row], seed: int) -> str:
-        what = f"{len(rows) - 1} rows and one that computes alone" + ("" if seed == _NO_SEED else f", seed {seed}")
+        what = f"{len(rows) - 1} rows and one that only computes" + ("" if seed == _NO_SEED else f", seed {seed}")
         if self._settings.engine == "virtual":
             return f"{what}; {self._settings.workers} virtual workers each, one row after another"
         return (
             f"{what}; {self._settings.workers} workers each: {len(rows) * self._settings.workers} processes in memory "
-            "at once, one row at work at a time (--rows-at-once limits them)"
+            "at once, one row running at a time (--rows-at-once limits them)"
         )

@@ -1,4 +1,4 @@
-"""A comparison's folder: what was asked, where, with which versions, and everything that came of it."""
+"""The folder of a comparison: its settings, machine and versions, and all its outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "compare.json"
 
 
 class Folder:
-    """Where a comparison is kept. One made by the protocol goes on where it was left."""
+    """The folder in which a comparison is kept; a comparison by the protocol resumes from it where it stopped."""
 
     def __init__(self, wanted: str | None, settings: Settings) -> None:
         if wanted is not None:
@@ -30,7 +30,7 @@ class Folder:
         self._settings = settings
 
     def begin(self, command: Sequence[str], **facts: Any) -> None:
-        """Write down what is about to be compared."""
+        """Write the command, settings, file contents, versions and machine of the comparison to `compare.json`."""
         record = {
             "command": list(command),
             "directory": str(Path.cwd()),
@@ -50,8 +50,8 @@ class Folder:
     def rows(self, label: str) -> Path:
         return self.path / "rows" / label
 
-    def remembered(self, label: str, key: Any) -> list[list[Outcome]] | None:
-        """A session's outcomes, group by group, if it was run before with the same rows and none of them failed."""
+    def load_session(self, label: str, key: Any) -> list[list[Outcome]] | None:
+        """Return a session's outcomes, group by group, if it ran before with the same rows and none of them failed."""
         path = self._session(label)
         if not path.exists():
             return None
@@ -60,8 +60,8 @@ class Folder:
             return None
         return [[Outcome.from_json(fields) for fields in group] for group in kept["groups"]]
 
-    def remember(self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
-        """Keep a session's numbers; where a row failed, the next time may be better and all its rows run again."""
+    def save_session(self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
+        """Save a session's outcomes, unless a row failed: then all its rows run again the next time."""
         self._write_blocks(label, names, groups)
         if any(outcome.error is not None for group in groups for outcome in group):
             return
@@ -71,7 +71,7 @@ class Folder:
             beside.write_text(json.dumps({"key": key, "groups": [[asdict(o) for o in g] for g in groups]}) + "\n")
 
     def _write_blocks(self, label: str, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
-        """In place of what an earlier attempt at this session wrote."""
+        """Write every block's numbers to `blocks.jsonl`, replacing those of an earlier attempt at this session."""
         path = self.path / "blocks.jsonl"
         before = path.read_text().splitlines() if path.exists() else []
         lines = [line for line in before if json.loads(line)["session"] != label]
@@ -87,7 +87,7 @@ class Folder:
 
 
 def read_settings(folder: Path) -> Settings:
-    """What an earlier comparison was asked for."""
+    """Return the settings of an earlier comparison from its folder."""
     record = _read(folder)
     try:
         return Settings.from_json(record["settings"])
@@ -109,7 +109,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _check_unmixed(folder: Path, settings: Settings) -> None:
-    """Refuse a folder in which this comparison's numbers would lie beside others."""
+    """Refuse a folder in which this comparison's numbers would be mixed with those of something else."""
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if not found:
         return
@@ -135,13 +135,15 @@ def _check_unmixed(folder: Path, settings: Settings) -> None:
 
 
 def _contents(settings: Settings) -> dict[str, str]:
-    """What the files that decide the numbers hold: the script, and the network that virtual workers talk over."""
+    """Return the SHA-256 digests of the files that decide the numbers: the script and the virtual workers' network."""
     files = [settings.command[0]]
     if settings.network is not None and settings.network.endswith(".toml"):
         files.append(settings.network)
     return {name: sha256(Path(name).read_bytes()).hexdigest() for name in files}
 
 
-def _changes(was: Any, now: Mapping[str, str], say: Callable[[str, str, str], str]) -> list[str]:
+def _changes(was: Any, now: Mapping[str, str], describe: Callable[[str, str, str], str]) -> list[str]:
     before = was if isinstance(was, dict) else {}
-    return [say(name, before.get(name, "unknown"), value) for name, value in now.items() if before.get(name) != value]
+    return [
+        describe(name, before.get(name, "unknown"), value) for name, value in now.items() if before.get(name) != value
+    ]

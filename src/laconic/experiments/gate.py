@@ -1,6 +1,6 @@
-"""The comparison's side of a gate: one row's workers come, report and wait until they are let on.
+"""The comparison's side of a gate, at which the workers of a row report their records and wait for permission to step.
 
-A Unix socket, because it works across network namespaces and never touches the network that is measured.
+The gate is a Unix socket, because that works across network namespaces and never uses the network that is measured.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import selectors
 import socket
 from pathlib import Path
 
-from laconic.experiments.outcome import Material
+from laconic.experiments.outcome import RunRecords
 from laconic.experiments.row import RowProcess
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 16
 
 
-class _Visitor:
-    """One worker's connection."""
+class _WorkerConnection:
+    """The connection of one worker to the gate."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
         self.rank: int | None = None
-        self.waits = self.gone = False
+        self.waiting = self.closed = False
         self._unread = b""
 
     def read(self) -> list[dict[str, object]]:
-        """Whole messages that have come; notices when there will be none any more."""
+        """Return the complete messages that have arrived, and mark the connection as closed at its end."""
         try:
-            data = self.connection.recv(_CHUNK_BYTES)
+            data = self.socket.recv(_CHUNK_BYTES)
         except OSError:
             data = b""
         if not data:
-            self.gone, self.waits = True, False
+            self.closed, self.waiting = True, False
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
 
 class GatedRow:
-    """A row whose workers stop at the gate; between openings, none of them moves."""
+    """A row whose workers stop at the gate: none of them takes a step unless the gate grants it."""
 
     def __init__(self, socket_path: Path, workers: int) -> None:
         self._workers = workers
@@ -48,56 +48,56 @@ class GatedRow:
         self._listener.listen(workers)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._visitors: list[_Visitor] = []
-        self.material = Material()
+        self._connections: list[_WorkerConnection] = []
+        self.run_records = RunRecords()
         self.steps = 0
 
     def open(self, steps: int) -> None:
-        """Let everybody do so many steps; 0: end the script before its next one."""
+        """Grant all waiting workers so many steps; 0 ends the script before its next step."""
         self.steps += steps
-        for visitor in self._visitors:
-            if visitor.waits:
-                visitor.waits = False
+        for connection in self._connections:
+            if connection.waiting:
+                connection.waiting = False
                 try:
-                    visitor.connection.sendall(b"%d\n" % steps)
+                    connection.socket.sendall(b"%d\n" % steps)
                 except OSError:
-                    visitor.gone = True
+                    connection.closed = True
 
-    def await_quiet(self, run: RowProcess) -> bool:
-        """Until all workers wait at the gate (then True) or the run has ended."""
+    def wait_until_stopped(self, run: RowProcess) -> bool:
+        """Wait until all workers wait at the gate (return True) or the run has ended (return False)."""
         while True:
-            if len(self._visitors) == self._workers and all(v.waits or v.gone for v in self._visitors):
-                if any(v.waits for v in self._visitors):
+            if len(self._connections) == self._workers and all(c.waiting or c.closed for c in self._connections):
+                if any(c.waiting for c in self._connections):
                     return True
                 run.process.wait()
                 return False
-            for key, _ in self._selector.select(_LOOK_SECONDS):
-                self._attend(key)
+            for key, _ in self._selector.select(_POLL_SECONDS):
+                self._handle(key)
             if run.process.poll() is not None and not self._selector.select(0):
                 return False
 
     def close(self) -> None:
-        for visitor in self._visitors:
-            visitor.connection.close()
+        for connection in self._connections:
+            connection.socket.close()
         self._selector.close()
         self._listener.close()
 
-    def _attend(self, key: selectors.SelectorKey) -> None:
-        visitor: _Visitor | None = key.data
-        if visitor is None:
-            connection, _ = self._listener.accept()
-            visitor = _Visitor(connection)
-            self._visitors.append(visitor)
-            self._selector.register(connection, selectors.EVENT_READ, visitor)
+    def _handle(self, key: selectors.SelectorKey) -> None:
+        connection: _WorkerConnection | None = key.data
+        if connection is None:
+            accepted, _ = self._listener.accept()
+            connection = _WorkerConnection(accepted)
+            self._connections.append(connection)
+            self._selector.register(accepted, selectors.EVENT_READ, connection)
             return
-        for message in visitor.read():
-            if visitor.rank is None:
-                visitor.rank = int(str(message["rank"]))
-                self.material.records[visitor.rank] = []
+        for message in connection.read():
+            if connection.rank is None:
+                connection.rank = int(str(message["rank"]))
+                self.run_records.records[connection.rank] = []
             else:
                 records = message["records"]
                 assert isinstance(records, list)
-                self.material.records[visitor.rank].extend(records)
-                visitor.waits = not message["ended"]
-        if visitor.gone:
-            self._selector.unregister(visitor.connection)
+                self.run_records.records[connection.rank].extend(records)
+                connection.waiting = not message["ended"]
+        if connection.closed:
+            self._selector.unregister(connection.socket)

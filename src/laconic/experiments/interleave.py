@@ -1,7 +1,7 @@
-"""Rows on real processes, all alive at once, one at work at a time: ABC, CAB, BCA … in blocks of a few steps.
+"""Interleaved rows on real processes: all are alive, and one runs at a time, in blocks of steps: ABC, CAB, BCA …
 
-The machine's mood (temperature, neighbours, page cache) then touches all rows alike, and a ratio within a round is free
-of it. The order within a round is drawn anew each time, with a fixed seed.
+The machine's noise (temperature, neighbours, page cache) then affects all rows alike, and a ratio within a round is
+free of it. The order within a round is drawn anew each time, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -15,113 +15,115 @@ from typing import TYPE_CHECKING
 
 from laconic.experiments.gate import GatedRow
 from laconic.experiments.outcome import Outcome
+from laconic.experiments.progress import ProgressReport
 from laconic.experiments.rivals.text import is_rival
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
-from laconic.experiments.watch import ProgressReport
 
 if TYPE_CHECKING:
     from laconic.launch.net import ShapedNetwork
 
 HEARTBEAT_SECONDS = 60.0
-"""More patient than a run of its own: rows that start load the machine of those that wait."""
+"""The heartbeat timeout of a row, longer than that of a single run: rows that start slow down those that wait."""
 
 
 @dataclass
-class _Entrant:
-    """A row that takes part: its gate and its run."""
+class _RunningRow:
+    """A row that has been started, with its gate and its process; `error` says why it ended early."""
 
     row: Row
     gate: GatedRow
     run: RowProcess
-    going: bool = True
+    alive: bool = True
     error: str | None = None
 
-    def settle(self, quiet: bool) -> None:
-        self.going = quiet
-        if not quiet:
-            self.error = self.run.failure() or self.gate.material.stillness()
+    def update(self, stopped: bool) -> None:
+        self.alive = stopped
+        if not stopped:
+            self.error = self.run.failure() or self.gate.run_records.nothing_to_measure()
 
 
 def run_interleaved(
-    rows: Sequence[Row], settings: Settings, folder: Path, net: ShapedNetwork | None, watch: ProgressReport
+    rows: Sequence[Row], settings: Settings, folder: Path, net: ShapedNetwork | None, progress: ProgressReport
 ) -> list[Outcome]:
-    """Run all rows to the asked steps or their script's end; a row that fails is named, the others go on."""
-    entrants: list[_Entrant] = []
+    """Run all rows to the given steps or their script's end; a row that fails is reported while the others go on."""
+    running: list[_RunningRow] = []
     with tempfile.TemporaryDirectory(prefix="laconic-") as sockets:  # a socket's path must be short
         try:
-            watch.begin("starting", len(rows))
+            progress.begin("starting", len(rows))
             for number, row in enumerate(rows):
-                watch.at(row.name)
-                entrants.append(_start(row, number, settings, folder, net, Path(sockets)))
-                _tell(entrants[-1], watch)
-            _take_turns(entrants, settings, net, watch)
+                progress.at(row.name)
+                running.append(_start(row, number, settings, folder, net, Path(sockets)))
+                _report(running[-1], progress)
+            _run_rounds(running, settings, net, progress)
             block_steps = settings.steps_per_block
             return [
-                e.gate.material.outcome(block_steps, silent=is_rival(e.row.strategy) and not e.row.alone, error=e.error)
-                for e in entrants
+                e.gate.run_records.outcome(
+                    block_steps, uncounted=is_rival(e.row.strategy) and not e.row.alone, error=e.error
+                )
+                for e in running
             ]
         finally:
-            for entrant in entrants:
-                entrant.run.end()
-                entrant.gate.close()
+            for one in running:
+                one.run.end()
+                one.gate.close()
 
 
 def _start(
     row: Row, number: int, settings: Settings, folder: Path, net: ShapedNetwork | None, sockets: Path
-) -> _Entrant:
+) -> _RunningRow:
     path = sockets / str(number)
     gate = GatedRow(path, settings.workers)
     own = folder / f"{number}-{row.slug}"
     where = None if net is None else net.name
     request = request_for(row, settings, own, heartbeat_seconds=HEARTBEAT_SECONDS, net=where, gate=str(path))
-    entrant = _Entrant(row, gate, RowProcess(row, request, own))
+    one = _RunningRow(row, gate, RowProcess(row, request, own))
     try:
-        entrant.settle(gate.await_quiet(entrant.run))
+        one.update(gate.wait_until_stopped(one.run))
     except BaseException:
-        entrant.run.end()
+        one.run.end()
         raise
-    return entrant
+    return one
 
 
-def _take_turns(
-    entrants: Sequence[_Entrant], settings: Settings, net: ShapedNetwork | None, watch: ProgressReport
+def _run_rounds(
+    running: Sequence[_RunningRow], settings: Settings, net: ShapedNetwork | None, progress: ProgressReport
 ) -> None:
     block_steps = settings.steps_per_block
     rounds = None if settings.steps is None else -(-settings.steps // block_steps)
-    watch.begin("blocks", None if rounds is None else rounds * len(entrants))
+    progress.begin("blocks", None if rounds is None else rounds * len(running))
     number = 0
-    while going := [entrant for entrant in entrants if entrant.going]:
-        for entrant in random.Random(number).sample(going, len(going)):
-            watch.at(f"block {number + 1}{'' if rounds is None else f' of {rounds}'}: {entrant.row.name}")
-            _turn(entrant, settings, net)
-            _tell(entrant, watch)
+    while alive := [one for one in running if one.alive]:
+        for one in random.Random(number).sample(alive, len(alive)):
+            progress.at(f"block {number + 1}{'' if rounds is None else f' of {rounds}'}: {one.row.name}")
+            _run_block(one, settings, net)
+            _report(one, progress)
         number += 1
 
 
-def _tell(entrant: _Entrant, watch: ProgressReport) -> None:
-    watch.done()
-    if entrant.error is not None:
-        watch.say(f"`{entrant.row.name}` failed: {entrant.error}")
+def _report(one: _RunningRow, progress: ProgressReport) -> None:
+    progress.done()
+    if one.error is not None:
+        progress.say(f"`{one.row.name}` failed: {one.error}")
 
 
-def _turn(entrant: _Entrant, settings: Settings, net: ShapedNetwork | None) -> None:
-    """One block; then, where that was the last one asked for, the script's end."""
-    gate, limit = entrant.gate, settings.steps
+def _run_block(one: _RunningRow, settings: Settings, net: ShapedNetwork | None) -> None:
+    """Run one block of a row and, after its last block, let its script end."""
+    gate, limit = one.gate, settings.steps
     steps = settings.steps_per_block if limit is None else min(settings.steps_per_block, limit - gate.steps)
     before = _counted(net, settings.workers)
     gate.open(steps)
-    entrant.settle(gate.await_quiet(entrant.run))
+    one.update(gate.wait_until_stopped(one.run))
     after = _counted(net, settings.workers)
     if net is not None:
-        gate.material.wire_bytes.append((after[0] - before[0], after[1] - before[1]))
-    if entrant.going and limit is not None and gate.steps >= limit:
+        gate.run_records.wire_bytes.append((after[0] - before[0], after[1] - before[1]))
+    if one.alive and limit is not None and gate.steps >= limit:
         gate.open(0)
-        entrant.settle(gate.await_quiet(entrant.run))
+        one.update(gate.wait_until_stopped(one.run))
 
 
 def _counted(net: ShapedNetwork | None, workers: int) -> tuple[float, float]:
-    """What the interfaces have sent and received so far, mean over workers."""
+    """Return the bytes that the interfaces have sent and received so far, in the mean over workers."""
     if net is None:
         return 0.0, 0.0
     counts = [net.counters(worker) for worker in range(workers)]

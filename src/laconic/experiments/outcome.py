@@ -1,4 +1,4 @@
-"""What a row's run came to: blocks of steps with their time and bytes, and the metrics it logged on the way."""
+"""The outcome of a row's run: blocks of steps with their time and bytes, and the metrics that it logged."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from laconic.liveness.beats import name_ranks
 from laconic.values.metric_direction import as_good, falls_towards
 
 Records = Sequence[Mapping[str, Any]]
-"""One worker's records, as its probe wrote them."""
+"""One worker's records, as its step recorder wrote them."""
 
 Counter = Literal["interface", "ledger"]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring steps of one row. Time is that of the slowest worker, bytes are the mean over workers."""
+    """A block of consecutive steps of one row: the time of the slowest worker and the mean bytes over workers."""
 
     number: int
     steps: int
     seconds: float
     sent_bytes: float | None
     received_bytes: float | None
-    whole: bool  # as many steps as asked for: the last one may have fewer, and is not timed
+    whole: bool  # it has as many steps as asked for; the last block may have fewer, and is not timed
 
     @property
     def step_seconds(self) -> float:
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Logged:
-    """Metrics at one moment: after so many steps, seconds and bytes (both directions) of one worker."""
+    """Metrics logged at one moment: after so many steps, seconds and bytes (both directions) of one worker."""
 
     step: int
     seconds: float
@@ -43,34 +43,34 @@ class Logged:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row's run."""
+    """The outcome of a row's run: its blocks, its logged metrics, who counted bytes, and why it failed if it did."""
 
     blocks: tuple[Block, ...] = ()
     logged: tuple[Logged, ...] = ()
     counter: Counter | None = None
-    waited_seconds: float | None = None  # of the whole run, mean over workers, where the engine tells
+    waited_seconds: float | None = None  # of the whole run, mean over workers, where the engine counts it
     error: str | None = None
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Outcome:
-        """What `dataclasses.asdict` made of one."""
+        """Return the outcome from the fields that `dataclasses.asdict` gave."""
         blocks = tuple(Block(**block) for block in fields["blocks"])
         return cls(**{**fields, "blocks": blocks, "logged": tuple(Logged(**at) for at in fields["logged"])})
 
     def timed(self) -> dict[int, Block]:
-        """The blocks whose time counts, by number: whole ones, the first being warm-up."""
+        """Return the blocks whose time counts, by number: whole blocks except the first, which is warm-up."""
         return {block.number: block for block in self.blocks if block.whole and block.number > 0}
 
     def final(self, metric: str) -> float | None:
-        """The last value logged."""
+        """Return the last logged value of a metric, or None if it was never logged."""
         return next((at.values[metric] for at in reversed(self.logged) if metric in at.values), None)
 
     def metrics(self) -> list[str]:
-        """Names logged, in the order of their appearance."""
+        """Return the names of the logged metrics, in the order of their first appearance."""
         return list(dict.fromkeys(name for at in self.logged for name in at.values))
 
     def reach(self, metric: str, value: float, falls: bool | None = None) -> Logged | None:
-        """When the metric first was as good as the target; whether less is better, the tuning may know already."""
+        """Return when the metric first was as good as a target, if ever; `falls`: whether less is better, if known."""
         found = [at for at in self.logged if metric in at.values]
         if falls is None:
             falls = falls_towards(metric, (at.values[metric] for at in found), value)
@@ -78,14 +78,14 @@ class Outcome:
 
 
 @dataclass
-class Material:
-    """What is collected while a row runs: each worker's records, and what the interfaces counted in each block."""
+class RunRecords:
+    """The records collected while a row runs: each worker's own, and the bytes interfaces counted in each block."""
 
     records: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
     wire_bytes: list[tuple[float, float]] = field(default_factory=list)  # (sent, received), mean over workers
 
-    def stillness(self) -> str | None:
-        """A sentence when there is nothing to measure although every process ended well."""
+    def nothing_to_measure(self) -> str | None:
+        """Return a sentence if nothing can be measured although every process ended well, else None."""
         still = [rank for rank, of in sorted(self.records.items()) if all("values" in r for r in of)]
         if self.records and not still:
             return None
@@ -94,18 +94,18 @@ class Material:
         who = "the script" if len(still) == len(self.records) else name_ranks(still)
         return f"{who} took no optimizer step after laconic.distribute(): there is nothing to compare"
 
-    def outcome(self, block_steps: int, silent: bool, error: str | None = None) -> Outcome:
-        """`silent`: what this row says and waits for does not pass through our hands."""
+    def outcome(self, block_steps: int, uncounted: bool, error: str | None = None) -> Outcome:
+        """Return the outcome of these records; `uncounted` rows communicate unseen by our ledger."""
         steps = {rank: [r for r in of if "values" not in r] for rank, of in self.records.items()}
         count = min(map(len, steps.values()), default=0)
-        counter: Counter | None = "interface" if self.wire_bytes else None if silent else "ledger"
+        counter: Counter | None = "interface" if self.wire_bytes else None if uncounted else "ledger"
         blocks = tuple(
             self._block(number, [s[first : first + block_steps] for s in steps.values()], block_steps, counter)
             for number, first in enumerate(range(0, count, block_steps))
         )
         waited = [of[-1]["waited_seconds"] for of in steps.values() if of and "waited_seconds" in of[-1]]
         logged = tuple(self._logged(blocks, counter, block_steps))
-        return Outcome(blocks, logged, counter, _mean(waited) if waited and not silent else None, error)
+        return Outcome(blocks, logged, counter, _mean(waited) if waited and not uncounted else None, error)
 
     def _block(self, number: int, parts: Sequence[Records], block_steps: int, counter: Counter | None) -> Block:
         steps = min(map(len, parts))
@@ -124,12 +124,14 @@ class Material:
         return Block(number, steps, seconds, sent, received, steps == block_steps)
 
     def _before(self, rank: int, step: int) -> Mapping[str, Any]:
-        """The record of the step before a block; of the beginning there is none."""
+        """Return the record of the step before a block, or an empty one before the first."""
         return next((r for r in self.records[rank] if r["step"] == step and "values" not in r), {})
 
     def _logged(self, blocks: Sequence[Block], counter: Counter | None, block_steps: int) -> Iterable[Logged]:
-        speaker = next((rank for rank in sorted(self.records) if any("values" in r for r in self.records[rank])), None)
-        for r in self.records.get(speaker, ()) if speaker is not None else ():
+        logging_rank = next(
+            (rank for rank in sorted(self.records) if any("values" in r for r in self.records[rank])), None
+        )
+        for r in self.records.get(logging_rank, ()) if logging_rank is not None else ():
             if "values" not in r:
                 continue
             total: float | None = None
@@ -141,7 +143,7 @@ class Material:
 
 
 def _bytes_until(blocks: Sequence[Block], step: int, block_steps: int) -> float | None:
-    """Both directions up to a step; within a block, its share of the steps."""
+    """Return the bytes of both directions up to a step; within a block, bytes are divided evenly over its steps."""
     total = 0.0
     for block in blocks:
         if block.sent_bytes is None or block.received_bytes is None:

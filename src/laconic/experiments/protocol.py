@@ -1,12 +1,12 @@
-"""The arithmetic of an honest comparison: equal tuning for every row, on seeds that report nothing.
+"""The protocol of a fair comparison: equal tuning for every row, on seeds that are not reported.
 
 Each row gets seven learning rates, a factor two apart around the script's own, and up to three values of its main knob.
 A value's learning rate is the one with the best metric at the end; the grid grows while that lies at an end, at most
-twice. Between the values of a knob the time to the target decides, because that is what a row is for; the target is
+twice. Between the values of a knob the time to the target decides, because that is the purpose of a row; the target is
 what the tuned reference reaches at its end with the same seed. For the reference itself it is what the worst of its own
 values reaches, so that a knob that changes no mathematics is chosen by speed.
 
-How a trial is run is somebody else's matter: here it is a function.
+Trials are run by a function that the caller gives.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RIVALS = (
     "accelerate:local_sgd(period={4|8|16})",
     "torchft:diloco(period={4|8|16})",
 )
-"""Who stands in every table."""
+"""The rivals that the protocol adds to every comparison, with the values of the knob that is tuned."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run to choose by."""
+    """One run of the tuning: a strategy with a learning rate and a seed."""
 
     strategy: str
     learning_rate: float
@@ -44,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric as it was logged: (seconds, value) in order; empty when the run failed."""
+    """A metric as a run logged it: (seconds, value) in order; empty when the run failed."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -53,7 +53,7 @@ class Curve:
         return self.points[-1][1] if self.points else math.nan
 
     def falls(self, metric: str) -> bool:
-        """Whether less of this metric is better: by its name, or by the way it went."""
+        """Return whether less of this metric is better: by its name, or by the course it took."""
         found = falls_by_course(metric, (value for _, value in self.points))
         if found is None:
             raise CompareError(
@@ -64,16 +64,17 @@ class Curve:
         return found
 
     def seconds_to(self, value: float, falls: bool) -> float:
-        """When it was first as good as this; infinity if never."""
+        """Return when the metric was first as good as a value; infinity if never."""
         return next((s for s, v in self.points if as_good(v, value, falls)), math.inf)
 
 
 Run = Callable[[Trial], Curve]
+"""A function that runs a trial and returns the curve of its metric."""
 
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """A tuned row: what to run, and every mean that led there."""
+    """A tuned row: the chosen strategy and learning rate, and the mean of every setting that was tried."""
 
     strategy: str
     learning_rate: float
@@ -84,7 +85,7 @@ class TunedChoice:
 
 @dataclass(frozen=True)
 class _Tuned:
-    """A strategy at its best learning rate."""
+    """A strategy at its best learning rate, with the curves there and the means at all learning rates."""
 
     strategy: str
     learning_rate: float
@@ -96,7 +97,7 @@ class _Tuned:
 def tune(
     text: str, rate: float, seeds: Sequence[int], run: Run, falls: bool, targets: Mapping[int, float] | None = None
 ) -> TunedChoice:
-    """Tune one row; without targets it is the reference, which sets them."""
+    """Tune one row on the choosing seeds; without targets the row is the reference, which sets them."""
     candidates = [_tune_rate(strategy, rate, seeds, run, falls) for strategy in alternatives(text)]
     if targets is None:
         worst = max if falls else min
@@ -139,20 +140,25 @@ def _mean_final(curves: Mapping[int, Curve]) -> float:
 
 
 def _badness(value: float, falls: bool) -> float:
-    """Less is better; what is not a number is worst."""
+    """Return a value of which less is better; a metric that is not finite is the worst."""
     return (value if falls else -value) if math.isfinite(value) else math.inf
 
 
 def least_trials(texts: Sequence[str], seeds: Sequence[int]) -> int:
-    """How many trials choosing takes if no grid grows."""
+    """Return how many trials the tuning takes if no grid of learning rates grows."""
     return sum(len(alternatives(text)) for text in texts) * RATES * len(seeds)
 
 
-class Remembered:
-    """Trials that were run before are not run again: each is a line of a file."""
+class CachedTrials:
+    """A function that runs trials and caches their curves, a line of a file each, so that no trial runs twice.
 
-    def __init__(self, path: Path, run: Run, told: Callable[[Trial, bool], None] = lambda trial, known: None) -> None:
-        self._path, self._run, self._told = path, run, told
+    `on_trial` is called before each trial with the trial and whether its curve is in the cache.
+    """
+
+    def __init__(
+        self, path: Path, run: Run, on_trial: Callable[[Trial, bool], None] = lambda trial, known: None
+    ) -> None:
+        self._path, self._run, self._on_trial = path, run, on_trial
         self._known: dict[Trial, Curve] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
@@ -162,7 +168,7 @@ class Remembered:
             self._known[Trial(**fields["trial"])] = Curve(tuple((s, v) for s, v in fields["points"]))
 
     def __call__(self, trial: Trial) -> Curve:
-        self._told(trial, trial in self._known)
+        self._on_trial(trial, trial in self._known)
         if trial not in self._known:
             curve = self._known[trial] = self._run(trial)
             if not curve.points:  # it failed: the next time may be better

@@ -1,4 +1,4 @@
-"""From what stands on the command line to settings."""
+"""Settings of a comparison from the options of the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings_of(
     rivals: bool,
     **plain: Any,
 ) -> Settings:
-    """Texts become values; what cannot is refused by the option's name."""
+    """Return the settings that these options ask for; a value that cannot be read is refused by its option's name."""
     if script is None:
         raise CompareError("nothing to compare: give a script, or --again with the folder of an earlier comparison.")
     given = tuple(_seeds("--seeds", seeds)) if seeds is not None else ()

@@ -1,4 +1,4 @@
-"""A row of the table, and the process that runs it."""
+"""A row of a comparison, and the process that runs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train the script. `alone` is the row that trains without talking: what computing alone takes."""
+    """One way to train the script; `alone` marks the row that only computes, without any communication."""
 
     name: str
     strategy: str
@@ -41,7 +41,7 @@ class Row:
 
 
 def request_for(row: Row, settings: Settings, folder: Path, **more: Any) -> Request:
-    """The run of a row; `more` is what its engine needs beside."""
+    """Return the request for the run of a row; `more` holds further fields that its engine needs."""
     return Request(
         command=(*settings.command, *row.arguments),
         workers=settings.workers,
@@ -55,11 +55,11 @@ def request_for(row: Row, settings: Settings, folder: Path, **more: Any) -> Requ
 
 
 class RowProcess:
-    """A run of its own: launcher, workers, folder. What it says on the console goes to a file there."""
+    """The run of a row in its own process group: launcher, workers, folder; console output goes to a file there."""
 
     def __init__(self, row: Row, request: Request, folder: Path) -> None:
         self.row, self.folder = row, folder
-        shutil.rmtree(folder, ignore_errors=True)  # what an earlier attempt left must not be taken for this one's
+        shutil.rmtree(folder, ignore_errors=True)  # files of an earlier attempt must not be taken for this one's
         folder.mkdir(parents=True, exist_ok=True)
         environment = {name: v for name, v in os.environ.items() if name not in (VARIABLE, "RANK", "WORLD_SIZE")}
         text = json.dumps(asdict(request))
@@ -74,17 +74,17 @@ class RowProcess:
             )
 
     def failure(self) -> str | None:
-        """How it ended, unless well."""
+        """Wait for the process and return how it failed, or None if it ended well."""
         code = self.process.wait()
         if code == 0:
             return None
         lines = (self.folder / "console.log").read_text(errors="replace").splitlines()
-        telling = [line for line in lines if line.startswith("laconic: ")] or [line for line in lines if line.strip()]
-        why = telling[-1].removeprefix("laconic: ") if telling else "it said nothing"
+        printed = [line for line in lines if line.startswith("laconic: ")] or [line for line in lines if line.strip()]
+        why = printed[-1].removeprefix("laconic: ") if printed else "it printed nothing"
         return f"exit code {code}: {why} (see {self.folder / 'console.log'})"
 
     def end(self) -> None:
-        """End it now; its launcher ends the workers."""
+        """End the process now; its launcher ends the workers."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a person asked `laconic compare` for, checked before any process starts."""
+"""The settings of `laconic compare`, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CompareError(LaconicError, ValueError):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `--protocol` adds: how the script takes a learning rate and a seed, and which seeds are for what."""
+    """The settings that `--protocol` adds: learning rate, metric, rivals, and the seeds to choose by and to report."""
 
     learning_rate: float
     learning_rate_argument: str = "--lr"
@@ -50,7 +50,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Settings:
-    """A comparison. `command` is the script and its arguments; the first strategy is the baseline of all ratios."""
+    """The settings of a comparison: `command` is the script with its arguments, the first strategy is the baseline."""
 
     command: tuple[str, ...]
     strategies: tuple[str, ...]
@@ -99,7 +99,7 @@ class Settings:
 
     def _check_network(self) -> None:
         if self.engine == "virtual" and (self.rate or self.delay or self.net):
-            raise CompareError("virtual workers talk over --network: leave out --rate, --delay and --net.")
+            raise CompareError("virtual workers communicate over --network: leave out --rate, --delay and --net.")
         if self.net is not None and (self.rate or self.delay):
             raise CompareError(f"the network {self.net} has its own rate and delay: leave out --rate and --delay.")
         if self.delay is not None and self.rate is None:
@@ -128,7 +128,7 @@ class Settings:
 
     @property
     def steps_per_block(self) -> int:
-        """Given; or so that the blocks and the warm-up fill the steps; or ten."""
+        """Steps per block: as given, else so many that blocks and warm-up fill all steps, else ten."""
         if self.block_steps is not None:
             return self.block_steps
         return 10 if self.steps is None else max(1, self.steps // (self.blocks + WARM_UP_BLOCKS))
@@ -138,6 +138,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Settings:
+        """Return the settings from the fields that `to_json` gave."""
         given = _as_tuples(fields)
         if given["tuning"] is not None:
             given["tuning"] = Tuning(**_as_tuples(given["tuning"]))
@@ -147,16 +148,16 @@ class Settings:
 def _check_seeds(option: str, seeds: Sequence[int]) -> None:
     twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
     if twice:
-        raise CompareError(f"{option} names seed {twice[0]} twice, which tells nothing new: give each once.")
+        raise CompareError(f"{option} names seed {twice[0]} twice, which adds no information: give each once.")
 
 
 def _as_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists only."""
+    """Return the fields with lists turned into tuples, since JSON knows only lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def alternatives(text: str) -> list[str]:
-    """A strategy for each value of its main knob: `local(period={4|8|16})` is three, and most texts are one."""
+    """Return one strategy for each value of the knob in braces: `local(period={4|8|16})` gives three."""
     found = _ALTERNATIVES.findall(text)
     if len(found) > 1:
         raise CompareError(f"`{text}` leaves {len(found)} knobs open: the main one may have alternatives in braces.")
@@ -167,7 +168,7 @@ def alternatives(text: str) -> list[str]:
 
 
 def groups(count: int, at_once: int | None) -> list[list[int]]:
-    """Which rows live side by side: all, or as many as asked for, the baseline (0) among them each time."""
+    """Return the groups of rows that run side by side, of at most `at_once` rows, each with the baseline (row 0)."""
     others = list(range(1, count))
     if at_once is None or at_once >= count:
         return [[0, *others]]

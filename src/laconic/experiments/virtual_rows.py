@@ -1,4 +1,4 @@
-"""Rows on virtual workers: time is virtual, so they need not take turns; each runs in a process of its own."""
+"""Rows on virtual workers: time is virtual, so they need not be interleaved; each runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from laconic.experiments.outcome import Material, Outcome
+from laconic.experiments.outcome import Outcome, RunRecords
+from laconic.experiments.progress import ProgressReport
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
-from laconic.experiments.watch import ProgressReport
 from laconic.values.run_config import STEPS
 
 
-def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, watch: ProgressReport) -> list[Outcome]:
-    """Run one after another; a row that fails is named, the others go on."""
-    watch.begin("virtual runs", len(rows))
+def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, progress: ProgressReport) -> list[Outcome]:
+    """Run all rows, one after another; a row that fails is reported while the others go on."""
+    progress.begin("virtual runs", len(rows))
     outcomes = []
     for number, row in enumerate(rows):
-        watch.at(row.name)
+        progress.at(row.name)
         outcomes.append(_run(row, settings, folder / f"{number}-{row.slug}"))
-        watch.done()
+        progress.done()
         if outcomes[-1].error is not None:
-            watch.say(f"`{row.name}` failed: {outcomes[-1].error}")
+            progress.say(f"`{row.name}` failed: {outcomes[-1].error}")
     return outcomes
 
 
@@ -34,8 +34,10 @@ def _run(row: Row, settings: Settings, folder: Path) -> Outcome:
         error = run.failure()
     finally:
         run.end()
-    material = Material()
+    run_records = RunRecords()
     for path in sorted((folder / STEPS).glob("rank-*.jsonl")):
         rank = int(path.stem.removeprefix("rank-"))
-        material.records[rank] = [json.loads(line) for line in path.read_text().splitlines()]
-    return material.outcome(settings.steps_per_block, silent=False, error=error or material.stillness())
+        run_records.records[rank] = [json.loads(line) for line in path.read_text().splitlines()]
+    return run_records.outcome(
+        settings.steps_per_block, uncounted=False, error=error or run_records.nothing_to_measure()
+    )

@@ -1,1 +1,1 @@
-"""Advice before anything is paid: what each strategy would take on a model, machines and a network."""
+"""Planning before a run: the predicted cost of each strategy for a model, its workers and their network."""

@@ -1,4 +1,4 @@
-"""From prices to advice: what is admitted, what is best, whether it pays, and how sure that is."""
+"""Advice from prices: which strategies are admitted, which is best, whether it pays, and how certain that is."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import MIB, candidates
-from laconic.planner.certainty import spread_of
+from laconic.planner.certainty import error_range
 from laconic.planner.deployment import Deployment
-from laconic.planner.price import Priced, Pricer
+from laconic.planner.price import Pricer, StepPrice
 from laconic.planner.risk import guarantee_of, risk_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
 from laconic.strategy import Sentence, Strategy, Word
 
-CAPS = (25, 5, 1)  # MiB: DDP's `bucket_cap_mb`, of which the best counts as tuned
+CAPS = (25, 5, 1)  # MiB: values of DDP's `bucket_cap_mb`; tuned DDP has the best of them
 _SIXTEEN_BITS = ("cast_fp16", "cast_bf16")
-_IDLE_POWER = 0.3  # of a busy worker's, while it waits
+_IDLE_POWER = 0.3  # the power of a waiting worker as a share of a busy one's
 _BASELINE = Strategy.parse("bsp / cast_fp16 / allreduce")
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the asker wants: what to minimise, how much more loss is accepted, and what time and bytes cost.
+class Preferences:
+    """What the user wants: the objective to minimise, how much more loss is accepted, and the price of time and bytes.
 
-    Without a budget for loss only what computes the same mathematics is admitted, and 16-bit gradients, which the
-    baseline has too, unless all must be `exact`.
+    Without a loss budget only strategies with the same mathematics as synchronous SGD are admitted, and 16-bit
+    gradients, which the baseline has too, unless everything must be `exact`.
     """
 
     objective: Objective = "time"
@@ -47,20 +47,21 @@ class Wishes:
         if not self.loss_budget >= 0:
             raise PlanError(f"a loss budget is how much more loss is accepted, as 0.5%, not {self.loss_budget:g}")
 
-    def dollars(self, deployment: Deployment, priced: Priced) -> float | None:
-        """Of a step on all workers."""
+    def dollars(self, deployment: Deployment, priced: StepPrice) -> float | None:
+        """Return the price in dollars of a step on all workers, or None if a worker's price is unknown."""
         if self.dollars_per_hour is None:
             return None
         each = priced.seconds / 3600 * self.dollars_per_hour + priced.sent_bytes / 1e9 * self.dollars_per_gigabyte
         return float(deployment.workers * each)
 
-    def joules(self, deployment: Deployment, priced: Priced) -> float | None:
+    def joules(self, deployment: Deployment, priced: StepPrice) -> float | None:
+        """Return the energy in joules of a step on all workers, or None if a worker's power is unknown."""
         if self.watts is None:
             return None
         return float(deployment.workers * self.watts * (priced.seconds - (1 - _IDLE_POWER) * priced.exposed_seconds))
 
-    def amount(self, deployment: Deployment, priced: Priced) -> float:
-        """What is to be small."""
+    def amount(self, deployment: Deployment, priced: StepPrice) -> float:
+        """Return the quantity to minimise: a step's seconds, bytes, dollars or joules, by the objective."""
         if self.objective == "bytes":
             return priced.sent_bytes
         own = {"cost": self.dollars, "energy": self.joules}.get(self.objective)
@@ -68,26 +69,28 @@ class Wishes:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """A strategy with its price; what is not needed for ranking is looked up when somebody asks."""
+class Candidate:
+    """A strategy with its price; its guarantee and its risk are computed when they are first used."""
 
     strategy: Strategy
-    priced: Priced
+    priced: StepPrice
     amount: float
     workers: int
 
     @cached_property
     def mathematics(self) -> Strategy:
-        """The same with the default schedule, which changes no number."""
+        """The strategy with the default schedule: schedules do not change any computed value."""
         return self.strategy.but(Word("wfbp")) if isinstance(self.strategy, Sentence) else self.strategy
 
     @cached_property
-    def promise(self) -> tuple[bool, str]:
+    def guarantee(self) -> tuple[bool, str]:
+        """Whether the strategy is exactly synchronous SGD, and what theory guarantees of it."""
         return guarantee_of(self.mathematics)
 
     @cached_property
     def risk(self) -> Risk | None:
-        return None if self.promise[0] else risk_of(self.mathematics, self.workers)
+        """The measured effect on the final loss, or None where it is exact or nothing similar was measured."""
+        return None if self.guarantee[0] else risk_of(self.mathematics, self.workers)
 
     @property
     def is_sixteen_bits(self) -> bool:
@@ -95,60 +98,61 @@ class Row:
         plain = isinstance(chosen, Sentence) and chosen.sync.name == "bsp"
         return plain and all(word.name in _SIXTEEN_BITS for word in chosen.compression)  # type: ignore[attr-defined]
 
-    def admitted_by(self, wishes: Wishes) -> bool:
+    def admitted_by(self, preferences: Preferences) -> bool:
+        """Return whether the strategy is exact enough for these preferences."""
         if self.is_sixteen_bits:
-            return not wishes.exact
-        if self.promise[0]:
+            return not preferences.exact
+        if self.guarantee[0]:
             return True
-        return wishes.loss_budget > 0 and self.risk is not None and self.risk.high - 1 <= wishes.loss_budget
+        return preferences.loss_budget > 0 and self.risk is not None and self.risk.high - 1 <= preferences.loss_budget
 
 
 def advise(
     deployment: Deployment,
     subject: str,
     network: str,
-    wishes: Wishes | None = None,
+    preferences: Preferences | None = None,
     consider: Sequence[str] | None = None,
     top: int = 12,
-    line: Callable[[str], str] | None = None,
+    command_for: Callable[[str], str] | None = None,
     progress: Callable[[int], None] | None = None,
     notes: Sequence[str] = (),
 ) -> Advice:
-    """Price the candidates (or those named in `consider`), rank what is admitted before the rest, and say what to do.
+    """Price all candidates (or those named in `consider`), rank the admitted ones before the rest, and recommend one.
 
-    `line` turns a strategy into the command to copy; `progress` is told how many were priced.
+    `command_for` turns a strategy into the command to copy; `progress` is called with the number of strategies priced.
     """
-    wishes = wishes or Wishes()
+    preferences = preferences or Preferences()
     pricer = Pricer(deployment)
-    base = tuned_ddp(pricer, wishes)
+    base = tuned_ddp(pricer, preferences)
     asked = (
         candidates(deployment) if consider is None else map(Strategy.parse, (s for s in consider if not is_rival(s)))
     )
-    ranked = sorted(_rows(pricer, asked, wishes, progress), key=lambda row: row.amount)
+    ranked = sorted(_candidates_of(pricer, asked, preferences, progress), key=lambda candidate: candidate.amount)
     count = len(ranked)
     if not ranked:
-        raise PlanError("no strategy fits: none of those that were asked for can be priced here")
+        raise PlanError("no strategy fits: none of the strategies that were given can be priced here")
     if consider is None:
         ranked = list(_each_once(ranked))
-    best = next((row for row in ranked if row.admitted_by(wishes)), None)
-    pays = best is not None and best.amount * PAYS <= base.row.amount
-    chosen = best if pays and best is not None else base.row
-    rows = [chosen, *_shown(ranked, wishes, top)]
-    made = {id(row): _option(deployment, row, base, wishes) for row in rows}
+    best = next((candidate for candidate in ranked if candidate.admitted_by(preferences)), None)
+    pays = best is not None and best.amount * PAYS <= base.candidate.amount
+    chosen = best if pays and best is not None else base.candidate
+    shown = [chosen, *_shown(ranked, preferences, top)]
+    made = {id(candidate): _option(deployment, candidate, base, preferences) for candidate in shown}
     options = dict.fromkeys(made.values())
-    baseline = _option(deployment, base.row, base, wishes)
+    baseline = _option(deployment, base.candidate, base, preferences)
     return Advice(
         subject,
         sum(spec.numel for spec in deployment.tensors),
         len(deployment.tensors),
         deployment.workers,
         network,
-        wishes.objective,
-        wishes.loss_budget,
+        preferences.objective,
+        preferences.loss_budget,
         baseline,
         tuple(options),
-        _verdict(pricer, base, made[id(chosen)] if pays else None, ranked, wishes),
-        (line or str)(made[id(chosen)].strategy),
+        _verdict(pricer, base, made[id(chosen)] if pays else None, ranked, preferences),
+        (command_for or str)(made[id(chosen)].strategy),
         _layers(deployment, chosen.priced),
         count,
         tuple(notes),
@@ -157,9 +161,9 @@ def advise(
 
 @dataclass(frozen=True)
 class Baseline:
-    """Tuned DDP with 16-bit gradients: everything is held against it."""
+    """Tuned DDP with 16-bit gradients, with which every strategy is compared; `cap` is its bucket size in MiB."""
 
-    row: Row
+    candidate: Candidate
     cap: int
 
     @property
@@ -167,80 +171,82 @@ class Baseline:
         return f"torch:ddp16(bucket_cap_mb={self.cap})"
 
 
-def tuned_ddp(pricer: Pricer, wishes: Wishes) -> Baseline:
-    """In the best of its usual bucket sizes."""
+def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
+    """Return DDP with 16-bit gradients in the best of its usual bucket sizes."""
     tried = {cap: pricer.ddp("cast_fp16", cap * MIB) for cap in CAPS}
     cap = min(tried, key=lambda cap: tried[cap].seconds)
     deployment = pricer.deployment
-    return Baseline(Row(_BASELINE, tried[cap], wishes.amount(deployment, tried[cap]), deployment.workers), cap)
+    return Baseline(
+        Candidate(_BASELINE, tried[cap], preferences.amount(deployment, tried[cap]), deployment.workers), cap
+    )
 
 
-def _rows(
-    pricer: Pricer, asked: Iterable[Strategy], wishes: Wishes, progress: Callable[[int], None] | None
-) -> list[Row]:
-    found: dict[Strategy, Row] = {}
+def _candidates_of(
+    pricer: Pricer, asked: Iterable[Strategy], preferences: Preferences, progress: Callable[[int], None] | None
+) -> list[Candidate]:
+    found: dict[Strategy, Candidate] = {}
     deployment = pricer.deployment
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)
-            found[strategy] = Row(strategy, priced, wishes.amount(deployment, priced), deployment.workers)
+            found[strategy] = Candidate(strategy, priced, preferences.amount(deployment, priced), deployment.workers)
             if progress is not None:
                 progress(len(found))
     return list(found.values())
 
 
-def _each_once(ranked: Sequence[Row]) -> Iterator[Row]:
-    """Of those that compute the same, the best schedule."""
+def _each_once(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yield, of the candidates that compute the same values, the one with the best schedule."""
     seen: set[Strategy] = set()
-    for row in ranked:
-        if row.mathematics not in seen:
-            seen.add(row.mathematics)
-            yield row
+    for candidate in ranked:
+        if candidate.mathematics not in seen:
+            seen.add(candidate.mathematics)
+            yield candidate
 
 
-def _shown(ranked: Sequence[Row], wishes: Wishes, top: int) -> list[Row]:
-    """The best of what is admitted, and of the rest whatever risks less than all that is better, in order."""
-    admitted = [row for row in ranked if row.admitted_by(wishes)][: max(3, top // 2)]
-    others = [row for row in _front(ranked) if row not in admitted][-max(0, top - len(admitted)) :]
-    return sorted([*admitted, *others], key=lambda row: row.amount)
+def _shown(ranked: Sequence[Candidate], preferences: Preferences, top: int) -> list[Candidate]:
+    """Return the best admitted candidates and, of the rest, those that risk less than everything faster, in order."""
+    admitted = [candidate for candidate in ranked if candidate.admitted_by(preferences)][: max(3, top // 2)]
+    others = [candidate for candidate in _front(ranked) if candidate not in admitted][-max(0, top - len(admitted)) :]
+    return sorted([*admitted, *others], key=lambda candidate: candidate.amount)
 
 
-def _front(ranked: Sequence[Row]) -> Iterator[Row]:
-    """Rows of known risk than which nothing is better and risks less."""
+def _front(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yield the Pareto front: candidates of known risk such that no better one risks less."""
     least = float("inf")
-    for row in ranked:
-        if row.risk is not None and row.risk.high < least:
-            least = row.risk.high
-            yield row
+    for candidate in ranked:
+        if candidate.risk is not None and candidate.risk.high < least:
+            least = candidate.risk.high
+            yield candidate
 
 
-def _option(deployment: Deployment, row: Row, base: Baseline, wishes: Wishes) -> Option:
-    priced, is_base = row.priced, row is base.row
-    low, high = spread_of(row.strategy, deployment)
+def _option(deployment: Deployment, candidate: Candidate, base: Baseline, preferences: Preferences) -> Option:
+    priced, is_base = candidate.priced, candidate is base.candidate
+    low, high = error_range(candidate.strategy, deployment)
     seconds = float(priced.seconds)
-    lossless, guarantee = row.promise
+    lossless, guarantee = candidate.guarantee
     return Option(
-        base.text if is_base else str(row.strategy),
+        base.text if is_base else str(candidate.strategy),
         seconds,
         seconds * low,
         seconds * high,
-        base.row.priced.seconds / seconds if seconds else 1.0,
+        base.candidate.priced.seconds / seconds if seconds else 1.0,
         float(priced.sent_bytes),
         deployment.computing_seconds,
         float(priced.coding_seconds),
         float(priced.exposed_seconds),
-        _memory_bytes(deployment, row.strategy),
+        _memory_bytes(deployment, candidate.strategy),
         lossless,
         guarantee,
-        row.risk,
-        wishes.dollars(deployment, priced),
-        wishes.joules(deployment, priced),
+        candidate.risk,
+        preferences.dollars(deployment, priced),
+        preferences.joules(deployment, priced),
     )
 
 
 def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
-    """What it keeps: one buffer of the gradients, each word's memory, and for local rules the point they left (and an
-    outer optimizer's momentum)."""
+    """Return the bytes a worker keeps: a gradient buffer, each compressor's memory and, for local rules, the parameters
+    of the last synchronisation (and an outer optimizer's momentum)."""
     parts = [strategy] if isinstance(strategy, Sentence) else list(strategy.parts_within)
     model = float(sum(spec.nbytes for spec in deployment.tensors))
     kept = model
@@ -250,51 +256,54 @@ def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
     return kept
 
 
-def _verdict(pricer: Pricer, base: Baseline, best: Option | None, ranked: Sequence[Row], wishes: Wishes) -> str:
-    """One or two sentences."""
+def _verdict(
+    pricer: Pricer, base: Baseline, best: Option | None, ranked: Sequence[Candidate], preferences: Preferences
+) -> str:
+    """Return the verdict in one or two sentences."""
     deployment = pricer.deployment
     if deployment.workers == 1:
-        return "One worker has nobody to talk to: the network is not your problem."
-    seconds, rival = float(base.row.priced.seconds), "tuned DDP with 16-bit gradients"
-    if best is not None and wishes.objective == "time":
+        return "One worker exchanges nothing: the network is not your problem."
+    seconds, rival = float(base.candidate.priced.seconds), "tuned DDP with 16-bit gradients"
+    if best is not None and preferences.objective == "time":
         low, high = seconds / best.high_seconds, seconds / best.low_seconds
         return (
             f"`{best.strategy}` is predicted to be {best.speed_up:.2f} times as fast as {rival} ({low:.2f} to "
             f"{high:.2f} by the errors that were measured)."
         )
     if best is not None:
-        share = wishes.amount(deployment, _priced_as(best)) / base.row.amount
-        return f"`{best.strategy}` takes {share:.3g} of what {rival} takes in {wishes.objective}."
+        share = preferences.amount(deployment, _price_of(best)) / base.candidate.amount
+        return f"`{best.strategy}` takes {share:.3g} of what {rival} takes in {preferences.objective}."
     plain = min((pricer.ddp("none", cap * MIB) for cap in CAPS), key=lambda priced: priced.seconds)
     waits = float(plain.seconds) / deployment.computing_seconds - 1 if deployment.computing_seconds else 0.0
-    if waits < PAYS - 1 and wishes.objective == "time":
+    if waits < PAYS - 1 and preferences.objective == "time":
         return (
             "Nothing to do: the network is not your problem. Plain DDP would take "
             f"{100 * max(waits, 0.0):.1f} % longer than computing alone."
         )
-    said = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it."
-    gentle = [row for row in _front(ranked) if row.amount * PAYS <= base.row.amount]
+    verdict = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it."
+    gentle = [candidate for candidate in _front(ranked) if candidate.amount * PAYS <= base.candidate.amount]
     if gentle and (risk := gentle[-1].risk) is not None:
-        share = gentle[-1].amount / base.row.amount
-        said += (
-            f" What comes nearest: `{gentle[-1].strategy}` would take {share:.2f} of its {wishes.objective}, and was "
-            f"measured to add up to {100 * max(0.0, risk.high - 1):.1f} % of loss elsewhere (--loss-budget, --verify)."
+        share = gentle[-1].amount / base.candidate.amount
+        verdict += (
+            f" What comes nearest: `{gentle[-1].strategy}` would take {share:.2f} of its {preferences.objective}, and "
+            f"was measured to add up to {100 * max(0.0, risk.high - 1):.1f} % of loss elsewhere (--loss-budget, "
+            "--verify)."
         )
-    return said
+    return verdict
 
 
-def _priced_as(option: Option) -> Priced:
-    return Priced(option.step_seconds, option.sent_bytes, option.coding_seconds, option.exposed_seconds)
+def _price_of(option: Option) -> StepPrice:
+    return StepPrice(option.step_seconds, option.sent_bytes, option.coding_seconds, option.exposed_seconds)
 
 
-def _layers(deployment: Deployment, priced: Priced) -> tuple[Layer, ...]:
-    """When each gradient is there, leaves and arrives, where a step has such moments."""
-    view, found = priced.view, priced.iterated
-    if view is None or found is None:
+def _layers(deployment: Deployment, priced: StepPrice) -> tuple[Layer, ...]:
+    """Return when each gradient is ready, is sent and arrives, where the price has these times."""
+    plan_arrays, found = priced.plan_arrays, priced.iterated
+    if plan_arrays is None or found is None:
         return ()
     ready = np.cumsum(deployment.backward[::-1])[::-1]
     leaves, arrives = np.full(len(ready), np.inf), np.zeros(len(ready))
-    for k, i in zip(view.messages, view.members, strict=True):
+    for k, i in zip(plan_arrays.messages, plan_arrays.members, strict=True):
         leaves[i], arrives[i] = min(leaves[i], found.leaves[k]), max(arrives[i], found.arrives[k])
     return tuple(
         Layer(spec.name, spec.nbytes, *map(float, (deployment.backward[i], ready[i], leaves[i], arrives[i])))

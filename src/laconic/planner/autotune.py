@@ -1,8 +1,8 @@
-"""`auto`: the first steps are timed and the network tried, then all workers agree on the strategy that is predicted to
-be fastest; and again when steps take another time than they did.
+"""`auto`: the first steps and the network are timed, then all workers agree on the strategy that is predicted to be
+fastest, and choose again when the time of a step changes.
 
-Without a budget for loss the mathematics stays what it is: then only what is merged, in which order and how it travels
-is decided (`schedule.auto`). With one, whatever was measured to stay within it takes part.
+Without a loss budget the mathematics stays unchanged: only merging, order and transport of messages are chosen
+(`schedule.auto`). With a budget, every strategy whose measured loss stays within it is a candidate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from laconic.cost.comm_plan import predicted_seconds
 from laconic.language.auto import START
-from laconic.planner.admitted import within
+from laconic.planner.loss_budget import strategies_within
 from laconic.runtime.layer_timer import prices_of
 from laconic.runtime.session import Session
 from laconic.runtime.tiers import Tier
@@ -23,22 +23,25 @@ from laconic.values.price import Price
 from laconic.values.timing import Timing
 
 PAYS = 1.03
-"""A speed-up below this is not worth a change: it is within what steps differ by anyway."""
+"""The least speed-up that is worth a change of strategy: smaller ones are within the noise of step times."""
 
 _PERIODIC = "local_sgd"
-_LEAST_SECONDS, _STEPS_OF_TRIALS = 3.0, 10  # compressors are tried for so long, or for as long as so many steps
+_LEAST_SECONDS, _STEPS_OF_TRIALS = (
+    3.0,
+    10,
+)  # compressors are timed for at most so long, or for the time of so many steps
 
 
 @dataclass(frozen=True)
 class PricedStrategy:
-    """A strategy that takes part, and what a step with it is predicted to take."""
+    """A candidate strategy and the predicted seconds of a step with it."""
 
     strategy: Sentence
     seconds: float
 
 
 class Autotuning:
-    """Of one session whose strategy is `auto`."""
+    """The autotuner of one session whose strategy is `auto`: it times steps and chooses within a loss budget."""
 
     def __init__(self, session: Session, budget: float) -> None:
         self._session, self.budget = session, budget
@@ -46,11 +49,15 @@ class Autotuning:
         self._admitted: list[Sentence] | None = None
 
     def step_ended(self) -> None:
+        """Record the time at the end of a step, without the time spent waiting for messages."""
         worker = self._session.worker
         self._marks = [*self._marks[-8:], worker.clock_seconds() - worker.waited_seconds]
 
     def choose(self) -> None:
-        """Collective: all workers have measured the same steps, and price with rank 0's numbers."""
+        """Choose a strategy and switch the session to it; all workers must call this after the same step.
+
+        All workers compute with rank 0's measurements, so they choose the same.
+        """
         if not self.budget:
             return
         choices = self._priced()
@@ -68,7 +75,7 @@ class Autotuning:
             session.switch_strategy(best.strategy)
 
     def _priced(self) -> list[PricedStrategy]:
-        """What needs no budget first."""
+        """Price all candidates; the first one is the strategy that needs no loss budget."""
         session, comm_planner = self._session, self._session.comm_planner
         count = len(session.parameters.dense)
         forward, backward = tuple(comm_planner.forward[:count]), tuple(comm_planner.backward[:count])
@@ -110,11 +117,13 @@ class Autotuning:
         return [None if p is None else Price(*agree([p.startup_seconds, p.seconds_per_byte])) for p in found]
 
     def _candidates(self) -> list[Sentence]:
-        """What was measured to stay within the budget."""
+        """Return the strategies whose measured loss stays within the budget, the smallest payload first."""
         if self._admitted is None:
-            found = map(Strategy.parse, within(self.budget, self._session.group.size))
+            found = map(Strategy.parse, strategies_within(self.budget, self._session.group.size))
             sentences = [sentence for sentence in found if isinstance(sentence, Sentence)]
-            self._admitted = sorted(sentences, key=self._payload)  # what says least first: trials end after a while
+            self._admitted = sorted(
+                sentences, key=self._payload
+            )  # smallest payload first: the time for trials is limited
         return self._admitted
 
     def _payload(self, sentence: Sentence) -> float:

@@ -1,4 +1,4 @@
-"""The strategies that are worth a price: every compression with every way to send it that makes sense for it."""
+"""The strategies that the planner prices: every chain of compressors with the schedules and rules that suit it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHAINS = (
     "power_sgd(rank=4)+ef",
     "alternating(4)+ef",
 )
-"""Compression, from the gentlest: one or a few settings of each family."""
+"""Chains of compressors, the least lossy first: one or a few settings of each family."""
 
 DENSE = ("none", "cast_bf16", "cast_fp16")
 MERGED = (f"wfbp({25 * MIB})", f"wfbp({5 * MIB})", f"wfbp({MIB})", "wfbp(0)", "sequential")
@@ -50,12 +50,12 @@ PERIODS = (2, 4, 8, 16, 32, 64)
 
 
 def chains() -> list[str]:
-    """Those whose words are registered, as they print themselves."""
+    """Return the chains whose words are registered, in canonical form."""
     return [text for text in map(_printed, CHAINS) if text is not None]
 
 
 def candidates(deployment: Deployment) -> Iterator[Strategy]:
-    """Without those that their own words refuse."""
+    """Yield the candidate strategies for a deployment, without those that are invalid combinations."""
     for text in _texts(deployment):
         try:
             yield Strategy.parse(text)

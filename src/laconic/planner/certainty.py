@@ -1,4 +1,4 @@
-"""How far off predictions have been: the errors of our own real runs, by kind of strategy."""
+"""How accurate predictions have been: the errors on our own real runs, by kind of strategy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from laconic.planner.deployment import Deployment
 from laconic.strategy import Sentence, Strategy
 
 _UNKNOWN = (0.8, 1.25)  # where nothing was measured
-_LEAST = 8  # runs of a kind, to speak of it alone
+_LEAST = 8  # runs of a kind, below which the errors of all kinds are used
 
 
-def spread_of(strategy: Strategy, deployment: Deployment) -> tuple[float, float]:
-    """What the step may be, over what is predicted: nine in ten of our measured runs lay within, and computing's own
-    spread comes on top."""
+def error_range(strategy: Strategy, deployment: Deployment) -> tuple[float, float]:
+    """Return the range of a step's time as factors of its prediction.
+
+    Nine in ten of our measured runs lay within it; where the profile's computing times spread more, it is widened.
+    """
     low, high = _errors(kind_of(strategy))
     model = deployment.profile.model
     parts = [model.forward, model.backward, model.step]
@@ -29,13 +31,13 @@ def spread_of(strategy: Strategy, deployment: Deployment) -> tuple[float, float]
 
 
 def kind_of(chosen: Strategy) -> str:
-    """What is predicted about equally well."""
+    """Return the kind of a strategy; strategies of one kind are predicted about equally well."""
     if not isinstance(chosen, Sentence):
         return "tiers"
     if chosen.sync.name != "bsp":
-        return "seldom"
+        return "periodic"
     if chosen.schedule.make().finishes_late:
-        return "late"
+        return "deferred"
     return "dense" if chosen.compression[0].name in ("none", "cast_fp16", "cast_bf16") else "compressed"
 
 
@@ -52,7 +54,7 @@ def _errors(kind: str) -> tuple[float, float]:
 
 @cache
 def _ratios() -> list[tuple[str, float]]:
-    """Kinds and measured over predicted, of the table that `bench/plan.py` writes; empty where there is none."""
+    """Return (kind, measured time over predicted time) for each row of the table of `bench/plan.py`, if any."""
     path = files("laconic.planner") / "measured" / "steps.csv"
     if not path.is_file():
         return []

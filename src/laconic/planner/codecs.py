@@ -1,4 +1,4 @@
-"""What compression takes on GPUs that are not there: measured on one, and scaled by the rate of their memory."""
+"""Encoding and decoding times on GPUs that are not at hand: measured on one, and scaled by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ MEASURED_ON = "H200"
 
 
 def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
-    """Loops over elements wait for memory, so they scale with its rate; launching them takes the host's time, which is
-    taken to be the same everywhere."""
+    """Return the times of all measured compressors on a GPU.
+
+    Times per element are limited by memory, so they scale with its bandwidth; times per tensor are launches by the
+    host and are taken to be the same everywhere.
+    """
     scale = gpu(MEASURED_ON).memory_bytes_per_second / chip.memory_bytes_per_second
     return tuple(
         CodecTimes(
@@ -30,7 +33,7 @@ def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
 
 @cache
 def _measured() -> tuple[CodecTimes, ...]:
-    """By `bench/codecs.py`."""
+    """Return the times that `bench/codecs.py` measured."""
     text = (files("laconic.planner") / "measured" / "codecs.csv").read_text(encoding="utf-8")
     names = [f"{part}_seconds_per_{of}" for part in ("encode", "decode") for of in ("tensor", "element")]
     rows = csv.DictReader(text.splitlines())

@@ -1,4 +1,4 @@
-"""What a strategy is priced for: a model's times, workers and their network."""
+"""The deployment that strategies are priced for: a model's times, the workers and their network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from laconic.values.tensor_spec import TensorSpec
 
 @dataclass(frozen=True)
 class Deployment:
-    """Workers with the profile's times on a network; `slowness` multiplies computing, worker by worker (cycled).
+    """Workers with the profile's times on a network; `slowness` multiplies computing times, worker by worker (cycled).
 
-    Strategies with servers have them on `servers` machines of their own, or on the workers.
+    Parameter servers run on `servers` separate hosts, or on the workers where that is 0.
     """
 
     profile: Profile
@@ -28,7 +28,7 @@ class Deployment:
     workers: int
     slowness: tuple[float, ...] = (1.0,)
     servers: int = 0
-    codecs: tuple[CodecTimes, ...] = field(default=())  # beside the profile's own
+    codecs: tuple[CodecTimes, ...] = field(default=())  # in addition to the profile's own
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -38,7 +38,7 @@ class Deployment:
 
     @cached_property
     def tensors(self) -> list[TensorSpec]:
-        """In the order of the forward pass."""
+        """The model's tensors in the order of the forward pass."""
         return tensors_of(self.profile)[0]
 
     @property
@@ -51,7 +51,7 @@ class Deployment:
 
     @cached_property
     def backward(self) -> Vector:
-        """Seconds by tensor, in the order of the forward pass, of the slowest worker."""
+        """The backward seconds of each tensor on the slowest worker, in the order of the forward pass."""
         shares = np.array([t.backward_seconds for t in reversed(self.profile.model.tensors)])
         whole = shares.sum()
         shares = shares / whole if whole else np.full(len(shares), 1 / len(shares))
@@ -59,7 +59,7 @@ class Deployment:
 
     @cached_property
     def forward(self) -> Vector:
-        """Divides over tensors as backward does."""
+        """The forward seconds of each tensor on the slowest worker, divided over tensors as backward is."""
         whole = self.backward.sum()
         shares = self.backward / whole if whole else np.full(len(self.backward), 1 / len(self.backward))
         return self.slowest * self.profile.model.forward.median * shares
@@ -73,8 +73,11 @@ class Deployment:
         return self.slowest * self.profile.model.seconds
 
     def own_seconds(self, period: int) -> float:
-        """Computing's step where workers meet every so many steps only: chance delays of single steps, which make the
-        slowest slower than the mean, even out as the root of their number. Workers that are slow for good do not."""
+        """Return the computing time of a step where workers synchronise only every `period` steps.
+
+        Random delays of single steps, which make the slowest worker slower than the mean, even out as the square root
+        of the period; permanently slow workers do not.
+        """
         even = self.profile.model.even
         return self.computing_seconds * (even + (1 - even) / math.sqrt(period))
 
@@ -86,23 +89,23 @@ class Deployment:
 
     @property
     def way(self) -> tuple[float, float]:
-        """From any worker to any other: latency, and seconds for a byte on the slowest link between them."""
+        """Between any two workers: the latency, and the seconds per byte of the slowest link on the path."""
         levels = self.network.levels
         return levels[-1].latency_seconds, 8 / min(level.bits_per_second for level in levels)
 
     @property
     def units(self) -> int:
-        """Groups of neighbours behind a link of their own, on the outermost level; 1 where there is but one level."""
+        """The number of groups of workers that share a link on the outermost level; 1 where there is only one level."""
         outer = self.network.levels[-1].workers
         return self.workers // outer if 1 < outer < self.workers and self.workers % outer == 0 else 1
 
     def inside(self) -> tuple[Network, int]:
-        """The network within one unit."""
+        """Return the network within one unit, and its number of workers."""
         size = self.workers // self.units
         return replace(self.network, size=size, levels=self.network.levels[:-1], links={}, measured=None), size
 
     def between(self) -> tuple[Network, int]:
-        """Between units, when all members of a unit talk at once: they share its link."""
+        """Return the network between units, and their number; the workers of a unit send at once and share its link."""
         size = self.workers // self.units
         outer = self.network.levels[-1]
         rate = min(outer.bits_per_second / size, *(level.bits_per_second for level in self.network.levels[:-1]))

@@ -1,6 +1,6 @@
-"""Processes for short trainings, forked from one that has imported everything: a second each instead of several.
+"""A fork server for short trainings: processes forked from one that has imported everything start in a second.
 
-The process that forks is Python's own fork server, not the caller, whose threads and devices a fork would not survive.
+The process that forks is Python's own fork server, not the caller, whose threads and devices would not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from laconic.experiments.row import Row, RowProcess
 from laconic.launch.request import Request
 from laconic.values.run_config import VARIABLE
 
-registry.load()  # for whoever forks from the server
+registry.load()  # in the fork server, for all processes forked from it
 
-_ours = get_context("forkserver")
-# torch imports its compiler with the first optimizer that is made
-_ours.set_forkserver_preload([__name__, "torch._dynamo", "laconic.launch.virtual", "laconic.api.distribute"])
+_context = get_context("forkserver")
+# torch imports its compiler with the first optimizer that is created
+_context.set_forkserver_preload([__name__, "torch._dynamo", "laconic.launch.virtual", "laconic.api.distribute"])
 
 
 class ForkedRow(RowProcess):
-    """A run of its own, as a comparison has them."""
+    """The run of a row as `RowProcess`, but in a process of the fork server."""
 
     def __init__(self, row: Row, request: Request, folder: Path) -> None:
         self.row, self.folder = row, folder
@@ -41,10 +41,10 @@ class ForkedRow(RowProcess):
 
 
 class _Forked:
-    """What a comparison asks of a process."""
+    """A forked process with the methods of `subprocess.Popen` that a comparison uses."""
 
     def __init__(self, request: str, console: Path) -> None:
-        self._process = _ours.Process(target=_live, args=(request, str(console)), daemon=True)
+        self._process = _context.Process(target=_run_in_child, args=(request, str(console)), daemon=True)
         with _without_main():
             self._process.start()
         self.pid = self._process.pid
@@ -62,7 +62,7 @@ class _Forked:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """A child would run the caller's main module again, which takes long, and for ever where it is not guarded."""
+    """Hide the caller's main module, which a child would import again: slow, and endless where it is not guarded."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -71,8 +71,8 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _live(request: str, console: str) -> None:
-    """In the child: a session and a console of its own, then the run; its probes report when it ends."""
+def _run_in_child(request: str, console: str) -> None:
+    """Run the request in the child, with its own session and console; exit handlers report its last records."""
     os.setsid()
     for name in (VARIABLE, "RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
@@ -82,5 +82,5 @@ def _live(request: str, console: str) -> None:
     try:
         code = child.main(request)
     finally:
-        atexit._run_exitfuncs()  # which a forked process would leave out
+        atexit._run_exitfuncs()  # a forked process would skip the exit handlers
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What theory promises of a strategy, in a phrase: read from the claims of its words, never from measurements."""
+"""The convergence guarantee of a strategy in a phrase: from the claims of its words, never from measurements."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from laconic.strategy import ERROR_FEEDBACK, Sentence, Strategy
 
 EXACT = "the same mathematics as synchronous SGD"
 NONE_KNOWN = "no guarantee declared"
-_SIDE = 64  # of the matrix for which δ and ω are told: some depend on the size of a tensor
-_CARRIERS = ("flat", "ring_hop")  # how values travel together: no loss of their own where what they carry has none
+_SIDE = 64  # of the matrix for which δ and ω are given: some depend on the size of a tensor
+_CARRIERS = ("flat", "ring_hop")  # how values are packed together: lossless if the compressor they carry is
 
 
 def guarantee_of(strategy: Strategy | str) -> tuple[bool, str]:
-    """Whether it is exactly synchronous SGD (in the precision of the gradients), and what theory guarantees.
+    """Return whether a strategy is exactly synchronous SGD (in the precision of the gradients), and its guarantee.
 
-    Of shapes made of several strategies, every part that is not exact is told: they promise what the weakest does.
+    For phases, tiers and maps every part that is not exact is listed: together they guarantee what the weakest does.
     """
     strategy = Strategy.parse(strategy)
     if isinstance(strategy, Sentence):
         promises = [p for p in (_of_sync(strategy.sync), _of_chain(strategy.compression)) if p is not None]
         return not promises, "; ".join(promises) or EXACT
     inner = [guarantee_of(part) for part in strategy.parts_within]
-    told = dict.fromkeys(phrase for exact, phrase in inner if not exact)
-    return not told, "; ".join(told) or EXACT
+    phrases = dict.fromkeys(phrase for exact, phrase in inner if not exact)
+    return not phrases, "; ".join(phrases) or EXACT
 
 
 @lru_cache(maxsize=1024)
 def _of_sync(word: Word) -> str | None:
-    """None: averages every step's gradients."""
+    """Return the guarantee of a sync rule, or None if it averages every step's gradients."""
     rule: Any = word.make()
     if word.name == "bsp":
         return None
@@ -58,13 +58,17 @@ def _of_sync(word: Word) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _of_chain(words: tuple[Word, ...]) -> str | None:
-    """None: everyone ends with the exact mean."""
+    """Return the guarantee of a chain of compressors, or None if all workers end with the exact mean.
+
+    ω bounds the variance of an unbiased compressor, E|C(x) - x|² ≤ ω|x|²; δ is the contraction, E|C(x) - x|² ≤
+    (1 - δ)|x|².
+    """
     if all(word.name in _CARRIERS or _claims_exactness(word) for word in words):
         return None
     memory = words[-1] if len(words) > 1 and words[-1].name in (ERROR_FEEDBACK, "ef21", "diana", "marina") else None
     inner = [word for word in words[: -1 if memory else None] if word.name != "flat"]
     made = registry.compose([word.make() for word in inner])
-    omega, delta = _promised(made)
+    omega, delta = _omega_and_delta(made)
     names = "+".join(word.name for word in inner)
     if made.wire is not None:
         bits = 8 * made.wire.itemsize
@@ -77,14 +81,14 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
     if memory is None and omega is not None:
         return f"unbiased (ω = {omega:.2g}): SGD's rate, with noise 1 + ω times as large"
     if memory is not None:
-        return f"{names} is remembered by {memory.name}, but promises no contraction: {NONE_KNOWN}"
+        return f"{names} has the memory {memory.name}, but claims no contraction: {NONE_KNOWN}"
     if delta is not None:
         return f"contraction (δ = {delta:.2g}) without memory, so biased: {NONE_KNOWN}"
     return f"{names}: {NONE_KNOWN}"
 
 
-def _promised(made: Any) -> tuple[float | None, float | None]:
-    """ω and δ of a compressor on a matrix; error feedback scales what is unbiased by 1/(1+ω), a contraction too."""
+def _omega_and_delta(made: Any) -> tuple[float | None, float | None]:
+    """Return ω and δ of a compressor on a matrix; scaled by 1/(1+ω), an unbiased one has δ = 1/(1+ω)."""
     import torch
 
     from laconic.values.tensor_spec import TensorSpec

@@ -1,4 +1,4 @@
-"""Networks as people name them: a rate, a file that describes one, a log of nccl-tests, or the machines at hand."""
+"""Networks from the text of `--network`: a rate, a file that describes one, a log of nccl-tests, or a probe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
 from laconic.units import bits_per_second, seconds, write_rate
-from laconic.virtual.script import VirtualSetup as Described
+from laconic.virtual.script import VirtualSetup
 
 PROBE = "probe"
 LINE_SHARE = 0.88
-"""What collectives get of a line's rate: 0.86 to 0.88 of it with gloo on links shaped by `laconic net`, 0.90 with NCCL
-on 10 Gb/s Ethernet (fitted to published step times, see docs/validate.md)."""
+"""The share of the line rate that collectives reach: 0.86 to 0.88 with gloo on links shaped by `laconic net`, 0.90 with
+NCCL on 10 Gb/s Ethernet (fitted to published step times, see docs/validate.md)."""
 
 _SLOW_LATENCY, _FAST_LATENCY, _FAST = 50e-6, 10e-6, 25e9
 _INSIDE_LATENCY = 5e-6
@@ -25,7 +25,7 @@ _LOGS = (".txt", ".log", ".csv", ".json", ".out")
 
 @dataclass(frozen=True)
 class DescribedLinks:
-    """A network among workers, who of them is slower, and what all that rests on."""
+    """The network among workers, the slowness of each worker, and notes on where the figures come from."""
 
     network: Network
     slowness: tuple[float, ...] = (1.0,)
@@ -33,9 +33,9 @@ class DescribedLinks:
 
 
 def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
-    """The network that a text names, for so many workers; GPUs are in machines, as they are usually sold."""
+    """Return the network that a text describes for so many workers; GPUs are grouped in hosts as usually sold."""
     if text.endswith(".toml"):
-        given = Described.read(text, workers)
+        given = VirtualSetup.read(text, workers)
         return DescribedLinks(given.network, given.compute.slowness, (f"the network of {text}",))
     if Path(text).suffix in _LOGS:
         return _of_log(text, workers)
@@ -65,7 +65,7 @@ def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | Non
 
 
 def _of_log(text: str, workers: int) -> DescribedLinks:
-    """Measured times where the log is of as many ranks; otherwise its best rate and its least time."""
+    """Return the log's measured times if it has as many ranks, else a link with its best rate and its least time."""
     if not Path(text).is_file():
         raise PlanError(
             f"there is no file {text}: give the output of nccl-tests, a .toml file, or a rate such as 1gbit"

@@ -1,4 +1,4 @@
-"""What a larger batch is worth: the gradient-noise model of steps to a target.
+"""The gradient-noise model of steps to a target: how much a larger batch is worth.
 
 With the gradient's noise scale B (the batch at which noise and signal are equal), a batch b needs S(1 + B/b) steps
 (McCandlish et al., arXiv 1812.06162). Pollux (Qiao et al., OSDI 2021) calls the share of a sample that is not wasted,
@@ -33,13 +33,14 @@ class StepLaw:
         return self.least_samples / self.least_steps if self.least_steps else math.inf
 
     def steps(self, batch: float) -> float:
+        """Return the number of steps to the target with this batch size."""
         return self.least_steps + self.least_samples / _positive(batch)
 
 
 def fit(steps: Mapping[int, float]) -> StepLaw:
-    """The law through steps to one target by batch size, by least squares of relative errors, neither part negative."""
+    """Fit the law to steps to one target by batch size: least squares of relative errors, neither part negative."""
     if len(steps) < 2:
-        raise PlanError(f"steps of at least two batch sizes tell what a third needs, not of {len(steps)}")
+        raise PlanError(f"the law needs steps of at least two batch sizes, not of {len(steps)}")
     if any(not 0 < count < math.inf for count in steps.values()):
         raise PlanError(f"steps to a target are positive: {dict(steps)}")
     rows = [(1 / count, 1 / (_positive(batch) * count)) for batch, count in steps.items()]
@@ -57,22 +58,24 @@ def fit(steps: Mapping[int, float]) -> StepLaw:
 
 
 def efficiency(batch: float, noise_scale: float, base: float) -> float:
-    """How much a sample in this batch advances training, over one in a batch of `base` (Pollux's EFFICIENCY)."""
+    """Return how much a sample of this batch advances training, relative to one of `base` (Pollux's EFFICIENCY)."""
     if math.isinf(noise_scale):
         return 1.0
     return (_scale(noise_scale) + _positive(base)) / (noise_scale + _positive(batch))
 
 
 def gain(batch: float, noise_scale: float, base: float) -> float:
-    """Steps of `base` that one step of this batch is worth: between 1 and batch / base (AdaScale's gain)."""
+    """Return how many steps of `base` one step of this batch is worth: between 1 and batch / base (AdaScale's gain)."""
     return batch / base * efficiency(batch, noise_scale, base)
 
 
 def noise_from_gain(batch: float, worth: float, base: float) -> float:
-    """The noise scale at which a step of this batch is worth so many of `base`; a worth out of reach is as far as it
-    can be: no noise, or nothing but noise."""
+    """Return the noise scale at which a step of this batch is worth so many of `base`.
+
+    Where no noise scale gives that worth, it is the nearest extreme: 0 (no noise) or infinity (nothing but noise).
+    """
     if batch == base:
-        raise PlanError("a batch's steps are worth its own steps, whatever the noise: give another base")
+        raise PlanError("a step is worth one step of its own batch size, whatever the noise: give another base")
     inverse = (batch / base - worth) / (worth - 1) if worth != 1 else math.inf
     if not 0 < inverse < math.inf:
         return math.inf if (worth > 1) == (batch > base) and worth != 1 else 0.0
@@ -80,16 +83,21 @@ def noise_from_gain(batch: float, worth: float, base: float) -> float:
 
 
 def steps_ratio(batch: float, base: float, noise_scale: float) -> float:
-    """How many steps this batch needs for each step of `base`: what changing the global batch costs or saves."""
+    """Return how many steps this batch needs for each step of `base`: the cost or gain of changing the global batch."""
     return 1 / gain(batch, noise_scale, base)
 
 
 def noise_scale(small_batch: int, small_square: float, large_batch: int, large_square: float) -> float:
-    """From squared norms of mean gradients over two batch sizes (a worker's own and the average of all, say), averaged
-    over some steps: tr Σ / |G|², each without bias (McCandlish et al., appendix A.1). Infinite where no signal is left.
+    """Return the noise scale tr Σ / |G|² from squared norms of mean gradients of two batch sizes, averaged over steps.
+
+    The two may be a worker's own gradient and the average of all workers. Σ is the covariance of a sample's gradient, G
+    the true gradient; both are estimated without bias (McCandlish et al., appendix A.1). Infinite where no signal is
+    left.
     """
     if not 0 < small_batch < large_batch:
-        raise PlanError(f"noise shows between two batch sizes, the smaller first, not {small_batch} and {large_batch}")
+        raise PlanError(
+            f"the noise scale needs two batch sizes, the smaller first, not {small_batch} and {large_batch}"
+        )
     signal = (large_batch * large_square - small_batch * small_square) / (large_batch - small_batch)
     noise = (small_square - large_square) / (1 / small_batch - 1 / large_batch)
     if noise <= 0:
@@ -98,7 +106,7 @@ def noise_scale(small_batch: int, small_square: float, large_batch: int, large_s
 
 
 def steps_for(progress: Iterable[tuple[float, float]], batch: float, base: float) -> float:
-    """Steps of this batch for a path of (steps of `base`, noise scale meanwhile)."""
+    """Return the steps of this batch that correspond to a path of (steps of `base`, noise scale during them)."""
     return math.fsum(part / gain(batch, noise, base) for part, noise in progress)
 
 

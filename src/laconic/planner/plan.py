@@ -1,4 +1,4 @@
-"""`laconic.plan`: from what a person has to advice."""
+"""`laconic.plan`: advice from a script, a model's name, a profile or a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laconic.network.levels import Network
-from laconic.planner.advise import Wishes, advise
+from laconic.planner.advise import Preferences, advise
 from laconic.planner.codecs import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
@@ -44,16 +44,16 @@ def plan(
     fresh: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Advice:
-    """What each strategy would take, ranked, and what to do: the same as `laconic plan`.
+    """Rank all strategies by their predicted cost and recommend one: the same as `laconic plan`.
 
     `subject` is a script (with its arguments), a profile or trace as JSON, or a model of the zoo on a `gpu`. `network`
-    is a rate, a .toml file, the output of nccl-tests, or "probe" for the machines at hand. `loss_budget` is the share
+    is a rate, a .toml file, the output of nccl-tests, or "probe" to measure the links here. `loss_budget` is the share
     by which the loss may rise (0.005 is half a percent); without it the mathematics stays as it is.
     """
-    found = subject_of(subject, arguments, workers, network, gpu, batch, net, fresh)
-    links = _probed(found, workers) if network == PROBE else links_of(network, workers, found.gpu, latency)
-    chip = found.gpu
-    wishes = Wishes(
+    source = subject_of(subject, arguments, workers, network, gpu, batch, net, fresh)
+    links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
+    chip = source.gpu
+    preferences = Preferences(
         objective,
         loss_budget,
         dollars_per_hour=price if price is not None or chip is None else chip.dollars_per_hour,
@@ -61,7 +61,7 @@ def plan(
         watts=watts if watts is not None or chip is None else chip.watts,
     )
     deployment = Deployment(
-        found.profile,
+        source.profile,
         links.network if not servers else replace(links.network, size=workers + servers),
         workers,
         tuple(slowness) or links.slowness,
@@ -70,14 +70,14 @@ def plan(
     )
     return advise(
         deployment,
-        found.name,
-        network if network != PROBE else _asked(found, net),
-        wishes,
+        source.name,
+        network if network != PROBE else _probed_network(source, net),
+        preferences,
         consider,
         top,
-        lambda strategy: _line(strategy, subject, arguments, workers, servers, found),
+        lambda strategy: _command_for(strategy, subject, arguments, workers, servers, source),
         progress,
-        (*found.notes, *links.notes, *_on_codecs(found)),
+        (*source.notes, *links.notes, *_codec_notes(source)),
     )
 
 
@@ -89,48 +89,50 @@ def verify_advice(
     budget_seconds: float,
     progress: Callable[[float, str], None],
 ) -> Verified:
-    """Train the baseline's mathematics and the first options with the script itself, on virtual workers."""
+    """Train the script on virtual workers with the baseline's mathematics and with the first options."""
     from laconic.planner.verify import verify
 
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
-    found = subject_of(subject, arguments, advice.workers, network)
+    source = subject_of(subject, arguments, advice.workers, network)
     strategies = ["bsp / cast_fp16", *(o.strategy for o in advice.options if not o.strategy.startswith("torch:"))]
     return verify(
         (subject, *arguments),
         strategies[: _CANDIDATES_TO_VERIFY + 1],
         advice.workers,
         None if network == PROBE else network,
-        None if found.path is None else str(found.path),
+        None if source.path is None else str(source.path),
         budget_seconds,
         progress,
     )
 
 
-def _probed(found: Subject, workers: int) -> DescribedLinks:
-    if found.profile.links is None:
+def _probed_links(source: Subject, workers: int) -> DescribedLinks:
+    if source.profile.links is None:
         raise PlanError(
-            f"{found.name} brings no measured links, so there is nothing to probe: plan a script with --network probe, "
+            f"{source.name} has no measured links, so there is nothing to probe: plan a script with --network probe, "
             "or describe a network, as --network 1gbit"
         )
-    return DescribedLinks(Network.from_profile(found.profile, workers))
+    return DescribedLinks(Network.from_profile(source.profile, workers))
 
 
-def _asked(found: Subject, net: str | None) -> str:
-    links = found.profile.links
+def _probed_network(source: Subject, net: str | None) -> str:
+    links = source.profile.links
     rate = None if links is None else links.bits_per_second
     return f"probed ({net or 'this machine'}{'' if rate is None else ', ' + write_rate(rate)})"
 
 
-def _on_codecs(found: Subject) -> tuple[str, ...]:
-    if found.gpu is not None:
-        return (f"compression as timed on an H200, scaled to {found.gpu.name}'s memory",)
-    if not found.profile.codecs:
-        return ("encoding and decoding were not timed and count as nothing: lossy rows are too fast",)
+def _codec_notes(source: Subject) -> tuple[str, ...]:
+    if source.gpu is not None:
+        return (f"compression as timed on an H200, scaled to {source.gpu.name}'s memory",)
+    if not source.profile.codecs:
+        return ("encoding and decoding were not timed and count as zero: lossy rows are predicted too fast",)
     return ("compression as timed here",)
 
 
-def _line(strategy: str, subject: str, arguments: Sequence[str], workers: int, servers: int, found: Subject) -> str:
+def _command_for(
+    strategy: str, subject: str, arguments: Sequence[str], workers: int, servers: int, source: Subject
+) -> str:
     script = [subject, *arguments] if Path(subject).suffix == ".py" else ["train.py"]
     more = ["--servers", str(servers)] if servers else []
     return shlex.join(["laconic", "run", "--workers", str(workers), *more, "--strategy", strategy, *script])

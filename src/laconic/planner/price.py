@@ -1,7 +1,7 @@
-"""What a strategy takes a step, thousands of strategies a second.
+"""The price of a strategy: the time and bytes of a step, for thousands of strategies a second.
 
-Strategies share their parts: a compressor's payloads on a model, a schedule's plan and a network's times are made once.
-What is left for each of them is one iteration in closed form.
+Strategies share their parts: a compressor's payloads on a model, a schedule's plan and a network's times are computed
+once. What remains for each strategy is one iteration in closed form.
 """
 
 from __future__ import annotations
@@ -28,20 +28,24 @@ _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A step in the steady state, in the mean over steps that talk and steps that do not."""
+class StepPrice:
+    """The price of a step in the steady state, in the mean over steps with and without communication."""
 
     seconds: float
     sent_bytes: float
     coding_seconds: float
     exposed_seconds: float
     iterated: Iterated | None = None
-    view: PlanArrays | None = None
+    plan_arrays: PlanArrays | None = None
 
 
 @dataclass(frozen=True)
-class Coded:
-    """A chain of compression on a model: what each tensor hands over, round by round, by how it meets the others."""
+class CompressionCosts:
+    """The costs of a chain of compressors on a model: times by tensor, and payload bytes by tensor.
+
+    `rounds` holds for each round the bytes by the way payloads meet (`reduce`, `gather` …); `dense_bytes` are those of
+    tensors that are not compressed.
+    """
 
     dense_bytes: Vector
     rounds: tuple[dict[str, Vector], ...]
@@ -51,17 +55,17 @@ class Coded:
 
 
 class Pricer:
-    """Prices of one setting."""
+    """Prices strategies for one deployment, and caches what they share."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
-        self.wire = CollectiveCosts(deployment.network, deployment.workers)
-        self._coded: dict[tuple[Any, ...], Coded] = {}
-        self._views: dict[Any, PlanArrays] = {}
+        self.collective_costs = CollectiveCosts(deployment.network, deployment.workers)
+        self._compression_costs: dict[tuple[Any, ...], CompressionCosts] = {}
+        self._plan_arrays: dict[Any, PlanArrays] = {}
         self._timings: dict[Any, Timing] = {}
 
-    def price(self, strategy: str | Strategy) -> Priced:
-        """Of a sentence, or of tiers over the network's levels."""
+    def price(self, strategy: str | Strategy) -> StepPrice:
+        """Return the price of a sentence, or of two tiers over the network's levels."""
         chosen = Strategy.parse(strategy)
         if isinstance(chosen, Sentence):
             return self._sentence(chosen)
@@ -69,18 +73,18 @@ class Pricer:
             return self._tiers(chosen)
         raise PlanError(f"`{chosen}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
 
-    def ddp(self, chain: str, cap_bytes: int) -> Priced:
-        """PyTorch's DistributedDataParallel, which casts a bucket at a time where its hook does."""
+    def ddp(self, chain: str, cap_bytes: int) -> StepPrice:
+        """Return the price of PyTorch's DistributedDataParallel, whose hooks cast whole buckets instead of tensors."""
         sentence = Strategy.parse(f"bsp / {chain} / allreduce / wfbp({cap_bytes}, first_bytes={min(cap_bytes, 2**20)})")
         assert isinstance(sentence, Sentence)
         key = (sentence.compression, "whole buckets")
-        if key not in self._coded:
-            self._coded[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
-        return self._every_step(sentence, sentence.architecture.make(), self._coded[key])
+        if key not in self._compression_costs:
+            self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
+        return self._every_step(sentence, sentence.architecture.make(), self._compression_costs[key])
 
     # ------------------------------------------------------------------------------------------ shapes
 
-    def _sentence(self, sentence: Sentence) -> Priced:
+    def _sentence(self, sentence: Sentence) -> StepPrice:
         deployment, sync = self.deployment, sentence.sync.make()
         architecture = sentence.architecture.make()
         if sync.name == "bsp":
@@ -93,133 +97,142 @@ class Pricer:
         if sync.name == "grad_accumulation":
             once = self._every_step(sentence, architecture)
             return _spread(deployment, once, once.seconds - deployment.computing_seconds, period)
-        return _spread(deployment, *self._meeting(sentence, architecture, self.wire), period)
+        return _spread(deployment, *self._exchange_alone(sentence, architecture, self.collective_costs), period)
 
-    def _every_step(self, sentence: Sentence, architecture: Any, coded: Coded | None = None) -> Priced:
-        deployment, view = self.deployment, self._view(sentence)
-        coded = coded or self._of_chain(sentence, deployment.workers)
-        traffic = self._traffic(coded, view, architecture, self.wire, self._ready(view))
-        return self._iterated(traffic, view, self._sent(coded, architecture, deployment.workers))
+    def _every_step(self, sentence: Sentence, architecture: Any, costs: CompressionCosts | None = None) -> StepPrice:
+        deployment, plan_arrays = self.deployment, self._plan_arrays_of(sentence)
+        costs = costs or self._of_chain(sentence, deployment.workers)
+        traffic = self._traffic(costs, plan_arrays, architecture, self.collective_costs, self._ready(plan_arrays))
+        return self._iterated(traffic, plan_arrays, self._sent(costs, architecture, deployment.workers))
 
-    def _asynchronous(self, sentence: Sentence, server: ParameterServer, bounded: bool) -> Priced:
-        """As long as all workers need for one gradient each, in the mean: everybody computes, pushes and pulls at its
-        own pace, until the servers' links are full. A bound on staleness holds all to the slowest."""
+    def _asynchronous(self, sentence: Sentence, server: ParameterServer, bounded: bool) -> StepPrice:
+        """Return the mean time in which all workers contribute one gradient each.
+
+        Every worker computes, pushes and pulls at its own pace until the servers' links are saturated; a bound on
+        staleness slows all workers down to the slowest.
+        """
         deployment, size = self.deployment, self.deployment.workers
-        coded = self._of_chain(sentence, size)
-        nbytes = float(coded.dense_bytes.sum() + sum(v.sum() for of in coded.rounds for v in of.values()))
+        costs = self._of_chain(sentence, size)
+        nbytes = float(costs.dense_bytes.sum() + sum(v.sum() for of in costs.rounds for v in of.values()))
         latency, rate = deployment.way
-        coding = float(coded.encode_seconds.sum() + coded.decode_seconds.sum())
-        talking = 2 * (latency + rate * nbytes)
+        coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum())
+        exchanging = 2 * (latency + rate * nbytes)
         own = [
             deployment.profile.model.seconds * deployment.slowness[k % len(deployment.slowness)] for k in range(size)
         ]
         own = [max(own)] * size if bounded else own
-        free = size / sum(1 / (seconds + coding + talking) for seconds in own)
-        full = 2 * rate * nbytes * size / server.shards  # a push and a pull of everybody through these links
+        free = size / sum(1 / (seconds + coding + exchanging) for seconds in own)
+        full = 2 * rate * nbytes * size / server.shards  # a push and a pull of every worker through these links
         seconds = max(free, full if not deployment.servers else full / 2)
         computing = size / sum(1 / seconds for seconds in own)
-        return Priced(seconds, server.sent_bytes(nbytes, size), coding, max(0.0, seconds - computing - coding))
+        return StepPrice(seconds, server.sent_bytes(nbytes, size), coding, max(0.0, seconds - computing - coding))
 
-    def _meeting(self, sentence: Sentence, architecture: Any, wire: CollectiveCosts) -> tuple[Priced, float]:
-        """Everything at once, with nothing beside it: what it is, and how long it takes."""
-        coded = self._of_chain(sentence, wire.workers)
-        view = PlanArrays.of_one(len(self.deployment.tensors))
-        traffic = self._traffic(coded, view, architecture, wire, np.zeros(1))
-        alone = iterate(0.0, np.zeros(1), 0.0, traffic, wire.lanes).seconds
+    def _exchange_alone(
+        self, sentence: Sentence, architecture: Any, collective_costs: CollectiveCosts
+    ) -> tuple[StepPrice, float]:
+        """Return the price and the seconds of one exchange of everything in one message, without overlap."""
+        costs = self._of_chain(sentence, collective_costs.workers)
+        plan_arrays = PlanArrays.of_one(len(self.deployment.tensors))
+        traffic = self._traffic(costs, plan_arrays, architecture, collective_costs, np.zeros(1))
+        alone = iterate(0.0, np.zeros(1), 0.0, traffic, collective_costs.lanes).seconds
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
-        return Priced(alone, self._sent(coded, architecture, wire.workers), coding, alone - coding), alone
+        return StepPrice(
+            alone, self._sent(costs, architecture, collective_costs.workers), coding, alone - coding
+        ), alone
 
-    def _tiers(self, tiers: Tiers) -> Priced:
-        """Within each unit in every step, between units as often as the outer rule says."""
+    def _tiers(self, tiers: Tiers) -> StepPrice:
+        """Return the price of exchanges within each unit in every step and between units as the outer rule says."""
         (inner, _), (outer, _) = tiers.levels
         deployment = self.deployment
         if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.name != "bsp":
             raise PlanError(f"`{tiers}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
         inside, between = CollectiveCosts(*deployment.inside()), CollectiveCosts(*deployment.between())
-        view = self._view(inner)
+        plan_arrays = self._plan_arrays_of(inner)
         near = self._of_chain(inner, inside.workers)
-        first = self._traffic(near, view, inner.architecture.make(), inside, self._ready(view))
+        first = self._traffic(near, plan_arrays, inner.architecture.make(), inside, self._ready(plan_arrays))
         sent = self._sent(near, inner.architecture.make(), inside.workers)
         far_sync, far_architecture = outer.sync.make(), outer.architecture.make()
         if far_sync.name == "bsp":
             far = self._of_chain(outer, between.workers)
-            second = self._traffic(far, view, far_architecture, between, self._ready(view))
+            second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
             both = replace(
                 first,
                 encode_seconds=first.encode_seconds + second.encode_seconds,
                 decode_seconds=first.decode_seconds + second.decode_seconds,
                 rounds=(*first.rounds, *second.rounds),
             )
-            return self._iterated(both, view, sent + self._sent(far, far_architecture, between.workers))
-        once = self._iterated(first, view, sent)
-        meeting, seconds = self._meeting(outer, far_architecture, between)
-        return Priced(
+            return self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
+        once = self._iterated(first, plan_arrays, sent)
+        exchange, seconds = self._exchange_alone(outer, far_architecture, between)
+        return StepPrice(
             once.seconds + seconds / far_sync.period,
-            once.sent_bytes + meeting.sent_bytes / far_sync.period,
-            once.coding_seconds + meeting.coding_seconds / far_sync.period,
-            once.exposed_seconds + meeting.exposed_seconds / far_sync.period,
+            once.sent_bytes + exchange.sent_bytes / far_sync.period,
+            once.coding_seconds + exchange.coding_seconds / far_sync.period,
+            once.exposed_seconds + exchange.exposed_seconds / far_sync.period,
         )
 
-    def _iterated(self, traffic: Traffic, view: PlanArrays, sent_bytes: float) -> Priced:
+    def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
         deployment = self.deployment
         forward, step = deployment.forward, deployment.step_seconds
-        if view.gates:  # each layer is updated when it is used
+        if plan_arrays.gates:  # each layer is updated when it is used
             forward, step = forward * (1 + step / max(forward.sum(), 1e-12)), 0.0
-        found = iterate(float(deployment.backward.sum()), forward, step, traffic, self.wire.lanes)
+        found = iterate(float(deployment.backward.sum()), forward, step, traffic, self.collective_costs.lanes)
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
         exposed = max(0.0, found.seconds - deployment.computing_seconds - coding)
-        return Priced(found.seconds, sent_bytes, coding, exposed, found, view)
+        return StepPrice(found.seconds, sent_bytes, coding, exposed, found, plan_arrays)
 
     # ------------------------------------------------------------------------------------------ parts, made once
 
-    def _of_chain(self, sentence: Sentence, size: int) -> Coded:
+    def _of_chain(self, sentence: Sentence, size: int) -> CompressionCosts:
         key = (sentence.compression, size)
-        if key not in self._coded:
-            self._coded[key] = self._priced_chain(sentence, size)
-        return self._coded[key]
+        if key not in self._compression_costs:
+            self._compression_costs[key] = self._priced_chain(sentence, size)
+        return self._compression_costs[key]
 
-    def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> Coded:
+    def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> CompressionCosts:
         compressor: Compressor = sentence.compressor
         words = sentence.chain
         times = self.deployment.codec_times.get(words, _NO_CODING)
         tensors = self.deployment.tensors
-        taken = [words != "none" and compressor.accepts(spec) for spec in tensors]
-        prices = [compressor.prices(s, size) if yes else () for s, yes in zip(tensors, taken, strict=True)]
+        accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
+        prices = [compressor.prices(s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
         rounds: list[dict[str, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
         for i, each in enumerate(prices):
             for place, (meets, nbytes) in enumerate(each):
                 rounds[place].setdefault(meets, np.zeros(len(tensors)))[i] = nbytes
-        elements = np.array([spec.numel if yes else 0 for spec, yes in zip(tensors, taken, strict=True)], dtype=float)
-        some = np.array(taken, dtype=float) * per_tensor
+        elements = np.array(
+            [spec.numel if yes else 0 for spec, yes in zip(tensors, accepted, strict=True)], dtype=float
+        )
+        some = np.array(accepted, dtype=float) * per_tensor
         wire_dtype = compressor.wire
-        return Coded(
-            np.array([0.0 if yes else spec.nbytes for spec, yes in zip(tensors, taken, strict=True)]),
+        return CompressionCosts(
+            np.array([0.0 if yes else spec.nbytes for spec, yes in zip(tensors, accepted, strict=True)]),
             tuple(rounds),
             times.encode_seconds_per_tensor * some + times.encode_seconds_per_element * elements,
             times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
         )
 
-    def _view(self, sentence: Sentence) -> PlanArrays:
+    def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
         schedule = sentence.schedule.make()
         chain = sentence.compression if schedule.measures else None
         key = (sentence.schedule, chain)
-        if key not in self._views:
+        if key not in self._plan_arrays:
             timing = self._timing(sentence) if schedule.measures else None
             deployment = self.deployment
-            self._views[key] = PlanArrays.of(
+            self._plan_arrays[key] = PlanArrays.of(
                 schedule.plan(deployment.tensors, deployment.arrival, timing), deployment.arrival
             )
-        return self._views[key]
+        return self._plan_arrays[key]
 
     def _timing(self, sentence: Sentence) -> Timing:
-        """What a schedule that measures would find: lines through this network's times."""
+        """Return the timing that a measuring schedule would find: linear prices fitted to this network's times."""
         deployment = self.deployment
         if sentence.compression not in self._timings:
             whole = float(sum(spec.nbytes for spec in deployment.tensors))
-            coded = self._of_chain(sentence, deployment.workers)
-            share = sum(vector.sum() for of in coded.rounds for vector in of.values()) / whole
-            dense, halved = self._line("reduce", whole), self._line("halves", whole)
+            costs = self._of_chain(sentence, deployment.workers)
+            share = sum(vector.sum() for of in costs.rounds for vector in of.values()) / whole
+            dense, halved = self._fitted_price("reduce", whole), self._fitted_price("halves", whole)
             compressed = None if not share else Price(dense.startup_seconds, dense.seconds_per_byte * share)
             forward = deployment.forward + deployment.step_seconds / len(deployment.tensors)
             self._timings[sentence.compression] = Timing(
@@ -227,26 +240,28 @@ class Pricer:
             )
         return self._timings[sentence.compression]
 
-    def _line(self, meets: str, whole_bytes: float) -> Price:
-        """Through a small message and the whole model's, as messages cost beside others."""
+    def _fitted_price(self, meets: str, whole_bytes: float) -> Price:
+        """Return the linear price through a small message and one of the whole model, each sharing the network."""
         sizes = np.array([256.0, whole_bytes])
-        found = self._halves(sizes) if meets == "halves" else [self.wire.carry(meets, sizes)]
-        times = np.sum([np.maximum(c.shared_seconds, c.alone_seconds / self.wire.lanes) for c in found], axis=0)
+        found = self._halves(sizes) if meets == "halves" else [self.collective_costs.carry(meets, sizes)]
+        times = np.sum(
+            [np.maximum(c.shared_seconds, c.alone_seconds / self.collective_costs.lanes) for c in found], axis=0
+        )
         rate = max(0.0, float(times[1] - times[0])) / (sizes[1] - sizes[0])
         return Price(max(0.0, float(times[0]) - rate * 256.0), rate)
 
     def _halves(self, nbytes: Vector) -> list[TransferTimes]:
-        scatter = self.wire.carry("halves", nbytes)
-        return [scatter, self.wire.carry("gather", nbytes / max(self.deployment.workers, 1))]
+        scatter = self.collective_costs.carry("halves", nbytes)
+        return [scatter, self.collective_costs.carry("gather", nbytes / max(self.deployment.workers, 1))]
 
     # ------------------------------------------------------------------------------------------ an iteration's messages
 
-    def _ready(self, view: PlanArrays) -> Vector:
-        """After how much of backward each message may leave."""
+    def _ready(self, plan_arrays: PlanArrays) -> Vector:
+        """Return after how many seconds of backward each message may be sent."""
         done = np.cumsum(self.deployment.backward[::-1])[::-1]  # tensors of the forward pass, from the end
-        if view.postponed:
-            done = np.array(self._layers_ready(view.postponed))
-        return np.array([done[list(members)].max() for members in view.awaited])
+        if plan_arrays.postponed:
+            done = np.array(self._layers_ready(plan_arrays.postponed))
+        return np.array([done[list(members)].max() for members in plan_arrays.awaited])
 
     def _layers_ready(self, postponed: int) -> Sequence[float]:
         deployment = self.deployment
@@ -254,63 +269,70 @@ class Pricer:
         return timing.layers(deployment.tensors, deployment.arrival).ready(postponed)
 
     def _traffic(
-        self, coded: Coded, view: PlanArrays, architecture: Any, wire: CollectiveCosts, ready: Vector
+        self,
+        costs: CompressionCosts,
+        plan_arrays: PlanArrays,
+        architecture: Any,
+        collective_costs: CollectiveCosts,
+        ready: Vector,
     ) -> Traffic:
-        dense = view.summed(coded.dense_bytes)
-        encode, decode = view.summed(coded.encode_seconds), view.summed(coded.decode_seconds)
+        dense = plan_arrays.summed(costs.dense_bytes)
+        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
         if isinstance(architecture, ParameterServer):
-            return self._served(coded, view, architecture, ready, dense)
-        if view.halves and not coded.rounds:
-            return Traffic(ready, encode, decode, self._halves(dense), view.gates, view.second_order)
+            return self._served(costs, plan_arrays, architecture, ready, dense)
+        if plan_arrays.halves and not costs.rounds:
+            return Traffic(ready, encode, decode, self._halves(dense), plan_arrays.gates, plan_arrays.second_order)
         rounds: list[TransferTimes] = []
-        for of in coded.rounds:
+        for of in costs.rounds:
             together = TransferTimes.zero(len(ready))
             for meets, vector in of.items():
-                together = together + wire.carry(meets, view.summed(vector), coded.dtype)
+                together = together + collective_costs.carry(meets, plan_arrays.summed(vector), costs.dtype)
             rounds.append(together)
         if dense.any():
-            beside = wire.carry("reduce", dense)
+            beside = collective_costs.carry("reduce", dense)
             rounds = [rounds[0] + beside, *rounds[1:]] if rounds else [beside]
-        return Traffic(ready, encode, decode, rounds or [TransferTimes.zero(len(ready))], view.gates)
+        return Traffic(ready, encode, decode, rounds or [TransferTimes.zero(len(ready))], plan_arrays.gates)
 
-    def _served(self, coded: Coded, view: PlanArrays, server: ParameterServer, ready: Vector, dense: Vector) -> Traffic:
-        """A push, then a pull: the busier end's link decides. Servers on the workers share these links."""
+    def _served(
+        self, costs: CompressionCosts, plan_arrays: PlanArrays, server: ParameterServer, ready: Vector, dense: Vector
+    ) -> Traffic:
+        """Return the traffic of a push and a pull, limited by the busier end's link; servers on workers share links."""
         deployment, size = self.deployment, self.deployment.workers
         up, down = dense.copy(), dense.copy()
-        for of in coded.rounds:
+        for of in costs.rounds:
             for meets, vector in of.items():
-                up += view.summed(vector)
-                down += view.summed(vector) * (size if meets == "gather" else 1)
+                up += plan_arrays.summed(vector)
+                down += plan_arrays.summed(vector) * (size if meets == "gather" else 1)
         latency, rate = deployment.way
-        crowd = max(1.0, size / server.shards) if deployment.servers else (size - 1) / server.shards
+        load = max(1.0, size / server.shards) if deployment.servers else (size - 1) / server.shards
         ways = []
         for nbytes in (up, down):
-            seconds = rate * crowd * nbytes
+            seconds = rate * load * nbytes
             ways.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
-        encode, decode = view.summed(coded.encode_seconds), view.summed(coded.decode_seconds)
+        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
         if deployment.servers:
-            return Traffic(ready, encode, decode, ways, view.gates, flowing=True)
+            return Traffic(ready, encode, decode, ways, plan_arrays.gates, flowing=True)
         push, pull = ways
         both = TransferTimes(
             push.alone_seconds + pull.alone_seconds, push.shared_seconds + pull.shared_seconds, 1.0
         )  # through the same links
-        return Traffic(ready, encode, decode, [both], view.gates)
+        return Traffic(ready, encode, decode, [both], plan_arrays.gates)
 
-    def _sent(self, coded: Coded, architecture: Any, size: int) -> float:
-        """One worker's bytes of a step."""
-        sent: float = architecture.sent_bytes(float(coded.dense_bytes.sum()), size)
-        for of in coded.rounds:
+    def _sent(self, costs: CompressionCosts, architecture: Any, size: int) -> float:
+        """Return the bytes that one worker sends in a step."""
+        sent: float = architecture.sent_bytes(float(costs.dense_bytes.sum()), size)
+        for of in costs.rounds:
             sent += sum(architecture.sent_bytes(float(vector.sum()), size, meets) for meets, vector in of.items())
         return sent
 
 
 PERIODIC = ("local_sgd", "diloco", "grad_accumulation")
-"""Rules that talk every so many steps, with nothing beside it."""
+"""Sync rules that communicate every so many steps, without overlapping computation."""
 
 
-def _spread(deployment: Deployment, once: Priced, seconds: float, period: int) -> Priced:
-    """A meeting that takes so long on top of computing, every so many steps."""
-    return Priced(
+def _spread(deployment: Deployment, once: StepPrice, seconds: float, period: int) -> StepPrice:
+    """Return the mean price of a step where an exchange adds `seconds` to computing every `period` steps."""
+    return StepPrice(
         deployment.own_seconds(period) + seconds / period,
         once.sent_bytes / period,
         once.coding_seconds / period,

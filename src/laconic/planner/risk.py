@@ -1,6 +1,6 @@
-"""What a strategy did to the final loss where it, or the nearest to it, was measured; and what theory says.
+"""The risk of a strategy: its effect on the final loss where it, or the nearest strategy, was measured.
 
-The table is `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md says how far it carries.
+The table is `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md says how far it can be trusted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from laconic.planner.guarantee import guarantee_of
 from laconic.planner.values import Risk
 from laconic.strategy import DEFAULTS, Map, Phases, Sentence, Strategy, Tiers
 
-__all__ = ["Measured", "guarantee_of", "measured", "risk_of"]
+__all__ = ["MeasuredLoss", "guarantee_of", "measured_losses", "risk_of"]
 
 TABLE = Path(__file__).parent / "measured" / "accuracy.csv"
 OWN_OPTIMIZER = {"digits": "sgd", "chars": "adam"}
 GENTLER_WHEN_MORE = ("ratio", "rank", "bits", "levels", "k", "keep", "budget", "s")
 GENTLER_WHEN_LESS = ("period", "staleness", "n_push", "n_fetch", "sparsity")
-STEPS_OF = "grad_accumulation"  # elsewhere `steps` is how long something lasts
+STEPS_OF = "grad_accumulation"  # in other words `steps` is a duration
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A row: the loss of a sentence over tuned `bsp`'s at equal samples, with its interval over seeds."""
+class MeasuredLoss:
+    """A row of the table: a sentence's loss over that of tuned `bsp` at equal samples, with an interval over seeds."""
 
     sentence: str
     task: str
@@ -52,13 +52,13 @@ class Measured:
 
 
 @cache
-def measured(path: Path = TABLE) -> tuple[Measured, ...]:
-    """The rows that say what a strategy does to a run of the user's own: those beside the task's usual optimizer."""
+def measured_losses(path: Path = TABLE) -> tuple[MeasuredLoss, ...]:
+    """Return the measured losses that apply to users' runs: those whose baseline has the task's usual optimizer."""
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return tuple(
-                Measured(**{name: kinds[kind](row[name]) for name, kind in Measured.__annotations__.items()})
+                MeasuredLoss(**{name: kinds[kind](row[name]) for name, kind in MeasuredLoss.__annotations__.items()})
                 for row in csv.DictReader(file)
                 if row["baseline_optimizer"] == OWN_OPTIMIZER[row["task"]]
             )
@@ -68,31 +68,34 @@ def measured(path: Path = TABLE) -> tuple[Measured, ...]:
         ) from error
 
 
-def risk_of(strategy: Strategy | str, workers: int, rows: Sequence[Measured] | None = None) -> Risk | None:
-    """The nearest measured row, the worse of the tasks; None where nothing like it was measured.
+def risk_of(strategy: Strategy | str, workers: int, rows: Sequence[MeasuredLoss] | None = None) -> Risk | None:
+    """Return the risk of the nearest measured row, the worse of the tasks; None where nothing similar was measured.
 
-    Nearest: the same words; of their main knobs, the nearest value that is not gentler than the one asked, or the
-    nearest gentler one where there is none; then the nearest number of workers. A rule and a compressor that were only
-    measured apart, and tiers, count as the product of their ratios, none below 1; a map and phases as their worst part.
+    The nearest row has the same words; of their main knobs, the nearest value that is not gentler than the one asked
+    for, or the nearest gentler one where there is none; then the nearest number of workers. A rule and a compressor
+    that were only measured separately, and tiers, count as the product of their ratios, none below 1; a map and phases
+    count as their worst part.
     """
-    return _risk(Strategy.parse(strategy), workers, measured() if rows is None else tuple(rows))
+    return _risk(Strategy.parse(strategy), workers, measured_losses() if rows is None else tuple(rows))
 
 
 @lru_cache(maxsize=4096)
-def _risk(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> Risk | None:
+def _risk(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> Risk | None:
     if guarantee_of(strategy)[0]:
         return Risk(1.0, 1.0, 1.0, workers, "any", "bsp")
     if isinstance(strategy, Sentence) and strategy.schedule.name != DEFAULTS["schedule"]:
-        return _risk(strategy.but(Word(DEFAULTS["schedule"])), workers, rows)  # when messages leave changes nothing
+        return _risk(
+            strategy.but(Word(DEFAULTS["schedule"])), workers, rows
+        )  # when messages are sent does not change the loss
     found, gentler = _nearest(strategy, workers, rows)
     if found is not None and not gentler:
         return found
-    made = _put_together(strategy, workers, rows)
+    made = _combined(strategy, workers, rows)
     return _worst([risk for risk in (found, made) if risk is not None])
 
 
-def _put_together(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> Risk | None:
-    """From parts that were measured apart."""
+def _combined(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> Risk | None:
+    """Return the risk combined from parts that were measured separately, or None where a part was not measured."""
     if isinstance(strategy, Sentence):
         rule, chain = strategy.but((Word("none"),)), _synchronous(strategy)
         if chain is None or strategy in (rule, chain) or guarantee_of(chain)[0] or guarantee_of(rule)[0]:
@@ -110,7 +113,7 @@ def _worst(risks: Sequence[Risk]) -> Risk | None:
 
 
 def _synchronous(sentence: Sentence) -> Sentence | None:
-    """The same compression in every step, where it can meet so."""
+    """Return the sentence with the same compression in every step, or None where that is invalid."""
     try:
         return Sentence.of(sentence.compression)
     except LaconicError:
@@ -118,7 +121,7 @@ def _synchronous(sentence: Sentence) -> Sentence | None:
 
 
 def _product(parts: Sequence[Risk | None]) -> Risk | None:
-    """As if each harmed what the other left: none can make up for another, so ratios below 1 count as 1."""
+    """Return the product of risks, as if independent; ratios below 1 count as 1, so that none offsets another."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -134,11 +137,11 @@ def _product(parts: Sequence[Risk | None]) -> Risk | None:
     )
 
 
-def _nearest(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> tuple[Risk | None, bool]:
-    """Of each task the nearest row, of these the worst; and whether all there is is gentler than what was asked."""
+def _nearest(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> tuple[Risk | None, bool]:
+    """Return the worst of each task's nearest row, and whether all rows are gentler than what was asked for."""
     for joined in (True, False):  # whether tensors are compressed together matters less than how
         fitting = _by_signature(rows, joined).get(_plain(_signature(strategy), joined), ())
-        nearest: dict[str, tuple[tuple[float, ...], Measured]] = {}
+        nearest: dict[str, tuple[tuple[float, ...], MeasuredLoss]] = {}
         for row in fitting:
             there = _distance(strategy, row, workers)
             if row.task not in nearest or there < nearest[row.task][0]:
@@ -150,15 +153,19 @@ def _nearest(strategy: Strategy, workers: int, rows: tuple[Measured, ...]) -> tu
 
 
 @lru_cache(maxsize=4)
-def _by_signature(rows: tuple[Measured, ...], joined: bool) -> dict[tuple[Any, ...], list[Measured]]:
-    found: dict[tuple[Any, ...], list[Measured]] = {}
+def _by_signature(rows: tuple[MeasuredLoss, ...], joined: bool) -> dict[tuple[Any, ...], list[MeasuredLoss]]:
+    found: dict[tuple[Any, ...], list[MeasuredLoss]] = {}
     for row in rows:
         found.setdefault(_plain(_signature(row.strategy), joined), []).append(row)
     return found
 
 
-def _distance(strategy: Strategy, row: Measured, workers: int) -> tuple[float, ...]:
-    """Gentler or not, how far the knobs are, other settings, workers, rates by hand: the least is the nearest."""
+def _distance(strategy: Strategy, row: MeasuredLoss, workers: int) -> tuple[float, ...]:
+    """Return the distance of a row, the least being the nearest.
+
+    Compared in order: whether it is gentler, the distance of main knobs, the number of other knobs that differ, the
+    distance in workers, and whether its learning rate was set by hand.
+    """
     gentler, far, others = 0.0, 0.0, 0.0
     ours, theirs = ([w for w in _words(s) if w.name != "flat"] for s in (strategy, row.strategy))
     for asked, there in zip(ours, theirs, strict=True):
@@ -169,9 +176,9 @@ def _distance(strategy: Strategy, row: Measured, workers: int) -> tuple[float, .
                 continue
             sign = _sign(asked.name, knob.name)
             if sign and _positive(a) and _positive(b):
-                apart = sign * math.log(b / a)
-                gentler += max(0.0, apart)
-                far += abs(apart)
+                difference = sign * math.log(b / a)
+                gentler += max(0.0, difference)
+                far += abs(difference)
             else:
                 others += 1
     steps = abs(math.log(row.workers / workers))
@@ -179,7 +186,7 @@ def _distance(strategy: Strategy, row: Measured, workers: int) -> tuple[float, .
 
 
 def _sign(word: str, knob: str) -> int:
-    """1 where more is gentler, -1 where less is, 0 where the knob is another matter."""
+    """Return 1 for a knob of which more is gentler, -1 where less is gentler, 0 for any other knob."""
     if knob in GENTLER_WHEN_LESS or (word, knob) == (STEPS_OF, "steps"):
         return -1
     return int(knob in GENTLER_WHEN_MORE)
@@ -190,7 +197,7 @@ def _positive(value: object) -> bool:
 
 
 def _words(strategy: Strategy) -> Iterator[Word]:
-    """Those that change the mathematics, part after part."""
+    """Yield the words that change the mathematics, part after part."""
     if isinstance(strategy, Sentence):
         yield strategy.sync
         yield from strategy.compression
@@ -201,7 +208,7 @@ def _words(strategy: Strategy) -> Iterator[Word]:
 
 
 def _signature(strategy: Strategy) -> tuple[Any, ...]:
-    """The shape and the names of the words; what their knobs say and when phases end is left out."""
+    """Return the shape and the names of the words, without the values of knobs and the ends of phases."""
     if isinstance(strategy, Sentence):
         return ("sentence", *(word.name for word in _words(strategy)))
     labels = [str(selector) for selector, _ in strategy.rules] if isinstance(strategy, Map) else []
@@ -210,7 +217,7 @@ def _signature(strategy: Strategy) -> tuple[Any, ...]:
 
 
 def _plain(signature: tuple[Any, ...], joined: bool) -> tuple[Any, ...]:
-    """The signature, without `flat` unless `joined`."""
+    """Return the signature, without `flat` unless `joined`."""
     if joined:
         return signature
     return tuple(_plain(part, joined) if isinstance(part, tuple) else part for part in signature if part != "flat")

@@ -1,4 +1,4 @@
-"""What people bring: a script, a model's name, a profile, a trace. Each becomes a profile."""
+"""The subject of a plan as a profile: from a script, a model's name, a profile or a trace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from laconic.profile.gpus import Gpu, gpu, profile_of
 from laconic.profile.zoo import canonical
 from laconic.values.profile import Profile
 
-STEPS = 16  # that a rehearsal times
+STEPS = 16  # that a profiling run times
 _TIMED_WORDS = [chain for chain in chains() if chain != "none"]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's times, the kind of GPU where one is named, and what the figures rest on."""
+    """The subject of a plan: a model's times, the GPU if one is named, and notes on where the figures come from."""
 
     name: str
     profile: Profile
@@ -42,7 +42,7 @@ def subject_of(
     net: str | None = None,
     fresh: bool = False,
 ) -> Subject:
-    """By its kind: `train.py`, `profile.json`, `trace.json.gz`, `resnet50`."""
+    """Return the subject that a text names: `train.py`, `profile.json`, `trace.json.gz` or `resnet50`, say."""
     path = Path(text)
     if path.suffix == ".py":
         return _of_script(text, arguments, workers, network, net, fresh)
@@ -58,7 +58,7 @@ def subject_of(
 def _of_script(
     text: str, arguments: Sequence[str], workers: int, network: str, net: str | None, fresh: bool
 ) -> Subject:
-    """Rehearsed: on all workers with their links where these are at hand, otherwise on one that plays its part."""
+    """Profile a script: on all workers, with their links, if they are at hand, otherwise on one that acts for all."""
     from laconic.launch.profiling import measure
 
     if not Path(text).is_file():
@@ -66,7 +66,7 @@ def _of_script(
             f"there is no script {text}: give the path of your training script, or a model such as resnet50"
         )
     here = network == PROBE
-    with _aside():
+    with _stdout_to_stderr():
         kept = measure(
             (text, *arguments),
             workers if here else 1,
@@ -77,14 +77,16 @@ def _of_script(
             words=_TIMED_WORDS,
         )
     note = (
-        f"{workers} workers rehearsed here, links measured" if here else "one worker rehearsed here; the others alike"
+        f"{workers} workers profiled here, links measured"
+        if here
+        else "one worker profiled here; the others are taken to be equal"
     )
     return Subject(text, Profile.read(kept), notes=(note,), path=kept)
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
-    """What a rehearsed script prints, in whatever process, goes where errors go: the plan alone is the output."""
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect standard output of all processes to standard error, so that the plan is the only output."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -113,7 +115,7 @@ def _of_file(path: Path, gpu_name: str | None) -> Subject:
 
 
 def _of_zoo(text: str, gpu_name: str | None, batch: int | None) -> Subject:
-    name = canonical(text)  # refuses what nobody knows, with what is near
+    name = canonical(text)  # refuses an unknown name and suggests a similar one
     if gpu_name is None:
         raise PlanError(f"{name} needs a machine to run on: add --gpu v100, a100, h100 …, or give your own script")
     chip = gpu(gpu_name)

@@ -1,7 +1,7 @@
-"""A script on virtual workers in a process of its own, which goes on by as many steps as it is granted.
+"""A stepped run: a script on virtual workers in its own process, which advances by as many steps as it is granted.
 
 It stops at a comparison's gate (`runtime/step_recorder.py`) on rank 0 alone: while one virtual worker waits there, none
-of the others moves, so they need no gate of their own. What rank 0 logged comes through the same socket.
+of the others advances, so they need no gate of their own. Rank 0's metrics arrive through the same socket.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CHUNK_BYTES = 1 << 16
 
 
 @dataclass(eq=False)
-class _Door:
-    """One worker's connection."""
+class _WorkerConnection:
+    """The connection of one worker to the gate."""
 
     connection: socket.socket
     rank: int | None = None
@@ -35,20 +35,20 @@ class _Door:
 
 @dataclass(eq=False)
 class SteppedRun:
-    """One strategy, one seed. `waits`: it has made its steps and stands still."""
+    """The run of one strategy with one seed; `waiting` means that it has taken all granted steps and stands still."""
 
     strategy: str
     request: Request
     folder: Path
     metric: str
-    waits: bool = False
+    waiting: bool = False
     over: bool = False
     closed: bool = False
     steps: int = 0  # of rank 0
     error: str | None = None
     logged: list[Logged] = field(default_factory=list)
     other_metrics: set[str] = field(default_factory=set)
-    _doors: list[_Door] = field(default_factory=list)
+    _connections: list[_WorkerConnection] = field(default_factory=list)
     _granted: int = 0
 
     def __post_init__(self) -> None:
@@ -60,30 +60,32 @@ class SteppedRun:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """What to listen to for news of it."""
-        return [self.listener, *(door.connection for door in self._doors)]
+        """The sockets on which the run sends its records."""
+        return [self.listener, *(worker.connection for worker in self._connections)]
 
     def grant(self, goal: int) -> None:
-        """Go on until rank 0 has made so many steps."""
-        self.waits = False
-        for door in self._doors:
-            if door.rank == 0:
-                self._answer(door, goal - self._granted)
+        """Let the run continue until rank 0 has taken `goal` steps in all."""
+        self.waiting = False
+        for worker in self._connections:
+            if worker.rank == 0:
+                self._answer(worker, goal - self._granted)
         self._granted = goal
 
-    def hear(self, ready: Sequence[object]) -> None:
-        """Take what has come through these sockets."""
-        for door in [door for door in self._doors if door.connection in ready]:
-            self._read(door)
+    def receive(self, ready: Sequence[object]) -> None:
+        """Read what has arrived on those of its sockets that are ready."""
+        for worker in [worker for worker in self._connections if worker.connection in ready]:
+            self._read(worker)
         if self.listener in ready:
-            self._doors.append(_Door(self.listener.accept()[0]))
+            self._connections.append(_WorkerConnection(self.listener.accept()[0]))
 
-    def look(self) -> None:
-        """Notice that the process has ended, once nothing of what it said is unread."""
-        if not self.over and not self._doors and self._process.process.poll() is not None:
-            said = self._process.failure()
-            self.over, self.waits = True, False
-            self.error = None if said is None else said.rpartition(" (see ")[0]  # the folder will be gone
+    def check_exit(self) -> None:
+        """Mark the run as over if its process has ended and all its records have been read."""
+        if not self.over and not self._connections and self._process.process.poll() is not None:
+            failure = self._process.failure()
+            self.over, self.waiting = True, False
+            self.error = (
+                None if failure is None else failure.rpartition(" (see ")[0]
+            )  # the folder is deleted after the verification
 
     def close(self) -> None:
         if not self.closed:
@@ -92,27 +94,27 @@ class SteppedRun:
             for one in self.sockets:
                 one.close()
 
-    def _read(self, door: _Door) -> None:
+    def _read(self, worker: _WorkerConnection) -> None:
         try:
-            data = door.connection.recv(_CHUNK_BYTES)
+            data = worker.connection.recv(_CHUNK_BYTES)
         except OSError:
             data = b""
         if not data:
-            door.connection.close()
-            self._doors.remove(door)
+            worker.connection.close()
+            self._connections.remove(worker)
             return
-        *lines, door.unread = (door.unread + data).split(b"\n")
+        *lines, worker.unread = (worker.unread + data).split(b"\n")
         for line in lines:
             message: dict[str, Any] = json.loads(line)
-            if door.rank is None:
-                door.rank = int(message["rank"])
-            elif door.rank == 0:
-                self._take(message["records"])
-                self.waits = not message["ended"]
+            if worker.rank is None:
+                worker.rank = int(message["rank"])
+            elif worker.rank == 0:
+                self._store(message["records"])
+                self.waiting = not message["ended"]
             elif not message["ended"]:
-                self._answer(door, _UNBOUNDED)
+                self._answer(worker, _UNBOUNDED)
 
-    def _take(self, records: list[dict[str, Any]]) -> None:
+    def _store(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             if "values" not in record:
                 self.steps = record["step"]
@@ -123,11 +125,12 @@ class SteppedRun:
                 continue
             self.logged.append(Logged(record["step"], record["seconds"], record["sent_bytes"], float(value)))
 
-    def _answer(self, door: _Door, steps: int) -> None:
+    def _answer(self, worker: _WorkerConnection, steps: int) -> None:
         with suppress(OSError):
-            door.connection.sendall(b"%d\n" % steps)
+            worker.connection.sendall(b"%d\n" % steps)
 
     @property
     def diverged(self) -> str | None:
+        """A sentence if the metric is not finite from some step on, else None."""
         wrong = next((at for at in self.logged if not math.isfinite(at.value)), None)
         return None if wrong is None else f"its {self.metric} is not finite from step {wrong.step} on"

@@ -1,4 +1,4 @@
-"""What the planner says, as plain values: a table of options, a verdict, and one line to copy."""
+"""The planner's advice as plain values: a table of options, a verdict, and one command to copy."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ Objective = Literal["time", "bytes", "cost", "energy"]
 
 
 class PlanError(LaconicError, ValueError):
-    """Something that cannot be planned, or a file that is no plan."""
+    """An error about something that cannot be planned, or a file that is no plan."""
 
 
 @dataclass(frozen=True)
 class Risk:
-    """What a technique did to the final loss where it was measured: its loss over `bsp`'s, with an interval."""
+    """The measured effect of a strategy on the final loss: its loss over that of `bsp`, with an interval."""
 
     loss_ratio: float
     low: float
     high: float
     workers: int
     task: str  # on which it was measured
-    sentence: str  # which was measured; another setting of the technique than the option's where none was nearer
+    sentence: str  # that was measured; it may be a nearby setting of the option's strategy
 
 
 @dataclass(frozen=True)
 class Option:
-    """One strategy on one setting. Times are of one step in the steady state, bytes are one worker's for a step."""
+    """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it."""
 
     strategy: str
     step_seconds: float
-    low_seconds: float  # where the prediction's error, as measured, would put the step
+    low_seconds: float  # the range of the step's time, by the measured errors of predictions
     high_seconds: float
     speed_up: float  # over the baseline
     sent_bytes: float
     computing_seconds: float
     coding_seconds: float  # encoding and decoding
-    exposed_seconds: float  # in which nobody computes or codes
-    memory_bytes: float  # beside parameters, gradients and the optimizer
+    exposed_seconds: float  # of communication in which no worker computes, encodes or decodes
+    memory_bytes: float  # in addition to parameters, gradients and the optimizer
     lossless: bool  # the same mathematics as synchronous SGD in the precision of the gradients
     guarantee: str
     risk: Risk | None = None
@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Advice:
-    """Options from the best on; `baseline` is tuned DDP with 16-bit gradients, which everything is held against."""
+    """The advice for a deployment: options, the best first, and tuned DDP with 16-bit gradients as `baseline`."""
 
     subject: str  # the script or model
     parameters: int
@@ -76,10 +76,10 @@ class Advice:
     baseline: Option
     options: tuple[Option, ...]
     verdict: str
-    line: str  # to copy
+    line: str  # the command to copy
     layers: tuple[Layer, ...] = ()
-    priced: int = 0  # strategies
-    notes: tuple[str, ...] = ()  # what the figures rest on
+    priced: int = 0  # number of strategies that were priced
+    notes: tuple[str, ...] = ()  # where the figures come from
 
     @property
     def best(self) -> Option:
@@ -90,6 +90,7 @@ class Advice:
 
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Advice:
+        """Return the advice from the text that `to_json` gave; errors call its source `where`."""
         try:
             table = json.loads(text)
             version = table.pop("laconic_plan")

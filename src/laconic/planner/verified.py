@@ -1,4 +1,4 @@
-"""What short trainings of the user's own script came to, as plain values."""
+"""The results of short trainings of the user's own script, as plain values."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Trained:
-    """One strategy's short training. `rank` 1 is the best; what failed or diverged stands last."""
+    """The result of one strategy's short training; `rank` 1 is the best, those that failed or diverged are last."""
 
     strategy: str
     rank: int
     steps: int  # of one worker
-    loss: float | None  # at `compared_step`; None: it never got so far
+    loss: float | None  # at `compared_step`; None: it was not reached
     low: float | None
     high: float | None
-    compared_step: int  # at which it and those that left with it were compared
-    rounds: int  # that it took part in
+    compared_step: int  # at which it and those eliminated in the same round were compared
+    rounds: int  # in which it was trained
     finished: bool  # the script came to its own end
     curve: tuple[Point, ...] = ()
     diverged: str | None = None  # a sentence
     error: str | None = None  # a sentence
 
     def loss_at(self, seconds: float) -> float | None:
-        """Between the points of its curve; None before the first and after the last."""
+        """Return the loss at a time, interpolated in its curve; None before the first point and after the last."""
         for before, after in pairwise(self.curve):
             if before.seconds <= seconds <= after.seconds:
                 share = (seconds - before.seconds) / ((after.seconds - before.seconds) or 1.0)
@@ -52,7 +52,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Verified:
-    """All of them, from the best on, compared at equal steps; the baseline took part to the end."""
+    """The results of all strategies, the best first, compared at equal steps; the baseline is trained to the end."""
 
     command: tuple[str, ...]
     workers: int
@@ -70,10 +70,11 @@ class Verified:
         return self.trained[0]
 
     def of(self, strategy: str) -> Trained:
+        """Return the result of one strategy."""
         return next(one for one in self.trained if one.strategy == strategy)
 
     def to_json(self) -> str:
-        """Numbers that are not finite, which JSON has none of, become null."""
+        """Return the results as JSON; numbers that are not finite, which JSON cannot express, become null."""
         return json.dumps(_finite({"laconic_verified": 1, **asdict(self)}), indent=1, allow_nan=False) + "\n"
 
 
@@ -87,7 +88,7 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True)
 class Logged:
-    """A value that the script gave to `laconic.log`."""
+    """A value that the script passed to `laconic.log`, with the step, time and bytes at that moment."""
 
     step: int
     seconds: float
@@ -96,7 +97,7 @@ class Logged:
 
 
 def curve_of(runs: Sequence[Sequence[Logged]], points: int = 24) -> tuple[Point, ...]:
-    """The runs of one strategy (one for each seed) as at most so many points: means over neighbouring values."""
+    """Return the runs of one strategy (one for each seed) as a curve of at most so many points, means of neighbours."""
     values = min((sum(math.isfinite(at.value) for at in run) for run in runs), default=0)
     finite = [[at for at in run if math.isfinite(at.value)][:values] for run in runs]
     count = min(points, values)
@@ -105,7 +106,7 @@ def curve_of(runs: Sequence[Sequence[Logged]], points: int = 24) -> tuple[Point,
 
 
 def point_of(runs: Sequence[Sequence[Logged]]) -> Point:
-    """One point of a few neighbouring values, of each seed equally many."""
+    """Return the point that averages a few neighbouring values, equally many of each seed."""
     first = runs[0]
     means = [_mean([at.value for at in run]) for run in runs]
     middle = len(first) // 2

@@ -1,8 +1,8 @@
-"""`laconic plan --verify`: short trainings of the user's own script, so that accuracy is seen before it is paid for.
+"""`laconic plan --verify`: short trainings of the user's own script show a strategy's accuracy before a full run.
 
-Successive halving: all candidates train side by side, step by step, each on virtual workers in a process of its own;
-after each round the worse half leaves, and the others go on from where they are. Rounds share the budget of wall-clock
-time equally. Candidates are compared at equal steps, since what a step takes the plan says already.
+This is successive halving: all strategies train side by side, each on virtual workers in its own process; after each
+round the worse half is eliminated, and the others continue. Rounds share the wall-clock budget equally. Strategies are
+compared at equal steps, since the plan already says how long a step takes.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from time import monotonic
 
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
-from laconic.planner.entrant import Entrant
 from laconic.planner.stepping import SteppedRun
+from laconic.planner.trial_training import TrialTraining
 from laconic.planner.verified import Trained, Verified
 from laconic.units import seconds
 
 Progress = Callable[[float, str], None]
-"""Told the share of the budget that is spent, and what is going on."""
+"""A function that is called with the share of the budget that is spent and a description of what is running."""
 
-_LOOK_SECONDS = 0.1
-_CLOSING = 0.05  # of the budget, for ending processes
-_STARTING = 0.5  # of the budget, at most, until all have reached their first step
-_PORTIONS = 4  # grants of steps in a round, about
+_POLL_SECONDS = 0.1
+_CLOSING = 0.05  # share of the budget kept for ending processes
+_STARTING = 0.5  # share of the budget within which a run must reach its first step
+_PORTIONS = 4  # approximate number of grants of steps in a round
 
 
 class VerifyError(LaconicError, ValueError):
-    """Candidates that cannot be trained, or a script that does not say how well they learn."""
+    """An error about strategies that cannot be trained, or a script that does not log the metric."""
 
 
 def read_budget(text: str | float) -> float:
-    """Seconds, from "120s", "5min", "1h" or a number."""
+    """Return the seconds of a budget such as "120s", "5min", "1h" or a number."""
     found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*(min|h)\s*", text) if isinstance(text, str) else None
     return float(found[1]) * {"min": 60, "h": 3600}[found[2]] if found else seconds(text)
 
@@ -55,7 +55,7 @@ def verify(
     seed_argument: str = "--seed",
     parallel: int | None = None,
 ) -> Verified:
-    """Train the script with each strategy for as long as the budget allows; the first is the baseline, which stays.
+    """Train the script with each strategy while the budget allows; the first is the baseline, which is always kept.
 
     `network` is a file or a rate and `profile` a file, as `laconic run --engine virtual` takes them. With `seeds` the
     script is also given `--seed N` for each, and losses are means over them. `parallel` processes compute at a time.
@@ -66,31 +66,31 @@ def verify(
         raise VerifyError("there is no strategy to verify: give at least the baseline")
     at_once = parallel or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="laconic-") as folder:
-        entrants = [Entrant(text) for text in dict.fromkeys(strategies)]
+        trainings = [TrialTraining(text) for text in dict.fromkeys(strategies)]
 
-        def begin(entrant: Entrant, seed: int | None) -> SteppedRun:
-            number = sum(len(one.runs) for one in entrants)
+        def begin(training: TrialTraining, seed: int | None) -> SteppedRun:
+            number = sum(len(one.runs) for one in trainings)
             more = () if seed is None else (seed_argument, str(seed))
             own = Path(folder) / str(number)
             request = Request(
                 command=(*command, *more),
                 workers=workers,
-                strategy=entrant.strategy,
+                strategy=training.strategy,
                 engine="virtual",
                 network=network,
                 profile=profile,
                 folder=str(own),
                 gate=f"{own}.gate",
             )
-            return SteppedRun(entrant.strategy, request, own, metric)
+            return SteppedRun(training.strategy, request, own, metric)
 
-        contest = _Contest(entrants, budget_seconds, progress, at_once, metric, str(command[0]))
+        halving = _SuccessiveHalving(trainings, budget_seconds, progress, at_once, metric, str(command[0]))
         try:
-            contest.start(begin, tuple(seeds) or (None,))
-            contest.carry_out()
+            halving.start(begin, tuple(seeds) or (None,))
+            halving.carry_out()
         finally:
-            for entrant in entrants:
-                entrant.close()
+            for training in trainings:
+                training.close()
         return Verified(
             tuple(command),
             workers,
@@ -98,64 +98,65 @@ def verify(
             profile,
             metric,
             budget_seconds,
-            contest.spent_seconds,
-            entrants[0].strategy,
+            halving.spent_seconds,
+            trainings[0].strategy,
             tuple(seeds),
-            contest.ranked(),
+            halving.ranked(),
         )
 
 
-class _Contest:
-    """All entrants, and the clock on the wall."""
+class _SuccessiveHalving:
+    """Successive halving of all strategies under a budget of wall-clock time."""
 
     def __init__(
-        self, entrants: list[Entrant], budget: float, progress: Progress, at_once: int, metric: str, script: str
+        self, trainings: list[TrialTraining], budget: float, progress: Progress, at_once: int, metric: str, script: str
     ) -> None:
-        self._entrants, self._progress, self._at_once = entrants, progress, at_once
+        self._trainings, self._progress, self._at_once = trainings, progress, at_once
         self._metric, self._script, self._budget = metric, script, budget
         self._begin = monotonic()
         self._end = self._begin + budget * (1 - _CLOSING)
-        self._inside = list(entrants)
-        self._goal, self._step_seconds = 0, 0.0  # what a step of everybody took, last time
+        self._remaining = list(trainings)
+        self._goal, self._step_seconds = 0, 0.0  # what a step of all runs took, last time
 
     @property
     def spent_seconds(self) -> float:
         return monotonic() - self._begin
 
-    def start(self, begin: Callable[[Entrant, int | None], SteppedRun], seeds: Sequence[int | None]) -> None:
-        """Bring everybody to the gate before the first step, a few at a time; who is late stays out."""
+    def start(self, begin: Callable[[TrialTraining, int | None], SteppedRun], seeds: Sequence[int | None]) -> None:
+        """Start all runs, a few at a time, until they wait before their first step; slow starters are dropped."""
         limit = self._begin + self._budget * _STARTING
-        waiting = [(entrant, seed) for entrant in self._entrants for seed in seeds]
+        waiting = [(training, seed) for training in self._trainings for seed in seeds]
         starting: list[SteppedRun] = []
         while (waiting or starting) and monotonic() < limit:
             while waiting and len(starting) < self._at_once:
-                entrant, seed = waiting.pop(0)
-                entrant.runs.append(begin(entrant, seed))
-                starting.append(entrant.runs[-1])
-                self._say(f"starting `{entrant.strategy}`")
-            self._listen()
-            starting = [run for run in starting if not (run.waits or run.over)]
-        late = {id(run) for run in starting}
-        for entrant in self._entrants:
-            if len(entrant.runs) < len(seeds) or any(id(run) in late for run in entrant.runs):
-                entrant.error = f"it had not begun after half of the budget of {self._budget:g} s: give a larger one"
-                entrant.close()
-        self._judge_baseline()
+                training, seed = waiting.pop(0)
+                training.runs.append(begin(training, seed))
+                starting.append(training.runs[-1])
+                self._report(f"starting `{training.strategy}`")
+            self._receive()
+            starting = [run for run in starting if not (run.waiting or run.over)]
+        not_started = {id(run) for run in starting}
+        for training in self._trainings:
+            if len(training.runs) < len(seeds) or any(id(run) in not_started for run in training.runs):
+                training.error = f"it had not begun after half of the budget of {self._budget:g} s: give a larger one"
+                training.close()
+        self._check_baseline()
 
     def carry_out(self) -> None:
-        rounds = max(1, math.ceil(math.log2(len(self._entrants))))
+        """Run all rounds, until one strategy is left, the budget is over or all scripts have ended."""
+        rounds = max(1, math.ceil(math.log2(len(self._trainings))))
         for number in range(rounds):
-            self._inside = [one for one in self._inside if not one.out_of_it]
+            self._remaining = [one for one in self._remaining if not one.failed_or_diverged]
             share = (self._end - monotonic()) / (rounds - number)
             self._round(monotonic() + share, f"round {number + 1} of {rounds}")
-            if monotonic() >= self._end or all(one.finished for one in self._inside):
+            if monotonic() >= self._end or all(one.finished for one in self._remaining):
                 break
             self._halve(last=number == rounds - 1)
-        self._judge_logging()
+        self._check_logging()
 
     def _round(self, until: float, name: str) -> None:
-        """Everybody goes on in a few portions of steps, until the round's time is over."""
-        while monotonic() < until and any(not one.finished and not one.out_of_it for one in self._inside):
+        """Advance all remaining strategies in a few portions of steps, until the round's time is over."""
+        while monotonic() < until and any(not one.finished and not one.failed_or_diverged for one in self._remaining):
             left = until - monotonic()
             affordable = int(left / self._step_seconds) if self._step_seconds else 1
             if affordable < 1 and self._common() > 0:
@@ -164,63 +165,63 @@ class _Contest:
             self._goal = self._common() + max(1, min(portion, 4 * self._goal + 1))
             begin = monotonic()
             before = self._common()
-            self._say(f"{name}: {len(self._inside)} strategies, to step {self._goal}")
+            self._report(f"{name}: {len(self._remaining)} strategies, to step {self._goal}")
             self._advance()
             made = self._common() - before
             self._step_seconds = (monotonic() - begin) / made if made > 0 else self._step_seconds
-            self._judge_baseline()
+            self._check_baseline()
             if made <= 0:
                 break
-        for one in self._inside:
+        for one in self._remaining:
             one.rounds += 1
             one.compared_step = self._common()
 
     def _advance(self) -> None:
-        """Until everybody has made the goal's steps, a few at a time, or the budget is over."""
-        todo = [run for one in self._inside for run in one.runs]
+        """Grant steps, to a few runs at a time, until all have reached the goal or the budget is over."""
+        todo = [run for one in self._remaining for run in one.runs]
         while monotonic() < self._end:
-            todo = [run for run in todo if not run.over and not (run.waits and run.steps >= self._goal)]
+            todo = [run for run in todo if not run.over and not (run.waiting and run.steps >= self._goal)]
             if not todo:
                 return
-            busy = sum(not run.waits for run in todo)
-            for run in [run for run in todo if run.waits][: max(0, self._at_once - busy)]:
+            busy = sum(not run.waiting for run in todo)
+            for run in [run for run in todo if run.waiting][: max(0, self._at_once - busy)]:
                 run.grant(self._goal)
-            self._listen()
+            self._receive()
 
-    def _listen(self) -> None:
-        alive = [run for one in self._entrants for run in one.runs if not run.over and not run.closed]
-        ready = wait([socket for run in alive for socket in run.sockets], _LOOK_SECONDS)
+    def _receive(self) -> None:
+        alive = [run for one in self._trainings for run in one.runs if not run.over and not run.closed]
+        ready = wait([socket for run in alive for socket in run.sockets], _POLL_SECONDS)
         for run in alive:
-            run.hear(ready)
-            run.look()
+            run.receive(ready)
+            run.check_exit()
 
     def _common(self) -> int:
-        return min((one.steps for one in self._inside if not one.out_of_it), default=self._goal)
+        return min((one.steps for one in self._remaining if not one.failed_or_diverged), default=self._goal)
 
     def _halve(self, last: bool) -> None:
-        """The worse half leaves, once there is something to judge by; the baseline stays."""
-        standing = sorted((one for one in self._inside if not one.out_of_it), key=Entrant.key)
+        """Eliminate the worse half if every strategy has a value to compare; the baseline continues in any case."""
+        standing = sorted((one for one in self._remaining if not one.failed_or_diverged), key=TrialTraining.key)
         if last or any(one.at(one.compared_step) is None for one in standing):
             return
         kept = standing[: math.ceil(len(standing) / 2)]
-        baseline = self._entrants[0]
-        self._inside = [*kept, *([baseline] if baseline in standing and baseline not in kept else [])]
+        baseline = self._trainings[0]
+        self._remaining = [*kept, *([baseline] if baseline in standing and baseline not in kept else [])]
         for one in standing:
-            if one not in kept and one.lost is None:
-                one.lost = one.rounds, one.compared_step
-        for one in self._entrants:
-            if one not in self._inside:
+            if one not in kept and one.eliminated_at is None:
+                one.eliminated_at = one.rounds, one.compared_step
+        for one in self._trainings:
+            if one not in self._remaining:
                 one.close()
 
-    def _judge_baseline(self) -> None:
-        baseline = self._entrants[0]
+    def _check_baseline(self) -> None:
+        baseline = self._trainings[0]
         if baseline.failure is not None:
             raise VerifyError(f"the baseline `{baseline.strategy}` does not train: {baseline.failure}")
         if baseline.finished:
-            self._judge_logging()
+            self._check_logging()
 
-    def _judge_logging(self) -> None:
-        runs = [run for one in self._entrants for run in one.runs]
+    def _check_logging(self) -> None:
+        runs = [run for one in self._trainings for run in one.runs]
         if any(run.logged for run in runs):
             return
         others = sorted({name for run in runs for name in run.other_metrics})
@@ -236,8 +237,8 @@ class _Contest:
         )
 
     def ranked(self) -> tuple[Trained, ...]:
-        order = sorted(self._entrants, key=Entrant.key)
+        order = sorted(self._trainings, key=TrialTraining.key)
         return tuple(one.trained(rank) for rank, one in enumerate(order, 1))
 
-    def _say(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         self._progress(min(1.0, self.spent_seconds / self._budget), what)

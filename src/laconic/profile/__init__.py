@@ -1,1 +1,1 @@
-"""What engines and planners start from: layer times, tensor lists, link and codec measurements, as plain values."""
+"""Profiles: layer times, tensor lists, and link and codec measurements, with which engines and planners start."""

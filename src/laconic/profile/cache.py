@@ -1,4 +1,4 @@
-"""Where measured profiles are kept: a file for each script, arguments, workers, machine and network."""
+"""The cache of measured profiles: a file for each combination of script, arguments, workers, machine and network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.values.profile import VERSION
 
 @dataclass(frozen=True)
 class Subject:
-    """What is profiled: whatever changes it asks for another measurement."""
+    """What is profiled; if any field changes, the profile is measured again."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -25,12 +25,12 @@ class Subject:
     bits_per_second: tuple[float | None, ...] = ()
     delay_seconds: float = 0.0
     steps: int = 0
-    play: int | None = None  # as one of so many workers
-    words: tuple[str, ...] | None = None  # chains of compression that are timed
+    play: int | None = None  # the one worker acts as one of so many
+    words: tuple[str, ...] | None = None  # chains of compressors that are timed
 
     @property
     def path(self) -> Path:
-        """Where its profile is kept. The script counts by its text, not by its name or age."""
+        """The file in which its profile is kept; the script counts by its text, not by its name or age."""
         facts: dict[str, Any] = {
             **asdict(self),
             "script": hashlib.sha256(self.script.read_bytes()).hexdigest(),
@@ -42,6 +42,6 @@ class Subject:
 
 
 def cache_folder() -> Path:
-    """The user's cache, by the desktop's convention."""
+    """Return the folder of profiles in the user's cache, by the XDG convention."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "laconic" / "profiles"

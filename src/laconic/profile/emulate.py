@@ -1,7 +1,7 @@
 """Emulated compute: a model with a profile's tensors whose passes wait instead of computing.
 
-Several workers on a few cores fight for them, which hides or fakes overlap. Waiting costs nothing, so with compute and
-network slowed alike (`dilation`) many workers on one machine show a schedule's overlap as on machines of their own.
+Several workers on a few cores compete for them, which hides or fakes overlap. Waiting costs nothing, so with compute
+and network slowed alike (`dilation`) many workers on one host show a schedule's overlap as on separate hosts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laconic.profile.skeleton import plant
+from laconic.profile.skeleton import add_parameter
 from laconic.values.profile import Profile, ProfileError
 
 
 @dataclass
 class Pacer:
-    """Waits that end when they should on the whole: one that overshoots makes the next shorter."""
+    """Waits whose total is exact: one that overshoots makes the next one shorter."""
 
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
@@ -29,26 +29,27 @@ class Pacer:
     _paused: float = 0.0
 
     def begin(self) -> None:
-        """A pass begins now: lateness of the last one is forgotten."""
+        """Begin a pass now, and forget how late the last one ended."""
         self._deadline = self._paused = self.clock()
 
     def wait(self, seconds: float) -> None:
-        """Until so long after the last wait should have ended."""
+        """Wait until so many seconds after the last wait should have ended."""
         self._deadline += seconds
         rest = self._deadline - self.clock()
         if rest > 0:
             self.sleep(rest)
 
     def pause(self) -> None:
-        """Nothing computes from here until `resume`: what happens meanwhile is in nobody's time."""
+        """Stop the clock until `resume`: what happens meanwhile does not count as computing."""
         self._paused = self.clock()
 
     def resume(self) -> None:
+        """Start the clock again after `pause`."""
         self._deadline += self.clock() - self._paused
 
 
 class _Layer(torch.autograd.Function):
-    """Passes a number on; on the way back it waits, then gives its tensor a gradient."""
+    """Return the input in forward; in backward wait, then give the parameter a gradient."""
 
     @staticmethod
     def forward(ctx: Any, number: Tensor, parameter: Tensor, wait: Callable[[], None]) -> Tensor:
@@ -64,7 +65,7 @@ class _Layer(torch.autograd.Function):
 
 @dataclass
 class _Work:
-    """Of one parameter: what forward and backward take."""
+    """The forward and backward seconds of one parameter."""
 
     name: str
     forward_seconds: float
@@ -72,7 +73,7 @@ class _Work:
 
 
 class _Stage(nn.Module):
-    """A module of the profile's model: takes the forward time of its own parameters and prepares their backward's."""
+    """A module of the profile's model: it waits for its parameters' forward time and sets up their backward waits."""
 
     def __init__(self, pacer: Pacer) -> None:
         super().__init__()
@@ -88,11 +89,11 @@ class _Stage(nn.Module):
 
 
 class Emulated(nn.Module):
-    """Parameters (by their names) and times of a profile.
+    """A model with the parameters (by their names) and the times of a profile.
 
-    `model(x)` is the number x; a backward from it brings gradients one by one, in the profile's order and time, each
-    filled with what backward began with. Forward runs through the modules in the opposite order, and divides over
-    tensors as backward does. The optimizer's own time is waited for in the next forward pass.
+    `model(x)` is the number x; its backward produces gradients one by one, in the profile's order and time, each
+    filled with the gradient that backward began with. Forward runs through the modules in the opposite order, and
+    divides over tensors as backward does. The optimizer's own time is waited for in the next forward pass.
     """
 
     def __init__(self, profile: Profile, dilation: float, pacer: Pacer) -> None:
@@ -103,7 +104,7 @@ class Emulated(nn.Module):
         self._visits: list[tuple[_Stage, list[_Work]]] = []
         for tensor in reversed(model.tensors):
             made = nn.Parameter(torch.ones(tensor.shape, dtype=getattr(torch, tensor.dtype)))
-            stage = plant(self, tensor.name, made, partial(_Stage, pacer))
+            stage = add_parameter(self, tensor.name, made, partial(_Stage, pacer))
             if not isinstance(stage, _Stage):
                 raise ProfileError(f"{tensor.name!r} belongs to no module: write its name with a dot, as layer.weight")
             share = tensor.backward_seconds / whole if whole else 1 / len(model.tensors)
@@ -124,9 +125,9 @@ class Emulated(nn.Module):
 
 
 def emulated(profile: Profile, dilation: float = 1.0, pacer: Pacer | None = None) -> Emulated:
-    """A model that takes the profile's time, `dilation` times as long, without computing; 0: no time at all.
+    """Return a model that takes `dilation` times the profile's time without computing; 0 takes no time at all.
 
     A network slowed alike has its rate divided and its delay multiplied by `dilation`. On the virtual engine the clock
-    passes by itself (`Compute.from_profile`), so nobody need wait: give 0 there.
+    advances by itself (`Compute.from_profile`), so no waiting is needed: give 0 there.
     """
     return Emulated(profile, dilation, pacer or Pacer())

@@ -1,8 +1,8 @@
-"""Measure the links: collectives of many sizes, one after another and several at once, with all workers at it.
+"""Measuring the links: collectives of many sizes, one after another and several at once, among all workers.
 
-Everybody calls this together. Where processes share cores, a small collective costs their scheduling rather than the
-wire's latency, two at once take turns, and none gets far while everybody computes; so each size is timed in all three
-ways, and nothing is assumed.
+All workers call this together. Where processes share cores, a small collective costs their scheduling rather than the
+network's latency, two at once are served alternately, and none progresses much while all workers compute; so each size
+is timed in all three ways, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laconic.values.profile import LinkTimes, OperationTimes, Point
 from laconic.worker import Group, Handle
 
 LANES = 2  # gloo's threads
-_SIZES_BYTES = {  # on the wire, per worker; the whole model comes on top
+_SIZES_BYTES = {  # sent per worker; the size of the whole model is added
     ("all_reduce", torch.float32): (96, 24576, 98304, 393216, 1572864),
     ("all_reduce", torch.float16): (393216, 1572864),
     ("all_reduce", torch.bfloat16): (393216, 1572864),
@@ -28,7 +28,7 @@ _SIZES_BYTES = {  # on the wire, per worker; the whole model comes on top
     ("all_to_all", torch.float32): (96, 24576, 393216, 1572864),
     ("broadcast", torch.float32): (96, 393216),
 }
-"""What words are carried by. Arithmetic on the way depends on the dtype, which small messages do not feel."""
+"""The collectives that techniques use, with the sizes to time. Reductions depend on the dtype, small ones do not."""
 
 _TRIAL_SECONDS = 0.06  # a trial repeats an operation until it lasts about so long
 _MOST = 16
@@ -36,7 +36,7 @@ _PRODUCTS = 200
 
 
 class LinkTrials:
-    """Trials of every operation and size, a round at a time, so that a machine's moods spread over all of them."""
+    """Trials of every operation and size, a round at a time, so that a host's noise affects all of them alike."""
 
     def __init__(self, group: Group, largest_bytes: float) -> None:
         self._group = group
@@ -48,13 +48,13 @@ class LinkTrials:
         self._computing: list[float] = []
 
     def round(self) -> None:
-        """Collective: one more trial of each."""
+        """Run one more trial of each operation and size; all workers must call this together."""
         self._computing += _timed(self._group, [_compute])
         for trials in self._trials:
-            trials.take()
+            trials.run()
 
     def result(self, bits_per_second: float | None, delay_seconds: float) -> LinkTimes:
-        """What all rounds say; the network as it was asked for goes with it."""
+        """Return the medians over all rounds, with the nominal rate and delay of the network."""
         computing = statistics.median(self._computing)
         times: list[OperationTimes] = []
         for name, dtype in dict.fromkeys((t.name, t.dtype) for t in self._trials):
@@ -67,7 +67,7 @@ class LinkTrials:
 
 
 class _Trials:
-    """One operation at one size: one after another, several at once, and several at once beside computing."""
+    """Trials of one operation at one size: sequential, concurrent, and concurrent beside computing."""
 
     def __init__(self, group: Group, name: str, dtype: torch.dtype, numel: int) -> None:
         self.name, self.dtype, self._group = name, dtype, group
@@ -75,20 +75,20 @@ class _Trials:
         self._numel, self._count = numel, 0
         self._seen: list[list[float]] = []
 
-    def take(self) -> None:
-        """After one like it, as in training: connections grow cold, and the first message pays for it."""
+    def run(self) -> None:
+        """Run one trial after an untimed collective: idle connections slow the first message, unlike in training."""
         if not self._count:
-            self._in_turn(self._tensors(1))
-            (once,) = _timed(self._group, [partial(self._in_turn, self._tensors(1))])
+            self._sequentially(self._tensors(1))
+            (once,) = _timed(self._group, [partial(self._sequentially, self._tensors(1))])
             self._count = max(1, min(_MOST, round(_TRIAL_SECONDS / once)))
         tensors = self._tensors(max(self._count, LANES))
-        self._in_turn(tensors[:1])
+        self._sequentially(tensors[:1])
         alone, together, both = _timed(
             self._group,
             [
-                partial(self._in_turn, tensors[: self._count]),
-                partial(self._at_once, tensors),
-                partial(self._at_once, tensors, _compute),
+                partial(self._sequentially, tensors[: self._count]),
+                partial(self._concurrently, tensors),
+                partial(self._concurrently, tensors, _compute),
             ],
         )
         self._seen.append([alone / self._count, together, both])
@@ -101,11 +101,11 @@ class _Trials:
     def _tensors(self, count: int) -> list[torch.Tensor]:
         return [torch.zeros(self._numel, dtype=self.dtype) for _ in range(count)]
 
-    def _in_turn(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _sequentially(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
             self._start(tensor).wait()
 
-    def _at_once(self, tensors: Sequence[torch.Tensor], beside: Callable[[], None] | None = None) -> None:
+    def _concurrently(self, tensors: Sequence[torch.Tensor], beside: Callable[[], None] | None = None) -> None:
         handles = [self._start(tensor) for tensor in tensors]
         if beside is not None:
             beside()
@@ -118,7 +118,7 @@ class _Trials:
 
 
 def _timed(group: Group, acts: Sequence[Callable[[], None]]) -> list[float]:
-    """Each from a common start to the last one's end."""
+    """Return the seconds of each action, from a common start until the last worker has finished."""
     took = []
     for act in acts:
         group.barrier().wait()
@@ -130,18 +130,18 @@ def _timed(group: Group, acts: Sequence[Callable[[], None]]) -> list[float]:
 
 
 def _compute() -> None:
-    """Some milliseconds of what models do: small products of matrices."""
+    """Compute for some milliseconds as models do: small products of matrices."""
     a, b = torch.ones(32, 256), torch.ones(256, 768)
     for _ in range(_PRODUCTS):
         (a @ b).relu_()
 
 
 def _numbers(name: str, dtype: torch.dtype, sizes: Sequence[float], size: int, largest_bytes: float) -> list[int]:
-    """Elements to hand over, divisible among all: from a few to those of the whole model."""
+    """Return the numbers of elements to time, divisible by the number of workers: from a few to the whole model."""
     if size < 2:
         return []
     whole = largest_bytes / torch.float32.itemsize
     if name in ("all_gather", "broadcast"):
-        whole /= size  # of an all-reduce made of two halves; nobody broadcasts much in a step
+        whole /= size  # an all-gather is half of an all-reduce; broadcasts are small in a step
     numbers = [n / (dtype.itemsize * wire_factor(name, size)) for n in sizes]
     return sorted({max(1, round(n / size)) * size for n in [*(n for n in numbers if n < whole / 2), whole]})

@@ -1,4 +1,4 @@
-"""What a profile was measured on: enough to know whether it still holds."""
+"""The machine on which a profile was measured, in enough detail to know whether the profile still holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def machine(threads: int = 1) -> dict[str, Any]:
-    """Processor, cores, and the versions that decide how fast they compute."""
+    """Return processor, cores, and the versions that determine how fast they compute."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""Names as people type them: case and punctuation do not matter, and a wrong one is answered with the nearest."""
+"""Names as people type them: case and punctuation do not matter, and an unknown name gets a suggestion."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from laconic.errors import LaconicError
 
 
 def plain(name: str) -> str:
-    """Letters and digits alone, in lower case."""
+    """Return the letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def pick(
     what: str, name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None, noise: Iterable[str] = ()
 ) -> str:
-    """The known name that is meant; `aliases` lead from plain names to known ones, `noise` is what people add."""
+    """Return the known name that is meant; `aliases` map plain names to known ones, `noise` are words to ignore."""
     known = list(known)
     table = {plain(each): each for each in known} | dict(aliases or {})
     wanted = plain(name)

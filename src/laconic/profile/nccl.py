@@ -1,4 +1,4 @@
-"""NCCL's collectives as others measured them: `nccl_perf.csv` of NVIDIA's aiconfigurator, one table a system.
+"""Published times of NCCL's collectives: `nccl_perf.csv` of NVIDIA's aiconfigurator, one table for each system.
 
 Its message sizes are elements (half goes to 2^28 and int8 to 2^29 in the same time), its latencies milliseconds.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from laconic.profile.collectives import WIDTHS, CollectiveTimes, Curve, with_kin
+from laconic.profile.collectives import WIDTHS, CollectiveTimes, Curve, with_similar_systems
 from laconic.values.profile import ProfileError
 
 FILE = Path("nccl") / "nccl_perf.csv"
@@ -16,7 +16,7 @@ _COLUMNS = ("system", "op_name", "nccl_dtype", "num_gpus", "message_size", "late
 
 
 def read(path: Path) -> dict[str, CollectiveTimes]:
-    """Tables by system; where a size was measured several times, the median."""
+    """Return the tables by system; where a size was measured several times, the median counts."""
     if not path.is_file():
         raise ProfileError(f"{path} is not there: it holds NCCL's times, with columns {', '.join(_COLUMNS)}")
     samples: dict[str, dict[tuple[str, str], dict[int, list[tuple[int, float]]]]] = {}
@@ -36,8 +36,8 @@ def read(path: Path) -> dict[str, CollectiveTimes]:
             except ValueError as error:
                 raise ProfileError(f"{path}, row {number}: {error}") from error
     if not samples:
-        raise ProfileError(f"{path} has no rows: nothing can be told from it")
-    return with_kin(
+        raise ProfileError(f"{path} has no rows: it holds no measurement")
+    return with_similar_systems(
         [
             CollectiveTimes(
                 system,

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from torch import nn
 
 
-def plant(root: nn.Module, name: str, parameter: nn.Parameter, make: Callable[[], nn.Module] = nn.Module) -> nn.Module:
-    """Register a parameter under its full dotted name, with modules of `make` on the way; its own is returned."""
+def add_parameter(
+    root: nn.Module, name: str, parameter: nn.Parameter, make: Callable[[], nn.Module] = nn.Module
+) -> nn.Module:
+    """Register a parameter under its full dotted name, creating modules by `make`, and return its module."""
     *path, last = name.split(".")
     home = root
     for part in path:

@@ -134,7 +134,7 @@ def _values(validation: Validation) -> dict[str, Any]:
     ]
     choices = [
         {"model": p.model, "gpus": p.gpus, "chosen": p.chosen, "best": p.best, "regret": p.regret(p.chosen)}
-        for p in validation.places
+        for p in validation.results
     ]
     return {
         "network": validation.network,

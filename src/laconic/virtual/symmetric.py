@@ -23,7 +23,7 @@ from laconic.errors import LaconicError
 from laconic.network.flow import Flow
 from laconic.network.fluid import Fluid
 from laconic.network.levels import Network
-from laconic.profile.skeleton import plant
+from laconic.profile.skeleton import add_parameter
 from laconic.runtime.counted_group import CountedGroup
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.session import Options, Session
@@ -58,7 +58,7 @@ def price(
         raise LaconicError(f"`{chosen}` has tiers, whose groups differ: price it with laconic.simulate")
     model = nn.Module()
     for spec in tensors:
-        plant(model, spec.name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
+        add_parameter(model, spec.name, nn.Parameter(torch.zeros(spec.shape, dtype=spec.dtype)))
     worker = SymmetricWorker(network, compute or Compute())
     session = Session(worker, model, chosen, worker.world, {}, Options())  # type: ignore[arg-type]
     ends = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from laconic.experiments.compare import Comparison
 from laconic.experiments.folder import Folder
-from laconic.experiments.measure import Trio, line_of
+from laconic.experiments.measure import RowOutcomes, line_of
 from laconic.experiments.outcome import Block, Logged, Outcome
 from laconic.experiments.settings import Settings, groups
 from laconic.planner.values import Advice, Layer, Option, Risk
@@ -77,7 +77,7 @@ def write_comparison(
     )  # fmt: skip
     kept = Folder(str(folder), settings)
     kept.begin(["/somewhere/bin/laconic", "compare", "--engine", "virtual", str(script)])
-    trios: list[dict[int, Trio]] = [{} for _ in strategies]
+    trios: list[dict[int, RowOutcomes]] = [{} for _ in strategies]
     for seed in seeds:
         alone = outcome(0.016, seed, logs, 0.0)
         rows = [
@@ -87,9 +87,9 @@ def write_comparison(
             rows[-1] = Outcome(error=failed)
         parts = groups(len(rows), rows_at_once)
         names = [["computing alone", *(strategies[k] for k in part)] for part in parts]
-        kept.remember(f"seed-{seed}", [], names, [[alone, *(rows[k] for k in part)] for part in parts])
+        kept.save_session(f"seed-{seed}", [], names, [[alone, *(rows[k] for k in part)] for part in parts])
         for k, row in enumerate(rows):
-            trios[k][seed] = Trio(row, rows[0], alone)
+            trios[k][seed] = RowOutcomes(row, rows[0], alone)
     lines = tuple(line_of(name, of, lambda _: settings.target) for name, of in zip(strategies, trios, strict=True))
     write_table(Comparison(settings, kept.path, lines, settings.target, ("no tuning, 2 seeds",)))
     return folder

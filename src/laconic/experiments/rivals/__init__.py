@@ -1,1 +1,1 @@
-"""Other libraries' methods on the user's unchanged script, so that a comparison can put them beside ours."""
+"""Rivals: other libraries' methods run on the user's unchanged script, so that a comparison can include them."""

@@ -1,4 +1,4 @@
-"""Gradient accumulation under a loop that knows nothing of it."""
+"""Gradient accumulation under a training loop that was written without it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from laconic.runtime.optimizer_wrapper import OptimizerWrapper
 
 
 class AccumulatingOptimizer(OptimizerWrapper):
-    """Every `steps`-th call of `step()` is one, on the mean gradient of the micro-steps since the last.
+    """An optimizer that steps in every `steps`-th call of `step()`, with the mean gradient of the micro-steps since.
 
-    In between, DDP is told not to talk (what its `no_sync` does) and `zero_grad()` keeps what has been added up. The
-    sum is divided before it is exchanged, so that clipping before the real step sees the mean.
+    In between, DDP's gradient exchange is switched off (as its `no_sync` does) and `zero_grad()` keeps the sum so far.
+    The sum is divided before it is exchanged, so that clipping before the real step sees the mean.
     """
 
     def __init__(self, base: optim.Optimizer, model: DistributedDataParallel, steps: int) -> None:
         self._model, self._steps, self._calls = model, steps, 0
         super().__init__(base)
-        self._aim()
+        self._set_gradient_sync()
 
     @property
-    def _between(self) -> bool:
+    def _accumulating(self) -> bool:
         return self._calls % self._steps != 0
 
-    def _aim(self) -> None:
-        """DDP looks at this in forward: the last micro-step of a large batch is the one that talks."""
+    def _set_gradient_sync(self) -> None:
+        """Set the flag that DDP reads in forward: only the last micro-step of a large batch exchanges gradients."""
         self._model.require_backward_grad_sync = (self._calls + 1) % self._steps == 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         if closure is not None:
             raise ContractError("step(closure) evaluates a batch anew, which cannot be added up: call step() without")
         self._calls += 1
-        if not self._between:
+        if not self._accumulating:
             self.base.step()
-        self._aim()
+        self._set_gradient_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        if not self._between:
+        if not self._accumulating:
             self.base.zero_grad(set_to_none)
 
     @property

@@ -1,4 +1,4 @@
-"""What a rival is: another library's method, which takes over a model and an optimizer.
+"""The interface of a rival: another library's method, which takes over a model and an optimizer.
 
 Rivals are declared without importing torch or their library, so that a launcher can check a text before it starts
 anything; `take_over` imports what it needs.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RivalContext:
-    """Where a rival runs: the processes that our own connection has joined."""
+    """Where a rival runs: the process group that `distribute` has set up, and the seed of the run."""
 
     group: RealGroup
     seed: int
@@ -39,13 +39,13 @@ class Rival(Technique):
 
     @abstractmethod
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
-        """The model and the optimizer as the library wants them; the user's loop stays as it is."""
+        """Return the model and the optimizer as the library wants them; the user's loop stays as it is."""
 
     @classmethod
     def of(cls, positional: Sequence[object], named: Mapping[str, object]) -> Self:
-        """A rival as a text writes it: arguments by position, then by name."""
+        """Return the rival that a text describes: arguments by position, then by name."""
         known = knobs(cls)
         names = [knob.name for knob in known]
         takes = f"it takes {', '.join(names)}: write {cls.name}({known[0].example})"

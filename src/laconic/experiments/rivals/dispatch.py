@@ -1,4 +1,4 @@
-"""Where `distribute` hands a model over to a rival."""
+"""The place at which `distribute` hands a model over to a rival."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hand_over(
     process_group: ProcessGroup | None,
     options: dict[str, Any],
 ) -> tuple[nn.Module, optim.Optimizer]:
-    """The model and the optimizer as the rival wants them, once all ranks agree that this is what they want."""
+    """Return the model and the optimizer as the rival wants them, once all ranks agree on the rival and its options."""
     rival.check(virtual=not isinstance(worker, RealWorker))
     assert isinstance(worker, RealWorker)
     if mesh is not None:
@@ -36,7 +36,7 @@ def hand_over(
         raise ContractError(f"`{rival}` does not look for NaN or infinite gradients: leave nonfinite= out")
     group = worker.world if process_group is None else worker.adopt(process_group)
     agree(describe(model, optimizer, str(rival), options), group, next(model.parameters()).device)
-    assert isinstance(group, RealGroup)  # workers apart have refused to agree
+    assert isinstance(group, RealGroup)  # separate workers, without a group, have been refused by `agree`
     model, optimizer = rival.take_over(model, optimizer, RivalContext(group, options["seed"]))
     mark_as_rivals(optimizer, rival)
     return model, optimizer

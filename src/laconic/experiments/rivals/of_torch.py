@@ -1,4 +1,4 @@
-"""torch's own methods: DistributedDataParallel and the hooks and averagers that come with it."""
+"""The rivals of torch itself: DistributedDataParallel and the hooks and averagers that come with it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _bucket() -> Any:
 
 @dataclass(frozen=True)
 class _OnDDP(Rival):
-    """What rests on DistributedDataParallel."""
+    """A rival that is built on DistributedDataParallel."""
 
-    def _wrap(self, model: nn.Module, place: RivalContext) -> DistributedDataParallel:
+    def _wrap(self, model: nn.Module, context: RivalContext) -> DistributedDataParallel:
         from torch.nn.parallel import DistributedDataParallel
 
         cap: Any = getattr(self, "bucket_cap_mb", None)
-        return DistributedDataParallel(model, process_group=place.group.process_group, bucket_cap_mb=cap)
+        return DistributedDataParallel(model, process_group=context.group.process_group, bucket_cap_mb=cap)
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class DDP(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
-        return self._wrap(model, place), optimizer
+        return self._wrap(model, context), optimizer
 
 
 @dataclass(frozen=True)
 class DDP16(_OnDDP):
-    """DistributedDataParallel whose gradients travel as 16-bit floats: torch's compress hooks."""
+    """DistributedDataParallel whose gradients are sent as 16-bit floats: torch's compress hooks."""
 
     name: ClassVar[str] = "torch:ddp16"
 
@@ -54,15 +54,15 @@ class DDP16(_OnDDP):
     dtype: str = knob("fp16", choices=("fp16", "bf16"), doc="what gradients are cast to; bf16 needs NCCL")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         if self.dtype == "bf16" and not next(model.parameters()).is_cuda:
             raise ContractError(f"torch's bf16 hook runs on NCCL only, this model is on the CPU: write {self.name}")
-        ddp = self._wrap(model, place)
+        ddp = self._wrap(model, context)
         hooks = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
-        ddp.register_comm_hook(place.group.process_group, hooks[self.dtype])
+        ddp.register_comm_hook(context.group.process_group, hooks[self.dtype])
         return ddp, optimizer
 
 
@@ -76,14 +76,14 @@ class Accumulate(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         from laconic.experiments.rivals.accumulating import AccumulatingOptimizer
 
-        group = place.group.process_group
-        ddp = self._wrap(model, place)
+        group = context.group.process_group
+        ddp = self._wrap(model, context)
         ddp.register_comm_hook(None, lambda _, bucket: allreduce_hook(group, _divided(bucket, self.steps)))
         return ddp, AccumulatingOptimizer(optimizer, ddp, self.steps)
 
@@ -104,19 +104,19 @@ class PowerSGD(_OnDDP):
     bucket_cap_mb: float | None = _bucket()
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
         state = PowerSGDState(
-            place.group.process_group,
+            context.group.process_group,
             matrix_approximation_rank=self.rank,
             start_powerSGD_iter=self.start,
             use_error_feedback=True,
             warm_start=True,
-            random_seed=place.seed,
+            random_seed=context.seed,
         )
-        ddp = self._wrap(model, place)
+        ddp = self._wrap(model, context)
         ddp.register_comm_hook(state, powerSGD_hook)
         return ddp, optimizer
 
@@ -131,13 +131,13 @@ class PostLocal(_OnDDP):
     start: int = knob(0, low=0, doc="steps of plain DDP before; torch averages after the first local step, too")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-        group = place.group.process_group
-        ddp = self._wrap(model, place)
+        group = context.group.process_group
+        ddp = self._wrap(model, context)
         state = PostLocalSGDState(group, None, self.start, post_local_gradient_allreduce=False)
         ddp.register_comm_hook(state, post_localSGD_hook)
         averager = PeriodicModelAverager(self.period, self.start, group)

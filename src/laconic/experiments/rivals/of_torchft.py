@@ -1,7 +1,7 @@
-"""torchft's DiLoCo, each worker a replica group of its own.
+"""The rival of the torchft library: its DiLoCo, each worker a replica group of its own.
 
-torchft wants a lighthouse for everybody, and a store and a manager for each replica group; they live in the workers'
-own processes, at addresses that the other workers can reach.
+torchft needs one lighthouse for all, and a store and a manager for each replica group; they run in the workers' own
+processes, at addresses that the other workers can reach.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DiLoCo(Rival):
     outer_momentum: float = knob(0.9, low=0, below=1, doc="momentum of the outer steps")
 
     def take_over(
-        self, model: nn.Module, optimizer: optim.Optimizer, place: RivalContext
+        self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
         from torch import optim
 
@@ -39,19 +39,19 @@ class DiLoCo(Rival):
         os.environ.setdefault("RUST_LOG", "warn")  # else its servers write a page for every exchange
         from torchft.local_sgd import DiLoCo as TorchftDiLoCo
 
-        complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [place.group]))])
+        complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [context.group]))])
         outer = optim.SGD(
             model.parameters(), lr=self.outer_lr, momentum=self.outer_momentum, nesterov=self.outer_momentum > 0
         )
         diloco = TorchftDiLoCo(
-            _manager(place, next(model.parameters()).is_cuda), [model], optimizer, outer, self.period
+            _manager(context, next(model.parameters()).is_cuda), [model], optimizer, outer, self.period
         )
-        diloco.__enter__()  # for good: the loop has no end that we could see
+        diloco.__enter__()  # never left: the end of the user's loop cannot be seen from here
         model.no_sync = NoSync()  # type: ignore[assignment]
         return model, optimizer
 
 
-def _manager(place: RivalContext, on_cuda: bool) -> Any:
+def _manager(context: RivalContext, on_cuda: bool) -> Any:
     import atexit
     from datetime import timedelta
 
@@ -63,12 +63,12 @@ def _manager(place: RivalContext, on_cuda: bool) -> Any:
     from laconic.network.interfaces import address_towards
 
     host = address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-    group, patience = place.group, timedelta(minutes=30)  # losses are the heartbeat's to find
+    group, patience = context.group, timedelta(minutes=30)  # lost workers are detected by the heartbeat
     lighthouse = [""]
     if group.rank == 0:
         server = LighthouseServer(bind="[::]:0", min_replicas=group.size, join_timeout_ms=60_000)
         atexit.register(server.shutdown)
-        lighthouse = [f"http://{host}:{server.address().rpartition(':')[2]}"]  # it names itself by the host's name
+        lighthouse = [f"http://{host}:{server.address().rpartition(':')[2]}"]  # its own address has the host's name
     dist.broadcast_object_list(lighthouse, group.ranks[0], group.process_group)
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     manager = Manager(

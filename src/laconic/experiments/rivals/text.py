@@ -1,4 +1,4 @@
-"""From text to rivals: `library:method(knob=value, …)`, in the literals of our own sentences."""
+"""Rivals from text: `library:method(knob=value, …)`, with the literals of the strategy language."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RIVAL = re.compile(rf"\s*{NAME}\s*:")
 
 
 def is_rival(text: object) -> bool:
-    """Whether a text names another library's method; no strategy begins with a name and a colon."""
+    """Return whether a text names another library's method; no strategy begins with a name and a colon."""
     return isinstance(text, Rival) or (isinstance(text, str) and _RIVAL.match(text) is not None)
 
 
 def read(text: str | Strategy | Rival) -> Strategy | Rival:
-    """A strategy of ours or a rival: whatever may stand after `--strategy`."""
+    """Return the strategy or the rival that a text names: whatever may stand after `--strategy`."""
     if isinstance(text, Rival):
         return text
     if isinstance(text, str) and is_rival(text):
@@ -51,7 +51,7 @@ def check(text: str, *, virtual: bool = False, dry_run: bool = False, servers: i
 
 
 def parse(text: str) -> Rival:
-    """The rival that `text` names; refuses names, knobs and values that there are not."""
+    """Return the rival that `text` names; unknown names, knobs and values are refused."""
     reader = Reader(text)
     try:
         return _rival(reader)

@@ -1,1 +1,1 @@
-"""What the models' accuracy is, recomputed from measurements: a file for each section of `laconic validate`."""
+"""Validation of the cost models against measurements: a module for each section of `laconic validate`."""

@@ -1,7 +1,7 @@
-"""What stands beside our figures: what was fitted for them, what was not, and what other tools say of themselves.
+"""The context of our validation figures: what was fitted, what was not, and which accuracy other tools claim.
 
-Only figures that were found in the cited text stand here; they were measured on other machines and other questions, so
-they say what is usual, not who is better.
+Only figures found in the cited texts are listed; they were measured on other machines and for other questions, so they
+show what is usual, not which tool is better.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ SECTIONS = (PUBLISHED, NCCL, POLLUX, RUNS)
 
 @dataclass(frozen=True)
 class Claim:
+    """What another tool claims about its own accuracy, and where."""
+
     tool: str
     says: str
     where: str
@@ -21,7 +23,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a section's figures rest on."""
+    """The basis of a section's figures: what was fitted, what was not, and the claims of other tools beside them."""
 
     fitted: str
     not_fitted: str
@@ -76,7 +78,7 @@ BASES = {
         (_DPRO, _DAYDREAM, _VTRAIN),
     ),
     NCCL: Basis(
-        "nothing: what is left out is read between what is left (the method was chosen with these tables at hand)",
+        "nothing: what is left out is interpolated from the rest (the method was chosen with these tables at hand)",
         "systems, operations, protocols",
         (_ASTRA_H100, _ASTRA_V100, _ATLAHS),
     ),

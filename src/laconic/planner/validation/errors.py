@@ -1,4 +1,4 @@
-"""Relative errors of predictions, and what they come to."""
+"""Relative errors of predictions, and their summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Errors:
-    """Of so many cells, without signs."""
+    """The mean, median and largest absolute relative error over a number of cells."""
 
     mean: float
     median: float
@@ -18,7 +18,7 @@ class Errors:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]]) -> Errors | None:
-        """From (predicted, measured); None where there is no pair."""
+        """Return the errors of (predicted, measured) pairs, or None where there is no pair."""
         found = [abs(predicted / measured - 1) for predicted, measured in pairs]
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""NCCL's measured times against what the rest of a table says of a size or a GPU count that was left out."""
+"""NCCL's measured times against predictions of left-out sizes and GPU counts from the rest of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pairs = Iterator[tuple[float, float]]
 
 @dataclass(frozen=True)
 class SystemErrors:
-    """One system's table. A `plain` error is that of straight lines between logarithms, as people draw them."""
+    """The errors on one system's table; `plain` errors are those of straight lines between logarithms."""
 
     system: str
     one_size: Errors | None  # each interior size left out in turn
@@ -34,17 +34,18 @@ class SystemErrors:
 
     @property
     def ratio(self) -> float:
-        """Of mean errors to plain ones, the worse of both ways to leave sizes out."""
+        """The ratio of our mean error to the plain one, the worse of both ways to leave sizes out."""
         pairs = ((self.one_size, self.one_size_plain), (self.every_second, self.every_second_plain))
         return max((a.mean / b.mean for a, b in pairs if a and b and b.mean), default=math.nan)
 
 
 def validate(data: Path) -> list[SystemErrors]:
-    """Every system of the file in the folder of published measurements."""
+    """Return the errors for every system in the file of the folder of published measurements."""
     return [of_system(table) for table in read(data / FILE).values()]
 
 
 def of_system(table: CollectiveTimes) -> SystemErrors:
+    """Return the errors on one system's table, with each part left out in turn."""
     fewer = table.without_count(LEFT_OUT)
     return SystemErrors(
         table.system,
@@ -54,14 +55,14 @@ def of_system(table: CollectiveTimes) -> SystemErrors:
         Errors.of(_sizes(table, _alternately, plain)),
         Errors.of(_sizes(table, lambda sizes: [sizes[-1:]], Curve.seconds)),
         Errors.of(_count(fewer, table, LEFT_OUT)),
-        _said_from(fewer),
-        Errors.of(_count(replace(fewer, kin=None), table, LEFT_OUT)),
-        Errors.of(_count(replace(table.without_count(BEYOND), kin=None), table, BEYOND)),
+        _predicted_from(fewer),
+        Errors.of(_count(replace(fewer, similar_system=None), table, LEFT_OUT)),
+        Errors.of(_count(replace(table.without_count(BEYOND), similar_system=None), table, BEYOND)),
     )
 
 
 def plain(curve: Curve, nbytes: float) -> float:
-    """A straight line between the logarithms of the neighbours that were measured."""
+    """Return the time on a straight line between the logarithms of the two neighbouring sizes that were measured."""
     (n, s), (m, t) = next(
         (low, high) for low, high in zip(curve.points, curve.points[1:], strict=False) if nbytes <= high[0]
     )
@@ -95,8 +96,12 @@ def _count(rest: CollectiveTimes, table: CollectiveTimes, gpus: int) -> Pairs:
                 yield rest.seconds(operation, nbytes, gpus, dtype), measured
 
 
-def _said_from(rest: CollectiveTimes) -> str:
+def _predicted_from(rest: CollectiveTimes) -> str:
     counts = sorted({gpus for counts in rest.curves.values() for gpus in counts})
     between = bool(counts) and counts[0] < LEFT_OUT < counts[-1]
-    said = " and ".join(map(str, counts))
-    return said if between or rest.kin is None else f"{said}, growth of {rest.kin.system}"
+    counted_gpus = " and ".join(map(str, counts))
+    return (
+        counted_gpus
+        if between or rest.similar_system is None
+        else f"{counted_gpus}, growth of {rest.similar_system.system}"
+    )

@@ -1,4 +1,4 @@
-"""Pollux's validation curves: steps to a target of a batch size whose own run is left out."""
+"""Validation on Pollux's training curves: steps to a target for a batch size whose own run is left out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FOLDER = Path("pollux") / "traces"
 SHARES = (0.8, 0.9, 0.95, 1.0)  # of the way from the first evaluation to the best that every batch size reaches
 STATED = 0.9
 TOLERANCE = 0.1  # or one evaluation, if that is longer
-_FEWEST, _MOST = 1e-9, 1e9  # noise scale over the base's batch: the logarithm of what has no noise, or nothing else
+_FEWEST, _MOST = 1e-9, 1e9  # bounds of the noise scale over the base batch, so that it has a logarithm
 
 
 @dataclass(frozen=True)
 class Run:
-    """Evaluations of one batch size, with what Pollux wrote beside them (`progress` in steps of the smallest batch)."""
+    """The evaluations of one batch size's run, with Pollux's own columns (`progress`: steps of the smallest batch)."""
 
     batch: int
     steps: tuple[float, ...]
@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """A batch size left out: when it reached the target, and what was predicted."""
+    """One batch size that was left out: the steps at which it reached the target, and four predictions of them."""
 
     batch: int
     reached: float  # steps
@@ -45,16 +45,18 @@ class Cell:
     known: float  # its own progress, the neighbours' noise: the noise model without the luck of evaluations
 
     def error(self, by: str) -> float:
+        """Return the absolute relative error of one prediction: law, noise, own_noise or known."""
         predicted: float = getattr(self, by)
         return abs(predicted / self.reached - 1)
 
     def in_tolerances(self, by: str) -> float:
+        """Return the error in units of the tolerance: the larger of 10 % and one evaluation."""
         return self.error(by) * self.reached / max(TOLERANCE * self.reached, self.interval)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One target: its share of the way, the metric's value, and a cell for each batch size."""
+    """One target: its share of the metric's total improvement, its value, and a cell for each batch size."""
 
     share: float
     value: float
@@ -70,12 +72,14 @@ class Target:
         return max(cell.error(by) for cell in self.cells)
 
     def in_tolerances(self, by: str = "law") -> float:
-        """The median error in units of what is tolerated: the larger of 10 % and one evaluation."""
+        """Return the median error in units of the tolerance: the larger of 10 % and one evaluation."""
         return statistics.median(cell.in_tolerances(by) for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class ModelErrors:
+    """The errors for one model, by target."""
+
     model: str
     rises: bool  # whether a better metric is a higher one
     targets: Mapping[float, Target]
@@ -86,10 +90,12 @@ class ModelErrors:
 
 
 def validate(data: Path) -> list[ModelErrors]:
+    """Return the errors for all models in the folder of published measurements."""
     return [of_model(model, runs) for model, runs in read(data / FOLDER).items()]
 
 
 def of_model(model: str, runs: Mapping[int, Run]) -> ModelErrors:
+    """Return the errors for one model from its runs by batch size."""
     if len(runs) < 3:
         raise PlanError(f"{model} has runs of {len(runs)} batch sizes: leaving one out takes three or more")
     firsts, lasts = ([run.metrics[k] for run in runs.values()] for k in (0, -1))
@@ -98,7 +104,7 @@ def of_model(model: str, runs: Mapping[int, Run]) -> ModelErrors:
 
 
 def read(folder: Path) -> dict[str, dict[int, Run]]:
-    """Runs by model and batch size: `<model>/validation-<batch>.csv`."""
+    """Read the runs by model and batch size from files `<model>/validation-<batch>.csv`."""
     found: dict[str, dict[int, Run]] = {}
     for path in folder.glob("*/validation-*.csv"):
         batch = path.stem.removeprefix("validation-")
@@ -147,12 +153,12 @@ def _cell(runs: Mapping[int, Run], at: Mapping[int, int], batch: int) -> Cell:
     )
 
 
-Path_ = list[tuple[float, float]]
-"""Until which progress, and the noise scale since the entry before."""
+NoisePath = list[tuple[float, float]]
+"""A list of (progress, noise scale): each noise scale holds from the entry before up to its progress."""
 
 
-def neighbours_noise(others: list[Run], batch: int, base: int) -> Path_:
-    """What the progress of the next smaller and larger batch says of noise, between them by the logarithm of batch."""
+def neighbours_noise(others: list[Run], batch: int, base: int) -> NoisePath:
+    """Return the noise implied by the next smaller and larger batch's progress, interpolated by log batch."""
     batches = [run.batch for run in others]
     k = min(max(bisect_left(batches, batch), 1), len(others) - 1) if len(others) > 1 else 0
     low, high = others[max(k - 1, 0)], others[k]
@@ -165,8 +171,8 @@ def neighbours_noise(others: list[Run], batch: int, base: int) -> Path_:
     ]
 
 
-def own_columns(run: Run, base: int) -> Path_:
-    """Noise scales from a run's own columns; its progress follows from them, not from the column of that name."""
+def own_columns(run: Run, base: int) -> NoisePath:
+    """Return the noise from a run's own gradient columns; progress is derived from it, not read from its column."""
     found, until, before = [], 0.0, 0.0
     for steps, square, variance in zip(run.steps, run.squares, run.variances, strict=True):
         noise = base * variance / square if square > 0 else math.inf
@@ -176,7 +182,7 @@ def own_columns(run: Run, base: int) -> Path_:
     return found
 
 
-def _implied(run: Run, base: int) -> Path_:
+def _implied(run: Run, base: int) -> NoisePath:
     found, before = [], (0.0, 0.0)
     for steps, progress in zip(run.steps, run.progress, strict=True):
         worth = (progress - before[1]) / (steps - before[0])
@@ -186,13 +192,15 @@ def _implied(run: Run, base: int) -> Path_:
     return found
 
 
-def _noise_at(path: Path_, progress: float) -> float:
-    k = bisect_left(path, progress * (1 - 1e-3), key=lambda entry: entry[0])  # evaluations are a little late
+def _noise_at(path: NoisePath, progress: float) -> float:
+    k = bisect_left(
+        path, progress * (1 - 1e-3), key=lambda entry: entry[0]
+    )  # evaluations come slightly after the exact progress
     return path[min(k, len(path) - 1)][1]
 
 
-def _steps(path: Path_, progress: float, batch: int, base: int) -> float:
-    """Steps of this batch until so much progress; the last noise goes on."""
+def _steps(path: NoisePath, progress: float, batch: int, base: int) -> float:
+    """Return the steps of this batch up to a progress; beyond the path the last noise scale holds."""
     parts, before = [], 0.0
     for until, noise in [*path, (math.inf, path[-1][1])]:
         parts.append((min(until, progress) - before, noise))

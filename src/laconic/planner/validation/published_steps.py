@@ -1,7 +1,7 @@
-"""The experiments of Shi et al. (arXiv 2005.13247): what was published, and what the cluster's model says of it.
+"""The published experiments of Shi et al. (arXiv 2005.13247), and their prediction by the cluster model.
 
-Fitted to a network's throughputs are the start-up and the bandwidth of a hop between machines, nothing else. Computing
-times, sizes and the price inside of a machine are published inputs; tensors and operations follow from the models.
+Only the start-up and the bandwidth of a hop between hosts are fitted to a network's throughputs. Computing times, sizes
+and the price of a hop inside a host are published inputs; tensors and operations follow from the models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
 
 GPUS = (4, 8, 16, 32)
-UNEXPLAINED = {("ResNet-50", "ByteScheduler-A2A")}  # a third slower than plain all-reduces even in one machine
+UNEXPLAINED = {
+    ("ResNet-50", "ByteScheduler-A2A")
+}  # measured a third slower than plain all-reduces even inside one host
 
 NCCL_STARTUP_SECONDS = 5.7e-6  # of a hop over PCIe in a ring: the constant in NCCL's own model
 ADAM_PASSES, SGD_PASSES = 18, 3  # over memory to update a parameter, operation by operation
@@ -50,7 +52,7 @@ Facts = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One published throughput, in samples a second."""
+    """One published throughput with its standard deviation, in samples a second."""
 
     network: str
     model: str
@@ -66,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiments:
-    """All cells, and what may be used to predict them: by name and field, in SI units."""
+    """All published cells, and the inputs for predicting them (`facts`: by name and field, in SI units)."""
 
     cells: tuple[Cell, ...]
     facts: Facts
@@ -76,6 +78,7 @@ class Experiments:
         return tuple(dict.fromkeys(cell.network for cell in self.cells))
 
     def of(self, network: str) -> tuple[Cell, ...]:
+        """Return the cells of one network."""
         return tuple(cell for cell in self.cells if cell.network == network)
 
 
@@ -83,7 +86,7 @@ _SCALES = {"ms": 1e-3, "Gb/s": 1e9 / 8}
 
 
 def read(folder: Path) -> Experiments:
-    """From `ddl-benchmarks/` below a folder of published measurements."""
+    """Read the experiments from `ddl-benchmarks/` in a folder of published measurements."""
     facts: dict[str, dict[str, float]] = {}
     for row in _rows(folder / "ddl-benchmarks" / "inputs.csv"):
         facts.setdefault(row["name"], {})[row["field"]] = float(row["value"]) * _SCALES.get(row["unit"], 1.0)
@@ -95,7 +98,7 @@ def read(folder: Path) -> Experiments:
     ]
     unknown = {cell.method for cell in cells} - METHODS.keys()
     if unknown:
-        raise LaconicError(f"throughput.csv has methods nobody modelled: {', '.join(sorted(unknown))}")
+        raise LaconicError(f"throughput.csv has methods that are not modelled: {', '.join(sorted(unknown))}")
     return Experiments(tuple(cells), facts)
 
 
@@ -111,9 +114,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 @cache
 def layers(name: str, iteration_seconds: float) -> LayerTimes:
-    """What one GPU takes, divided: updates by bytes, the rest by operations, a third of it forward.
+    """Divide one GPU's iteration into layer times: updates by bytes, the rest by operations, a third of it forward.
 
-    An update stands with its layer's forward pass, which follows it.
+    An update is counted with its layer's forward pass, which follows it.
     """
     tensors = model(name)
     passes = ADAM_PASSES if name.startswith("BERT") else SGD_PASSES
@@ -126,23 +129,23 @@ def layers(name: str, iteration_seconds: float) -> LayerTimes:
 
 
 def inside(facts: Facts) -> Price:
-    """A hop inside of a machine, from the all-reduce that was timed there: 336 million values, four GPUs."""
+    """Return the price of a hop inside a host, from an all-reduce timed there: 336 million values, four GPUs."""
     nbytes = sum(4 * tensor.elements for tensor in model("BERT-Large"))
     return Price(NCCL_STARTUP_SECONDS, facts["PCIe"]["allreduce_336M_4gpu"] / (2 * 3 / 4 * nbytes))
 
 
 def first_guess(facts: Facts, network: str) -> Price:
-    """A hop between machines by the two published message sizes, no faster than one inside."""
+    """Return the price of a hop between hosts from two published message sizes, no faster than one inside a host."""
     small, large = 16 * 1024, 1024 * 1024
     if network not in facts:
         return inside(facts)
-    taken = small / facts[network]["throughput_16KiB"], large / facts[network]["throughput_1MiB"]
-    each = (taken[1] - taken[0]) / (large - small)
-    return Price(max(taken[0] - each * small, 1e-7), max(each, inside(facts).seconds_per_byte))
+    seconds = small / facts[network]["throughput_16KiB"], large / facts[network]["throughput_1MiB"]
+    each = (seconds[1] - seconds[0]) / (large - small)
+    return Price(max(seconds[0] - each * small, 1e-7), max(each, inside(facts).seconds_per_byte))
 
 
 def predict(cell: Cell, facts: Facts, between: Price) -> float:
-    """Samples a second."""
+    """Return the predicted throughput of a cell in samples a second."""
     given = facts[cell.model]
     cluster = Cluster(cell.gpus, inside(facts), between, planned=_planned(cell, facts))
     seconds = iteration_seconds(cell.method, layers(cell.model, given["single_gpu_iteration"]), cluster)
@@ -150,7 +153,7 @@ def predict(cell: Cell, facts: Facts, between: Price) -> float:
 
 
 def _planned(cell: Cell, facts: Facts) -> Price:
-    """By the table that is nearer to the network's rate: the one in its name, or the measured one."""
+    """Return the price that MG-WFBP planned with: of its table nearest to the network's named or measured rate."""
     named = re.match(r"(\d+)", cell.network)
     measured = facts.get(cell.network, {}).get("throughput_1MiB", 1e9)
     gigabits = float(named[1]) if named else measured * 8 / 1e9

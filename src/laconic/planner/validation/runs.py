@@ -1,4 +1,4 @@
-"""Step times of real runs against what the planner had said: the table that ships with the package."""
+"""Step times of real runs against the planner's predictions: the table that ships with the package."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _NUMBERS = ("r", "predicted_seconds", "measured_seconds", "low_seconds", "high_s
 
 @dataclass(frozen=True)
 class Run:
-    """One setting; `r` is communication over computation of its baseline. Measured is the median of blocks of steps,
-    low and high are where a tenth of them lay below and above."""
+    """One real run; `r` is the communication time divided by the computation time of its baseline.
+
+    The measured step is the median over blocks of steps; a tenth of the blocks lay below `low_seconds`, a tenth above
+    `high_seconds`.
+    """
 
     model: str
     network: str
@@ -35,12 +38,14 @@ class Run:
 
     @property
     def inside(self) -> bool:
-        """Whether the prediction is no farther off than blocks are from each other."""
+        """Whether the prediction lies within the spread of the measured blocks."""
         return self.low_seconds <= self.predicted_seconds <= self.high_seconds
 
 
 @dataclass(frozen=True)
 class RunErrors:
+    """The errors of the planner's predictions over all real runs."""
+
     runs: tuple[Run, ...]
 
     @property
@@ -55,7 +60,7 @@ class RunErrors:
 
 
 def validate() -> RunErrors:
-    """The package's own table."""
+    """Return the errors on the table that ships with the package."""
     table = resources.files("laconic.planner") / TABLE
     if not table.is_file():
         raise PlanError(f"no run has been measured yet: {TABLE} is not in this package")
@@ -63,7 +68,7 @@ def validate() -> RunErrors:
 
 
 def read(text: str) -> RunErrors:
-    """A table of runs, as CSV."""
+    """Return the errors on a table of runs given as CSV text."""
     rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     if not rows:
         raise PlanError(f"no run has been measured yet: {TABLE} is empty")

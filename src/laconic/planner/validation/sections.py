@@ -1,4 +1,4 @@
-"""All sections of `laconic validate`: each is recomputed, or skipped with the reason."""
+"""The sections of `laconic validate`: each is recomputed, or skipped with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laconic.planner.validation.step_times import Validation
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What could be recomputed, by section; the rest by reason."""
+    """The recomputed results by section, and the reason for each section that was skipped."""
 
     published: tuple[Validation, ...] | None = None
     nccl: tuple[SystemErrors, ...] | None = None
@@ -29,7 +29,7 @@ class Recomputed:
 
 
 def named(text: str) -> str:
-    """The section that is meant: its name, or the beginning of it."""
+    """Return the section that a text names, in full or by its beginning."""
     found = [name for name in SECTIONS if name.startswith(text.strip().lower())] if text.strip() else []
     if len(found) != 1:
         raise LaconicError(f"no section {text!r}: write one of {', '.join(SECTIONS)}")
@@ -37,7 +37,7 @@ def named(text: str) -> str:
 
 
 def recompute(data: Path | None, names: Iterable[str] = SECTIONS, network: str | None = None) -> Recomputed:
-    """The sections of these names. Raises only where none could be recomputed."""
+    """Recompute the named sections; raise an error only if none could be recomputed."""
     found: dict[str, object] = {}
     skipped: list[tuple[str, str]] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The published step times against predictions: the fit, the errors, the regret of choosing, and the order."""
+"""Published step times against predictions: the fit, the errors, the regret of choosing a method, and the order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from laconic.planner.validation.published_steps import UNEXPLAINED, Cell, Experi
 from laconic.values.price import Price
 
 _SIGNIFICANT = 3.0  # standard deviations of the difference
-_STEP, _ROUNDS, _ENOUGH = 0.02, 8, 0.1  # in logarithms: the minimum is flat
+_STEP, _ROUNDS, _ENOUGH = 0.02, 8, 0.1  # steps of the fit in logarithms; the minimum is flat
 
 
 @dataclass(frozen=True)
 class NetworkResult:
-    """All methods with one model on so many GPUs."""
+    """The measured and predicted throughputs of all methods for one model and number of GPUs on one network."""
 
     model: str
     gpus: int
@@ -29,7 +29,7 @@ class NetworkResult:
 
     @property
     def chosen(self) -> str:
-        """The simplest of those that are predicted to be as fast as any."""
+        """The simplest of the methods that are predicted to be as fast as the fastest."""
         return simplest({method: 1 / rate for method, rate in self.predicted.items()})
 
     @property
@@ -37,12 +37,13 @@ class NetworkResult:
         return max(self.measured, key=self.measured.__getitem__)
 
     def regret(self, method: str) -> float:
+        """Return how far a method's measured throughput lies below the best one, as a share of the best."""
         return 1 - self.measured[method] / self.measured[self.best]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two methods whose measured throughputs differ, the faster one first."""
+    """Two methods whose measured throughputs differ significantly, and whether the prediction has the right order."""
 
     model: str
     gpus: int
@@ -58,7 +59,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Validation:
-    """One network: what was fitted, and what was predicted for each cell."""
+    """The validation on one network: the fitted price of a hop between hosts, and the prediction for each cell."""
 
     network: str
     between: Price
@@ -70,11 +71,12 @@ class Validation:
 
     @property
     def mean_error(self) -> float:
-        """Mean absolute error of throughput, where the measurement is explained."""
+        """The mean absolute relative error of throughput over the cells whose measurement is explained."""
         return statistics.fmean(abs(error) for cell, error in self.errors if cell.explained)
 
     @cached_property
-    def places(self) -> list[NetworkResult]:
+    def results(self) -> list[NetworkResult]:
+        """The results grouped by model and number of GPUs."""
         found = []
         for model, gpus in dict.fromkeys((cell.model, cell.gpus) for cell, _ in self.predictions):
             own = [(c, p) for c, p in self.predictions if (c.model, c.gpus) == (model, gpus)]
@@ -85,34 +87,36 @@ class Validation:
 
     @property
     def regrets(self) -> list[float]:
-        """What choosing by prediction costs in each place, against the best that was measured there."""
-        return [place.regret(place.chosen) for place in self.places]
+        """The regret of choosing by prediction, for each model and number of GPUs."""
+        return [result.regret(result.chosen) for result in self.results]
 
     def constant_regret(self, method: str) -> float:
-        """What it costs in the mean to choose the same method everywhere."""
-        return statistics.fmean(place.regret(method) for place in self.places)
+        """Return the mean regret of choosing the same method everywhere."""
+        return statistics.fmean(result.regret(method) for result in self.results)
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Methods whose throughputs lie more than three standard deviations of their difference apart: the root of the
-        sum of both squares."""
+        """Pairs of methods whose throughputs differ by more than three standard deviations of their difference.
+
+        That deviation is the root of the sum of both squared deviations.
+        """
         found = []
-        for place in self.places:
-            for pair in itertools.combinations(place.measured, 2):
-                slower, faster = sorted(pair, key=place.measured.__getitem__)
-                by = place.measured[faster] - place.measured[slower]
-                if by > _SIGNIFICANT * math.hypot(*(place.deviations[method] for method in pair)):
-                    right = place.predicted[faster] > place.predicted[slower]
-                    found.append(Pair(place.model, place.gpus, faster, slower, by / place.measured[faster], right))
+        for result in self.results:
+            for pair in itertools.combinations(result.measured, 2):
+                slower, faster = sorted(pair, key=result.measured.__getitem__)
+                by = result.measured[faster] - result.measured[slower]
+                if by > _SIGNIFICANT * math.hypot(*(result.deviations[method] for method in pair)):
+                    right = result.predicted[faster] > result.predicted[slower]
+                    found.append(Pair(result.model, result.gpus, faster, slower, by / result.measured[faster], right))
         return found
 
     def share_right(self, explained: bool = False) -> float:
-        """Of the pairs, or of those without an unexplained measurement, how many are in the measured order."""
+        """Return the share of pairs (if `explained`, without unexplained ones) predicted in the measured order."""
         return statistics.fmean(pair.right for pair in self.pairs if pair.explained or not explained)
 
 
 def validate(experiments: Experiments, network: str) -> Validation:
-    """Fit the network's two numbers to its own cells, and predict them all."""
+    """Fit the start-up and bandwidth of a network to its own cells, and predict all of them."""
     between = fit(experiments, network)
     return Validation(
         network, between, tuple((c, predict(c, experiments.facts, between)) for c in experiments.of(network))
@@ -120,9 +124,9 @@ def validate(experiments: Experiments, network: str) -> Validation:
 
 
 def fit(experiments: Experiments, network: str) -> Price:
-    """Start-up and bandwidth with the least squares of relative errors: Broyden's steps in logarithms.
+    """Return the start-up and bandwidth that minimise squared relative errors, by Broyden's method in logarithms.
 
-    Cells of one machine do not depend on either, so they are left out; so is what is unexplained.
+    Cells of a single host depend on neither, so they are left out; so are unexplained measurements.
     """
     import numpy as np
 
@@ -139,7 +143,7 @@ def fit(experiments: Experiments, network: str) -> Price:
     for _ in range(_ROUNDS):
         step = np.clip(-np.linalg.lstsq(slopes, now, rcond=None)[0], -1.0, 1.0)
         tried = errors(at + step)
-        slopes += np.outer(tried - now - slopes @ step, step) / (step @ step)  # what the step has shown
+        slopes += np.outer(tried - now - slopes @ step, step) / (step @ step)  # Broyden's update of the slopes
         if tried @ tried < now @ now:
             at, now = at + step, tried
         if np.abs(step).max() < _ENOUGH:

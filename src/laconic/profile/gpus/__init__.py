@@ -1,4 +1,4 @@
-"""GPUs by name, what they hold, and how long models take on them: planning without one."""
+"""GPUs by name, their memory, and estimated times of models on them, for planning without the GPU at hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Training steps that were measured, to hold the estimates against: our own on one GPU, published ones on others.
+"""Measured training steps with which the estimates are compared: our own on one GPU, published ones on others.
 
-What others published is read from a folder (`LACONIC_DATA`); four figures of NVIDIA's are cited here.
+Published measurements are read from a folder (`LACONIC_DATA`); four figures of NVIDIA's are cited here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NVIDIA: tuple[tuple[str, Precision, int, float], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """One measured step; gradients of `passes` batches are added up before the optimizer's step."""
+    """One measured training step; gradients of `passes` batches are accumulated before the optimizer's step."""
 
     source: str
     model: str
@@ -65,17 +65,18 @@ class Case:
     passes: int = 1
 
     def predicted_seconds(self, shares: Shares = SHARES) -> float:
+        """Return the seconds of this step that the roofline estimates."""
         forward = float(forward_seconds(self.tensors, self.gpu, self.batch, self.precision, shares).sum())
         return 3 * self.passes * forward + step_seconds(self.tensors, self.gpu, self.optimizer)
 
     def error(self, shares: Shares = SHARES) -> float:
-        """Of the prediction, as a share of what was measured."""
+        """Return the error of the prediction as a share of the measured time."""
         return self.predicted_seconds(shares) / self.seconds - 1
 
 
 @cache
 def definition(name: str) -> tuple[Tensor, ...]:
-    """A model's tensors; with other tokens or layers than usual where the name says so."""
+    """Return a model's tensors; with another number of tokens or layers where the name says so."""
     if name == "BERT-Large, 512 tokens":
         return tuple(bert(1024, 24, 512))
     if name == "Llama-2-7B, 8 layers, 2048 tokens":
@@ -84,17 +85,17 @@ def definition(name: str) -> tuple[Tensor, ...]:
 
 
 def own() -> Iterator[Case]:
-    """What we measured."""
+    """Yield our own measurements on an H200."""
     precisions: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
     for name, batch, optimizer, *milliseconds, _, _ in H200:
-        for precision, taken in zip(precisions, milliseconds, strict=True):
-            if taken is not None:
+        for precision, duration in zip(precisions, milliseconds, strict=True):
+            if duration is not None:
                 tensors = definition(name)
-                yield Case("H200, ours", name, tensors, GPUS["H200"], batch, precision, optimizer, taken * 1e-3)
+                yield Case("H200, ours", name, tensors, GPUS["H200"], batch, precision, optimizer, duration * 1e-3)
 
 
 def cited() -> Iterator[Case]:
-    """What NVIDIA publishes."""
+    """Yield the measurements that NVIDIA publishes."""
     for name, precision, batch, rate in NVIDIA:
         tensors = definition("ResNet-50")
         source = f"{name.split()[0]}, NVIDIA"
@@ -102,14 +103,14 @@ def cited() -> Iterator[Case]:
 
 
 def published(folder: Path) -> Iterator[Case]:
-    """What lies in a folder of published measurements."""
+    """Yield the measurements in a folder of published ones."""
     yield from _survey(folder / "ddl-benchmarks" / "inputs.csv")
     yield from _pollux(folder / "pollux" / "traces")
     yield from _vtrain(folder / "vtrain" / "single_sample.csv")
 
 
 def held_out(folder: Path) -> Iterator[Case]:
-    """ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI 2020), which the shares were not fitted to."""
+    """Yield cases that the shares were not fitted to: ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI 2020)."""
     path = folder / "gavel" / "simulation_throughputs.json"
     if not path.is_file():
         raise LaconicError(f"{path} is not there; set LACONIC_DATA to the folder with the published measurements")
@@ -122,7 +123,7 @@ def held_out(folder: Path) -> Iterator[Case]:
 
 
 def _survey(path: Path) -> Iterator[Case]:
-    """Three models on an RTX 2080 Ti (Shi et al., arXiv 2005.13247)."""
+    """Yield three models on an RTX 2080 Ti (Shi et al., arXiv 2005.13247)."""
     facts = {(row["name"], row["field"]): float(row["value"]) for row in _rows(path)}
     for name, optimizer in (("ResNet-50", "sgd"), ("BERT-Base", "adam"), ("BERT-Large", "adam")):
         batch, seconds = int(facts[name, "local_batch"]), facts[name, "single_gpu_iteration"] * 1e-3
@@ -131,9 +132,9 @@ def _survey(path: Path) -> Iterator[Case]:
 
 
 def _pollux(folder: Path) -> Iterator[Case]:
-    """One T4 of the Pollux artifact (Qiao et al., OSDI 2021): ResNet-50, and BERT-Base on questions of 384 tokens.
+    """Yield steps on one T4 of the Pollux artifact (Qiao et al., OSDI 2021): ResNet-50, and BERT-Base on 384 tokens.
 
-    That length is the usual one for its task; the artifact does not say it.
+    That length is the usual one for its task, answering questions; the artifact does not say it.
     """
     questions = tuple(tensor for tensor in bert(768, 12, 384) if not tensor.name.startswith("cls."))
     for job, name, tensors, optimizer in (
@@ -147,7 +148,7 @@ def _pollux(folder: Path) -> Iterator[Case]:
 
 
 def _vtrain(path: Path) -> Iterator[Case]:
-    """GPTs on A100s of one machine (Bang et al., MICRO 2024): those that are neither cut nor piped."""
+    """Yield GPTs on A100s of one host (Bang et al., MICRO 2024), without tensor or pipeline parallelism."""
     for row in _rows(path, comments=False):
         if row["tensor parallelism"] == "1" == row["pipeline parallelism"]:
             hidden, layers, batch = (int(row[key]) for key in ("hidden size", "# layers", "micro batch"))
@@ -159,7 +160,7 @@ def _vtrain(path: Path) -> Iterator[Case]:
 
 @cache
 def _megatron(hidden: int, layers: int) -> tuple[Tensor, ...]:
-    """GPT-2 with Megatron's vocabulary, which is filled up."""
+    """Return GPT-2 with Megatron's padded vocabulary."""
     return tuple(gpt2(hidden, layers, 1024, 51200))
 
 

@@ -1,4 +1,4 @@
-"""What plain data parallelism holds on each GPU, so that a plan can say that something does not fit."""
+"""The memory that plain data parallelism needs on each GPU, so that a plan can say that a model does not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Optimizer = str  # "adam" or "sgd", which has momentum
 STATES = {"adam": 2, "sgd": 1}
 RESERVED_SHARE = 0.08  # of the GPU's memory: context, libraries' work spaces, gaps between allocations
 LARGEST_BATCH = 64
-MARGIN = 1.6  # a proposed batch leaves so much more for activations: programs that keep more than needed reached it
+MARGIN = 1.6  # a proposed batch leaves so many times the estimated activations: some programs needed that much
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Memory:
 
 
 def tensors_of(subject: str | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A model's name, or its tensors themselves."""
+    """Return the tensors of a model given by name, or the given tensors themselves."""
     return model(canonical(subject)) if isinstance(subject, str) else tuple(subject)
 
 
 def usual_optimizer(tensors: Sequence[Tensor]) -> Optimizer:
-    """SGD with momentum for images, Adam for text: as the models' authors trained them."""
+    """Return the optimizer with which the models' authors trained: SGD with momentum for images, Adam for text."""
     return "sgd" if any(tensor.kind == "convolution" for tensor in tensors) else "adam"
 
 
 def checked(optimizer: Optimizer) -> Optimizer:
-    """Or a sentence."""
+    """Return the optimizer's name, or raise an error that lists the known ones."""
     if optimizer not in STATES:
         raise LaconicError(f"no optimizer {optimizer!r} here; write one of {', '.join(STATES)}")
     return optimizer
@@ -50,7 +50,7 @@ def checked(optimizer: Optimizer) -> Optimizer:
 def memory_of(
     subject: str | Sequence[Tensor], batch: int, precision: Precision = "fp32", optimizer: Optimizer | None = None
 ) -> Memory:
-    """Parameters, gradients and states in 32 bits, as automatic mixed precision keeps them.
+    """Return the memory of one worker: parameters, gradients and states in 32 bits, as in automatic mixed precision.
 
     16-bit training halves activations, but keeps a 16-bit copy of the parameters beside them.
     """
@@ -65,19 +65,19 @@ def memory_of(
 def memory_bytes(
     subject: str | Sequence[Tensor], batch: int, precision: Precision = "fp32", optimizer: Optimizer | None = None
 ) -> float:
-    """All that one worker of plain data parallelism holds."""
+    """Return all bytes that one worker of plain data parallelism holds."""
     return memory_of(subject, batch, precision, optimizer).total
 
 
 def usable_bytes(gpu: Gpu) -> float:
-    """What is left for a model."""
+    """Return the bytes of a GPU's memory that are left for a model."""
     return (1 - RESERVED_SHARE) * gpu.memory_bytes
 
 
 def default_batch(
     subject: str | Sequence[Tensor], gpu: Gpu, precision: Precision, optimizer: Optimizer | None = None
 ) -> int:
-    """The largest power of two up to 64 that fits; 1 where nothing does."""
+    """Return the largest batch that fits, a power of two up to 64; 1 where none does."""
     batch = LARGEST_BATCH
     while batch > 1:
         need = memory_of(subject, batch, precision, optimizer)

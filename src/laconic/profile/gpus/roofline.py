@@ -1,9 +1,10 @@
-"""Layer times on a GPU that nobody has at hand: by its peaks, its memory's rate, and how much of them training gets.
+"""Roofline estimates of layer times on a GPU that is not at hand: from its peaks, its memory bandwidth, and the share
+of both that training reaches.
 
 Each layer takes the longer of its operations over the reachable peak and its bytes over the reachable rate (Williams,
 Waterman, Patterson, CACM 2009), elementwise functions come on top, and a step takes no less than the host needs to
 launch it. The reachable shares are one number for each precision and kind of layer, whatever the model and the GPU;
-`bench/gpu_table.py` fits them and holds them against measurements, and the profile's ranges repeat the errors.
+`bench/gpu_table.py` fits them and compares them with measurements, and the profile's ranges reflect the errors.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 
 OPTIMIZER_PASSES = {"adam": 22, "sgd": 9}  # over the parameters in 32 bits, as torch's own `foreach` loops were timed
 OPTIMIZER_SHARE = 0.85  # of the memory's rate
-LOW, HIGH = 0.65, 1.8  # a tenth of what was measured lay below the first share of its prediction, a tenth above
+LOW, HIGH = (
+    0.65,
+    1.8,
+)  # a tenth of the measurements lay below the first times their prediction, a tenth above the second
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What training reaches of a peak, by precision and kind of layer, and of the memory's rate."""
+    """The shares that training reaches of a peak, by precision and kind of layer, and of the memory bandwidth."""
 
     fp32_convolution: float = 0.85
     fp32_matrix: float = 0.70
@@ -49,7 +53,7 @@ class Shares:
     host_seconds_per_tensor: float = 1.4e-4  # to launch its forward and backward pass from Python
 
     def of(self, precision: Precision) -> tuple[float, float, float]:
-        """For convolutions, matrices and memory."""
+        """Return the shares for convolutions, matrices and memory at a precision."""
         name = "half" if precision in ("fp16", "bf16") else precision
         memory = self.half_memory if name == "half" else self.memory
         return getattr(self, f"{name}_convolution"), getattr(self, f"{name}_matrix"), memory
@@ -65,10 +69,10 @@ def profile_of(
     precision: Precision | None = None,
     optimizer: Optimizer | None = None,
 ) -> Profile:
-    """One worker's training step, estimated; gradients arrive from the last layer to the first.
+    """Return the estimated profile of one worker's training step; gradients arrive from the last layer to the first.
 
-    Without a batch the largest that fits is taken, without a precision the one most people train in on this GPU.
-    Whether it fits stands in the profile's `machine`.
+    The default batch is the largest that fits, the default precision the most common one on this GPU. The profile's
+    `machine` says whether the model fits.
     """
     chip, tensors = _chip(gpu), tensors_of(model)
     precision = precision or chip.usual_precision
@@ -100,7 +104,7 @@ def profile_of(
 def forward_seconds(
     tensors: Sequence[Tensor], chip: Gpu, batch: int, precision: Precision, shares: Shares = SHARES
 ) -> NDArray[np.float64]:
-    """Of each tensor's part; where the host launches more slowly than the GPU computes, the host's time is shared."""
+    """Return the forward seconds of each tensor; where launching by the host is slower, its time is divided instead."""
     peak = chip.peak(precision)
     operations, moved, after, elements, convolution = _columns(tuple(tensors))
     of_convolution, of_matrix, of_memory = shares.of(precision)
@@ -114,7 +118,7 @@ def forward_seconds(
 
 
 def step_seconds(tensors: Sequence[Tensor], chip: Gpu, optimizer: Optimizer) -> float:
-    """The optimizer reads and writes parameters, gradients and states, which are in 32 bits."""
+    """Return the seconds of the optimizer's step: passes over parameters, gradients and states in 32 bits."""
     nbytes = 4 * sum(tensor.elements for tensor in tensors)
     return OPTIMIZER_PASSES[checked(optimizer)] * nbytes / (chip.memory_bytes_per_second * OPTIMIZER_SHARE)
 
@@ -130,5 +134,5 @@ def _chip(name: str | Gpu) -> Gpu:
 
 
 def _about(seconds: float) -> Seconds:
-    """An estimate and the range in which four of five measurements lay around theirs."""
+    """Return an estimate with the range in which four of five measurements lay around their estimate."""
     return Seconds(seconds, LOW * seconds, HIGH * seconds, samples=0)

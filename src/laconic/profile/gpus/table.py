@@ -1,7 +1,7 @@
-"""Accelerators as they are sold: what their data sheets promise, and the machine they usually come in.
+"""Accelerators as they are sold: the figures of their data sheets, and the host they usually come in.
 
-Peaks are dense, without structured sparsity; 16-bit peaks add up in 32 bits where the chip makes a difference. Prices
-are defaults that a user overrides: on-demand list prices per GPU and hour of the place named beside them, 2025.
+Peaks are dense, without structured sparsity; 16-bit peaks accumulate in 32 bits where the chip makes a difference.
+Prices are defaults that a user overrides: on-demand list prices per GPU and hour of the place named beside them, 2025.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One accelerator; rates of links are one way, of one GPU."""
+    """One accelerator; the rate of its link is one way and for one GPU."""
 
     name: str
     fp32: float  # operations per second, two for each multiplication with its addition
@@ -36,11 +36,11 @@ class Gpu:
 
     @property
     def usual_precision(self) -> Precision:
-        """16 bits where there are units for them, as most people train."""
+        """The precision in which most people train on it: 16 bits where there are units for them."""
         return "bf16" if self.bf16 else "fp16" if self.half > 4 * self.fp32 * 0.99 else "fp32"
 
     def peak(self, precision: Precision) -> float:
-        """Operations per second, or a sentence where the chip cannot."""
+        """Return the peak in operations per second, or raise an error if the chip lacks the precision."""
         if precision not in get_args(Precision):
             raise LaconicError(f"no precision {precision!r}; write one of {', '.join(get_args(Precision))}")
         if (precision == "tf32" and self.tf32 is None) or (precision == "bf16" and not self.bf16):
@@ -57,7 +57,7 @@ def _gpu(
     price: tuple[float, str] | None,
     bf16: bool = True,
 ) -> Gpu:
-    """Peaks in TFLOP/s (fp32, tf32, 16 bits); memory in GB/s and GiB."""
+    """Return a GPU from peaks in TFLOP/s (fp32, tf32, 16 bits) and memory in GB/s and GiB."""
     fp32, tf32, half = (None if t is None else t * 1e12 for t in tera)
     assert fp32 is not None and half is not None
     dollars, by = price or (None, "")
@@ -115,5 +115,5 @@ _ALIASES = {
 
 
 def gpu(name: str) -> Gpu:
-    """An accelerator by its name; case, punctuation and the maker's name do not matter."""
+    """Return an accelerator by its name; case, punctuation and the maker's name do not matter."""
     return GPUS[pick("GPU", name, GPUS, _ALIASES, noise=("nvidia", "geforce", "tesla", "sxm4", "sxm2"))]

@@ -1,1 +1,1 @@
-"""Readers of files people already have: profiler traces, nccl-tests logs, `nvidia-smi topo -m`."""
+"""Readers of files from other tools: profiler traces, nccl-tests logs and the output of `nvidia-smi topo -m`."""

@@ -1,4 +1,4 @@
-"""When what the host asked for until some moment was done: at once on a CPU, when its kernels ended on a GPU."""
+"""The clock of a trace: when the work launched before a moment was done, on a CPU at once, on a GPU by its kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from laconic.profile.inputs.trace import Event
 
 
 class Clock:
-    """Kernels by the moment of their launch, which the runtime's calls tell by a number both carry.
+    """Kernels by the moment of their launch, found by the correlation number that runtime calls and kernels share.
 
-    Kernels of collectives are left out: they run beside, and wait for other workers.
+    Kernels of collectives are left out: they run concurrently, and wait for other workers.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -44,11 +44,11 @@ class Clock:
         return bool(self._launched)
 
     def done(self, moment: float) -> float:
-        """When all kernels launched before this moment had ended."""
+        """Return when all kernels launched before this moment had ended."""
         before = bisect_left(self._launched, moment)
         return self._ended[before - 1] if before else moment
 
     def starts(self, moment: float) -> float:
-        """When the first kernel launched from this moment on began."""
+        """Return when the first kernel launched from this moment on began."""
         after = bisect_left(self._launched, moment)
         return self._begins[after] if after < len(self._begins) else moment

@@ -1,8 +1,8 @@
-"""Collectives in a profiler's trace: how long which sizes took, as `LinkTimes`.
+"""Collectives in a profiler's trace: the time of each size, as `LinkTimes`.
 
-Sizes stand with NCCL's kernels since torch 2.2, otherwise with the annotation that launched them (`nccl:all_reduce`,
-`gloo:all_reduce`), where shapes were recorded. A collective's time includes waiting for the last worker, so of each
-size the shortest is taken.
+Sizes are recorded with NCCL's kernels since torch 2.2, otherwise with the annotation that launched them
+(`nccl:all_reduce`, `gloo:all_reduce`), where shapes were recorded. A collective's time includes waiting for the last
+worker, so of each size the shortest time is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laconic.profile.inputs.dims import WIDTHS, dtype_of, inputs_of
 from laconic.profile.inputs.trace import Event, Trace
 from laconic.values.profile import LinkTimes, Point
 
-CARRIED_BY = {"reduce_scatter": "all_to_all"}  # whose bytes it sends
+CARRIED_BY = {"reduce_scatter": "all_to_all"}  # operations that send the same bytes as another
 
 _NAMES = {  # without underscores
     "allreduce": "all_reduce",
@@ -29,13 +29,13 @@ _NAMES = {  # without underscores
 
 
 def is_communication(event: Event) -> bool:
-    """A kernel or an annotation of a collective library."""
+    """Return whether an event is a kernel or an annotation of a collective library."""
     name = event.name.lower()
     return name.startswith(("nccl", "rccl", "gloo:", "mpi:", "ucc:", "xccl:")) or "collective name" in event.args
 
 
 def links(trace: Trace) -> tuple[LinkTimes | None, int]:
-    """What the collectives took, and among how many workers; nothing where no size was recorded."""
+    """Return the times of the trace's collectives, or None if no size was recorded, and the number of workers."""
     seen: dict[tuple[str, str, int], dict[float, float]] = {}
     for operation, dtype, nbytes, workers, seconds in _timed(trace):
         sizes = seen.setdefault((operation, dtype, workers), {})
@@ -54,7 +54,7 @@ def links(trace: Trace) -> tuple[LinkTimes | None, int]:
 
 
 def _timed(trace: Trace) -> Iterator[tuple[str, str, float, int, float]]:
-    """Operation, dtype, bytes handed over by a worker, workers, seconds."""
+    """Yield operation, dtype, bytes given by a worker, workers and seconds of each collective."""
     kernels = [e for e in trace.events if e.category == "kernel" and is_communication(e)]
     if any("in msg nelems" in kernel.args for kernel in kernels):
         for kernel in kernels:
@@ -67,7 +67,7 @@ def _timed(trace: Trace) -> Iterator[tuple[str, str, float, int, float]]:
     if not launched:
         launched = [e for e in trace.events if e.name == "record_param_comms" and "in msg nelems" in e.args]
     if kernels and len(kernels) != len(launched):
-        return  # what belongs together cannot be told
+        return  # kernels cannot be matched to their launches
     for event, lasted in zip(launched, kernels or launched, strict=True):
         operation = _operation(str(event.args.get("collective name", event.name)))
         shapes = list(inputs_of(event))
@@ -94,5 +94,5 @@ def _operation(name: str) -> str | None:
 
 
 def _sent(operation: str, workers: int) -> float:
-    """What the busiest worker sends for each byte it hands over."""
+    """Return the bytes that the busiest worker sends for each byte of its buffer."""
     return wire_factor(CARRIED_BY.get(operation, operation), workers) if workers > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Shapes and types of tensors as traces write them, where they were recorded."""
+"""Shapes and dtypes of tensors in traces, where they were recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def inputs_of(event: Event) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each tensor an event was given, those of lists one by one; nothing where none was recorded."""
+    """Yield shape and dtype of each input tensor of an event, those of lists one by one, if they were recorded."""
     dims, types = event.args.get("input dims"), event.args.get("input type")
     if not isinstance(dims, list):
         return

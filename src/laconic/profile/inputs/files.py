@@ -1,4 +1,4 @@
-"""Texts from files: plain or gzipped, with a sentence where there is none."""
+"""Text from files, plain or gzipped, with an error that says what to give where there is none."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from laconic.errors import LaconicError
 
-MOST_BYTES = 4 * 2**30  # of text: nobody reads more by mistake
+MOST_BYTES = 4 * 2**30  # of text: larger files are refused
 
 
 class InputError(LaconicError, ValueError):
-    """A file that is not what its reader expects; the message says what to record or to give instead."""
+    """An error about a file that is not what its reader expects; the message says what to record or to give instead."""
 
 
 def text_of(path: str | Path, what: str) -> str:
-    """The file's text; whether it is gzipped is seen from its first bytes, not from its name."""
+    """Return the file's text; whether it is gzipped is read from its first bytes, not from its name."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}: give the path of {what}")
@@ -37,5 +37,5 @@ def text_of(path: str | Path, what: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """The text without a terminal's escape codes."""
+    """Return the text without a terminal's escape codes."""
     return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)

@@ -1,4 +1,4 @@
-"""PyTorch profiler traces become profiles: when each gradient was ready, forward, backward and step times.
+"""Profiles from PyTorch profiler traces: when each gradient was ready, and forward, backward and step times.
 
 A trace needs whole training steps. Steps are found by `ProfilerStep#` annotations, else by the optimizer's, else by
 forward operations that follow backward ones. Gradients are `AccumulateGrad` events; on a GPU one is ready when the
@@ -37,7 +37,7 @@ Shape = tuple[tuple[int, ...], str]  # and the dtype
 
 @dataclass(frozen=True)
 class Iteration:
-    """One training step in seconds of the trace: on a GPU when kernels ended, not when they were launched."""
+    """One training step in seconds of the trace; on a GPU by the ends of kernels, not by their launches."""
 
     begin: float
     backward: float
@@ -49,17 +49,17 @@ class Iteration:
 
 
 def read(path: str | Path) -> Profile:
-    """A trace by its path, as a profile."""
+    """Return the profile of a trace file."""
     return profile(traces.read(path))
 
 
 def parse(text: str, where: str = "this text") -> Profile:
-    """The same from its text."""
+    """Return the profile of a trace given as text; errors call its source `where`."""
     return profile(traces.parse(text, where))
 
 
 def profile(trace: Trace) -> Profile:
-    """What a trace says of the model; of the links too where collectives were recorded with their sizes."""
+    """Return the profile of a trace: the model, and the links where collectives were recorded with their sizes."""
     steps = _Steps(trace)
     found = steps.all()
     if not found:
@@ -67,16 +67,16 @@ def profile(trace: Trace) -> Profile:
     usual = Counter(len(iteration.ready) for iteration in found).most_common(1)[0][0]
     kept = [iteration for iteration in found if len(iteration.ready) == usual]
     times, workers = links(trace)
-    talked = any(is_communication(event) for event in trace.events)
+    communicated = any(is_communication(event) for event in trace.events)
     known = {"trace": Path(trace.where).name, "steps": len(kept), "gpu": steps.clock.on_gpu}
-    return Profile(_model(kept, _shapes(trace, kept[-1]), talked), workers, known, times)
+    return Profile(_model(kept, _shapes(trace, kept[-1]), communicated), workers, known, times)
 
 
 # ------------------------------------------------------------------------------------------ steps
 
 
 class _Steps:
-    """The host's events by what they are for, and the steps they make up."""
+    """The host's events by their purpose, and the training steps that they form."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.clock = trace, Clock(trace.events)
@@ -99,7 +99,7 @@ class _Steps:
         return [iteration for iteration in found if iteration]
 
     def _windows(self) -> list[tuple[float, float]]:
-        """From where to where each step goes."""
+        """Return the begin and the end of each step."""
         if self.annotated:
             return sorted((event.begin, event.end) for event in self.annotated.values())
         first, last = self.trace.events[0].begin, max(event.end for event in self.trace.events)
@@ -113,7 +113,7 @@ class _Steps:
         return list(pairwise([*cuts, last]))
 
     def _iteration(self, begin: float, end: float) -> Iteration | None:
-        """The step in a window; where gradients of several batches are added up, those of the last count."""
+        """Return the step in a window; where gradients are accumulated over several batches, the last batch counts."""
         mine = [event for event in self.gradients if begin <= event.begin < end]
         if not mine:
             return None
@@ -131,7 +131,7 @@ class _Steps:
 
 
 def _outside(events: Sequence[Event], backward: Sequence[Event]) -> list[Event]:
-    """Those that are not inside of backward, where checkpointed operations are computed again."""
+    """Return the events outside of backward, in which checkpointed operations are recomputed."""
     begins = [event.begin for event in backward]
     reach = list(accumulate((event.end for event in backward), max))
     return [
@@ -142,8 +142,8 @@ def _outside(events: Sequence[Event], backward: Sequence[Event]) -> list[Event]:
 # ------------------------------------------------------------------------------------------ the model
 
 
-def _model(found: Sequence[Iteration], shapes: Sequence[Shape], talked: bool) -> ModelTimes:
-    """Medians over the steps; waiting for others between backward and the optimizer is left out."""
+def _model(found: Sequence[Iteration], shapes: Sequence[Shape], communicated: bool) -> ModelTimes:
+    """Return the medians over the steps, without waiting for other workers between backward and the optimizer."""
     gaps = [[b - a for a, b in pairwise((i.backward, *i.ready))] for i in found]
     each = [statistics.median(column) for column in zip(*gaps, strict=True)]
     backward = Seconds.of([i.ready[-1] - i.backward for i in found])
@@ -154,12 +154,12 @@ def _model(found: Sequence[Iteration], shapes: Sequence[Shape], talked: bool) ->
         for index, ((shape, dtype), seconds) in enumerate(zip(shapes, each, strict=True))
     )
     forward = Seconds.of([i.backward - i.begin for i in found])
-    step = Seconds.of([i.end - (i.update if talked else i.ready[-1]) for i in found])
+    step = Seconds.of([i.end - (i.update if communicated else i.ready[-1]) for i in found])
     return ModelTimes(tensors, forward, backward, step)
 
 
 def _shapes(trace: Trace, iteration: Iteration) -> list[Shape]:
-    """Of the gradients in order: from their own events, or from those of the optimizer."""
+    """Return the shapes of the gradients in order: from their own events, or from the optimizer's."""
     nodes = [event for event in trace.events if event.name.endswith(_GRADIENT) and any(inputs_of(event))]
     begins = [node.begin for node in nodes]
     found: list[Shape] = []
@@ -178,7 +178,7 @@ def _shapes(trace: Trace, iteration: Iteration) -> list[Shape]:
 
 
 def _updated(trace: Trace, iteration: Iteration) -> list[Shape]:
-    """Parameters as the optimizer's operations name them, from the last to the first as gradients arrive."""
+    """Return the shapes of the parameters in the optimizer's operations, reversed to the order of gradients."""
     wanted = len(iteration.gradients)
     singles: dict[str, list[Shape]] = {}
     for event in trace.events:

@@ -1,7 +1,7 @@
-"""Logs of nccl-tests (`all_reduce_perf` and its kin): tables of all versions, and the newer ones' JSON and CSV.
+"""Logs of nccl-tests (`all_reduce_perf` and others): tables of all versions, and the newer ones' JSON and CSV.
 
-What becomes of them is `LinkTimes`: for each size what one worker sends, and how long the collective took, the better
-of out of place and in place, as training uses either. Sizes in the log are those of the larger buffer.
+They are converted to `LinkTimes`: for each size the bytes that one worker sends and the time of the collective, the
+better of out of place and in place, as training uses either. Sizes in the log are those of the larger buffer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WHAT = "the output of nccl-tests, such as `all_reduce_perf -b 8 -e 1G -f 2 -g 8
 
 @dataclass(frozen=True)
 class Row:
-    """One line: bytes of the larger buffer; seconds, bus rate and wrong values, out of place and in place."""
+    """One line of a log: bytes of the larger buffer; seconds, bus rate and wrong values, out of place and in place."""
 
     nbytes: int
     dtype: str
@@ -64,14 +64,14 @@ class Row:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """A log: which collective among how many ranks, and its rows by size."""
+    """A log of nccl-tests: the collective, the number of ranks, and a row for each size."""
 
     operation: str
     ranks: int
     rows: tuple[Row, ...]
 
     def links(self, bits_per_second: float | None = None) -> LinkTimes:
-        """As the virtual engine and planners take them; two at once share one way, as one ring does."""
+        """Return the times as the virtual engine and the planner use them; concurrent collectives share one ring."""
         factor = wire_factor(CARRIED_BY.get(self.operation, self.operation), self.ranks)
         if self.operation == "all_gather":
             factor /= self.ranks  # the log has the gathered size
@@ -91,12 +91,12 @@ class NcclLog:
 
 
 def read(path: str | Path, operation: str | None = None, ranks: int | None = None) -> NcclLog:
-    """A log by its path."""
+    """Return the log of a file; `operation` and `ranks` can be given where the log does not name them."""
     return parse(text_of(path, _WHAT), str(path), operation, ranks)
 
 
 def parse(text: str, where: str = "this text", operation: str | None = None, ranks: int | None = None) -> NcclLog:
-    """A log in any of its forms; what it does not name (old ones, CSV) can be given, or is derived from its rates."""
+    """Return a log in any of its forms; what old logs and CSV do not name is given or derived from their rates."""
     text = without_colours(text)
     stripped = text.lstrip()
     if stripped.startswith("{"):
@@ -131,13 +131,13 @@ def _operation(name: str | None, where: str) -> str:
 
 
 def _guessed(where: str) -> str | None:
-    """From a file's name, where the log does not say."""
+    """Return the collective that a file's name mentions, for logs that do not name it."""
     plain = re.sub(r"[^a-z]", "", Path(where).name.lower())
     return next((name for name in sorted(OPERATIONS, key=len, reverse=True) if name in plain), None)
 
 
 def _ranks(operation: str, rows: list[Row]) -> int | None:
-    """From the bus rate of the largest row, where the collective's factor has the number of ranks in it."""
+    """Return the number of ranks from the largest row's bus rate, if the collective's bus factor depends on it."""
     row = max(rows, key=lambda row: row.nbytes)
     if operation not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all") or not row.seconds[0]:
         return None
@@ -146,7 +146,7 @@ def _ranks(operation: str, rows: list[Row]) -> int | None:
 
 
 def _reason(text: str) -> str:
-    """What the log itself says went wrong."""
+    """Return what the log itself says went wrong, or an empty text."""
     found = re.search(r"(?im)^.*(nccl failure|test failure|cuda failure|error|not found|timeout).*$", text)
     return f" (it says: {found[0].strip()[:120]})" if found else ""
 
@@ -155,7 +155,7 @@ def _reason(text: str) -> str:
 
 
 def _table(text: str) -> tuple[list[Row], str | None, int | None]:
-    """Lines of numbers below a line of names; launchers may have put the rank or the host before each."""
+    """Read a table: lines of numbers below a line of names; launchers may have put a rank or host before each."""
     lines = [re.sub(r"^\s*(\[[^\]]*\](\s*<\w+>:?)?|[\w.\-]+:(?=\s))\s*", "", line) for line in text.splitlines()]
     groups = Counter(m[1] for line in lines if (m := re.match(r"#\s+Rank\s+\d+(?:\s+Group\s+(\d+))?", line)))
     named = next((m[1] for line in lines if (m := re.match(r"#\s*Collective test starting:\s*(\S+)", line))), None)
@@ -169,14 +169,17 @@ def _table(text: str) -> tuple[list[Row], str | None, int | None]:
 
 
 def _columns(line: str) -> tuple[str, ...]:
-    """The names above a table, if this is their line."""
+    """Return the names above a table if this is their line, else nothing."""
     words = line.lstrip("# \t").replace("cputime", "time").replace("timestamp", "").split()
     return tuple(words) if words[:2] == ["size", "count"] and "time" in words else ()
 
 
 def _line(cells: list[str], columns: tuple[str, ...]) -> Row | None:
-    """One size. Collectives without an operation or root leave these columns empty in old versions, and a part that was
-    not timed is empty too; a line that was cut off is none."""
+    """Return the row of one size, or None if the line was cut off.
+
+    Old versions leave the columns of operation and root empty for collectives without them; a part that was not timed
+    is empty too.
+    """
     if not columns or len(cells) < 3 or not cells[0].isdigit() or not cells[1].isdigit():
         return None
     blocks = [index for index, name in enumerate(columns) if name == "time"]
@@ -192,7 +195,7 @@ def _line(cells: list[str], columns: tuple[str, ...]) -> Row | None:
 
 
 def _block(cells: list[str]) -> tuple[float, float, float] | None:
-    """Seconds, bus rate in bytes per second, wrong values."""
+    """Return seconds, bus rate in bytes per second, and wrong values."""
     try:
         microseconds, _, bus = (float(cell) for cell in cells[:3])
         wrong = 0.0 if len(cells) < 4 or cells[3] in ("N/A", "-1") else float(cells[3])
@@ -208,7 +211,7 @@ def _row(nbytes: int, dtype: str, blocks: list[tuple[float, float, float]]) -> R
 
 
 def _csv(text: str) -> list[Row]:
-    """A line of column names among others; times in µs."""
+    """Read CSV, in which a line of column names stands among others; times are in µs."""
     rows: list[Row] = []
     columns: tuple[str, ...] = ()
     for cells in csv.reader(io.StringIO(text)):
@@ -223,7 +226,7 @@ def _csv(text: str) -> list[Row]:
 
 
 def _json(text: str, where: str) -> tuple[list[Row], str | None, int | None]:
-    """Of `-J file`: a list of devices has one entry for each process, which may drive several GPUs."""
+    """Read the JSON of `-J file`; its list of devices has one entry for each process, which may drive several GPUs."""
     try:
         table = json.loads(text)
         config = table.get("config", {})

@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -m`: which GPUs and network cards a machine has, and what lies between each two of them."""
+"""The output of `nvidia-smi topo -m`: a host's GPUs and network cards, and the class of link between each two."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ONE = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|X")
 _CELL = re.compile(rf"(?:{_ONE.pattern})+")
 _WHAT = "the output of `nvidia-smi topo -m`"
 _SHARE_OF_PCIE = {"PIX": 0.85, "PXB": 0.85, "PHB": 0.7, "NODE": 0.6, "SYS": 0.45}
-"""What two GPUs get of their slot's rate when the way leads through switches, a root complex or between processors."""
+"""The share of their slot's rate that two GPUs reach through switches, a root complex or between processors."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Groups of `gpus` neighbours behind links of one rate: what a level of a virtual network is made from."""
+    """A level of a virtual network: groups of `gpus` neighbours behind links of one rate and latency."""
 
     gpus: int
     bits_per_second: float
@@ -31,30 +31,31 @@ class Unit:
 
 @dataclass(frozen=True)
 class Topology:
-    """One machine. `links[a, b]` is a class: NV and a number, PIX, PXB, PHB, NODE or SYS; both ways are there."""
+    """The topology of one host; `links[a, b]` is a class: NV and a number, PIX, PXB, PHB, NODE or SYS."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
-    links: Mapping[tuple[str, str], str]
+    links: Mapping[tuple[str, str], str]  # in both directions
     numa: Mapping[str, str]  # of a GPU, where the table says so
     nic_names: Mapping[str, str]  # such as NIC0: mlx5_0
 
     def link(self, a: str, b: str) -> str:
+        """Return the class of link between two devices."""
         if (a, b) not in self.links:
             raise InputError(f"nothing is known between {a} and {b}; there are {', '.join(self.gpus + self.nics)}")
         return self.links[a, b]
 
     def bytes_per_second(self, a: str, b: str, kind: str | Gpu = "A100") -> float:
-        """One way between two of them, given the kind of GPU: a rate to start from where nothing was measured."""
+        """Return the one-way rate between two devices for a kind of GPU: an assumption where nothing was measured."""
         return rate(self.link(a, b), kind)
 
     def nearest_nic(self, name: str) -> str | None:
-        """The network card with the shortest way to this GPU."""
+        """Return the network card nearest to this GPU, or None."""
         ranked = [(_distance(self.links[name, nic]), nic) for nic in self.nics if (name, nic) in self.links]
         return min(ranked)[1] if ranked else None
 
     def groups(self, farthest: str) -> tuple[tuple[str, ...], ...]:
-        """GPUs joined by ways no longer than this class."""
+        """Return the groups of GPUs that are connected by links no farther than this class."""
         left, found = list(self.gpus), []
         while left:
             group, more = [], [left.pop(0)]
@@ -68,9 +69,9 @@ class Topology:
         return tuple(found)
 
     def levels(self, kind: str | Gpu = "A100") -> tuple[Unit, ...]:
-        """Inner to outer, beginning with each GPU's own link; only groups of equal size make a level.
+        """Return the levels from inner to outer, beginning with each GPU's own link; groups of a level have equal size.
 
-        A group's link carries what leaves it, so its rate is that of the way which leads out.
+        A group's link carries the traffic that leaves it, so its rate is that of the class of link to other groups.
         """
         chip = gpu(kind) if isinstance(kind, str) else kind
         between = {(a, b): way for (a, b), way in self.links.items() if a in self.gpus and b in self.gpus}
@@ -88,7 +89,7 @@ class Topology:
         return tuple(units)
 
     def _own_rate(self, name: str, chip: Gpu) -> float:
-        """All NVLinks of a GPU: to each neighbour some, or the same ones to all of them through a switch."""
+        """Return the rate of all NVLinks of a GPU: some to each neighbour, or the same ones to all through a switch."""
         ways = [self.links[name, other] for other in self.gpus if other != name]
         bonded = sum(int(way[2:]) for way in ways if way.startswith("NV"))
         if not bonded:
@@ -98,7 +99,7 @@ class Topology:
 
 
 def rate(way: str, kind: str | Gpu = "A100") -> float:
-    """Bytes per second one way of a class of link on a kind of GPU."""
+    """Return the one-way bytes per second of a class of link on a kind of GPU."""
     chip = gpu(kind) if isinstance(kind, str) else kind
     if bonded := re.fullmatch(r"NV(\d+)", way):
         return int(bonded[1]) * _nvlink(chip)
@@ -108,12 +109,12 @@ def rate(way: str, kind: str | Gpu = "A100") -> float:
 
 
 def read(path: str | Path) -> Topology:
-    """A table by its path."""
+    """Return the topology in a file."""
     return parse(text_of(path, _WHAT), str(path))
 
 
 def parse(text: str, where: str = "this text") -> Topology:
-    """A table with its colours, affinities and legend, as any version of the driver's tool prints it."""
+    """Return the topology in a text with colours, affinities and legend, as any version of the tool prints it."""
     lines = without_colours(text).splitlines()
     head = next(
         (i for i, line in enumerate(lines) if re.match(r"\s*GPU0\b", line) and not re.search(r"\bX\b", line)), -1
@@ -150,7 +151,7 @@ def parse(text: str, where: str = "this text") -> Topology:
 
 
 def _row(cells: list[str], count: int, name: str, where: str) -> tuple[list[str], list[str]]:
-    """The classes in a line, and what stands behind them.
+    """Return the classes in a line, and the cells behind them.
 
     In wide tables the tool itself runs cells together (`PIXNODE`) and writes affinities over the last (`PH0-115`).
     """
@@ -168,22 +169,22 @@ def _row(cells: list[str], count: int, name: str, where: str) -> tuple[list[str]
 
 
 def _distance(way: str) -> int:
-    """Less is nearer: NVLinks, then the ways over PCIe."""
+    """Return the distance of a class of link: NVLinks are nearest, then the classes over PCIe."""
     return 0 if way.startswith("NV") else 1 + CLASSES.index(way)
 
 
 def _nvlink(chip: Gpu) -> float:
-    """One link, one way: 25 GB/s from the second generation to the fourth, twice that in the fifth."""
+    """Return the one-way rate of an NVLink: 25 GB/s in the second to fourth generation, twice that in the fifth."""
     return 50e9 if chip.link == "NVLink 5" else 25e9
 
 
 def _latency(way: str) -> float:
-    """One way, as collectives inside of a machine see it: a few microseconds."""
+    """Return the one-way latency of a class of link as collectives inside a host see it: a few microseconds."""
     return 2e-6 if way.startswith("NV") else 5e-6
 
 
 def _slot(chip: Gpu) -> float:
-    """The PCIe slot of this generation of GPUs."""
+    """Return the rate of the PCIe slot of this generation of GPUs."""
     beside = {"NVLink 2": "PCIe 3.0 x16", "NVLink 3": "PCIe 4.0 x16"}
     name = beside.get(chip.link, "PCIe 5.0 x16") if chip.link.startswith("NVLink") else chip.link
     return LINKS[name]

@@ -1,8 +1,8 @@
-"""Events of a profiler's trace, whatever the version that wrote it.
+"""Events of a profiler's trace, of any version of PyTorch.
 
-PyTorch's traces are Chrome's: a list of events, in microseconds as integers (before 2.4) or with a fraction. Categories
-and the spelling of arguments changed over the years (`Operator` became `cpu_op`, `Input dims` became `Input Dims`);
-here they have one name each, and times are seconds from the first event.
+PyTorch's traces have Chrome's format: a list of events, in microseconds as integers (before 2.4) or with a fraction.
+Categories and the spelling of arguments changed over the years (`Operator` became `cpu_op`, `Input dims` became
+`Input Dims`); here they have one name each, and times are seconds from the first event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 
 
 class Event(NamedTuple):
-    """Something that took time; keys of `args` are in lower case."""
+    """An event with a duration; the keys of `args` are in lower case."""
 
     name: str
     category: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """Events in order of their beginning; `workers` where the trace was one of several processes'."""
+    """The events of a trace in order of their beginning, and the number of workers of the job that it is from."""
 
     events: tuple[Event, ...]
     workers: int
@@ -50,12 +50,12 @@ class Trace:
 
 
 def read(path: str | Path) -> Trace:
-    """A trace by its path."""
+    """Return the trace in a file."""
     return parse(text_of(path, WHAT), str(path))
 
 
 def parse(text: str, where: str = "this text") -> Trace:
-    """A trace as its text: an object with `traceEvents`, or the list alone."""
+    """Return the trace in a text: an object with `traceEvents`, or the list alone."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -80,8 +80,10 @@ def _workers(table: Any) -> int:
 
 
 def _events(listed: Iterable[Any], first: float) -> Iterable[Event]:
-    """Complete events, and pairs of begin and end on one thread; what is malformed is left out, and so are the frames
-    of Python that `with_stack=True` records by the million."""
+    """Yield complete events, and pairs of begin and end on one thread.
+
+    Malformed events are left out, and so are the Python frames that `with_stack=True` records by the million.
+    """
     open_: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in listed:
         if not isinstance(row, dict) or not isinstance(row.get("name", ""), str):
@@ -115,7 +117,7 @@ def _args(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Numbers are sometimes written as text."""
+    """Return a finite number, which may be written as text, or None."""
     try:
         found = float(value)
     except (TypeError, ValueError):

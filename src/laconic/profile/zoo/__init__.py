@@ -1,7 +1,7 @@
-"""Models as their definitions give them: tensors in the order of the forward pass, and what their layers compute.
+"""The model zoo: models' tensors in the order of the forward pass, and the operations of their layers.
 
-A definition is a function that lists layers; a layer lists its tensors. Operations are multiplications for one sample,
-going forward; backward takes twice as many.
+A definition is a function that lists layers; a layer lists its tensors. Operations are multiplications for one sample
+in the forward pass; backward takes twice as many.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _ALIASES = {"gpt2small": "GPT-2", "bert": "BERT-Base", "resnet": "ResNet-50", "v
 
 
 def canonical(name: str) -> str:
-    """The name as `MODELS` has it; case and punctuation do not matter."""
+    """Return a model's name as in `MODELS`; case and punctuation do not matter."""
     return pick("model", name, MODELS, _ALIASES)
 
 
 @cache
 def model(name: str) -> tuple[Tensor, ...]:
-    """The tensors of a model by its name."""
+    """Return the tensors of a model by its name."""
     return tuple(MODELS[canonical(name)]())

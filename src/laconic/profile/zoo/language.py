@@ -1,4 +1,4 @@
-"""Models of text, with the names of `transformers`; attention is fused, so its scores never reach memory."""
+"""Language models, with the tensor names of `transformers`; attention is fused, so its scores are never stored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from laconic.profile.zoo.layers import Model, Tensor, dense, normed
 
 
 def bert(hidden: int, layers: int, sequence: int = 64, vocabulary: int = 30528, positions: int = 512) -> Model:
-    """BERT with both heads of pre-training; the vocabulary is filled up to a multiple of 8.
+    """Return BERT with both heads of pre-training; the vocabulary is padded to a multiple of 8.
 
     The output matrix is the word embedding: it is listed once, as the first tensor, whose gradient is complete when
-    backward ends; its multiplications stand with the output's bias.
+    backward ends; its multiplications are counted with the output's bias.
     """
     counts = {"word": vocabulary, "position": positions, "token_type": 2}
     found = _embeddings("bert.embeddings.{}_embeddings", hidden, sequence, **counts)
@@ -24,7 +24,7 @@ def bert(hidden: int, layers: int, sequence: int = 64, vocabulary: int = 30528, 
 
 
 def gpt2(hidden: int, layers: int, sequence: int = 1024, vocabulary: int = 50257, positions: int = 1024) -> Model:
-    """GPT-2. Its output matrix is the word embedding too; the multiplications stand with the last normalization.
+    """Return GPT-2, whose output matrix is the word embedding; its multiplications count with the last normalization.
 
     Matrices are (outputs, inputs), where `transformers` has them the other way round.
     """
@@ -45,7 +45,7 @@ def gpt2(hidden: int, layers: int, sequence: int = 1024, vocabulary: int = 50257
 def llama(
     hidden: int, inner: int, layers: int, heads: int, groups: int, sequence: int = 4096, vocabulary: int = 32000
 ) -> Model:
-    """Llama 2 and 3: `groups` of query heads share one head of keys and values; no biases, an output matrix of its own.
+    """Return Llama 2 or 3: `groups` of query heads share a head of keys and values; no biases, own output matrix.
 
     Rotary positions are two passes over queries and keys; the third matrix of the dense layers is multiplied in.
     """
@@ -69,7 +69,7 @@ def llama(
 
 
 def _embeddings(names: str, hidden: int, sequence: int, **counts: int) -> Model:
-    """Tables of which each token takes a row."""
+    """Return embedding tables, of which each token reads a row."""
     size = hidden * sequence
     return [
         Tensor(f"{names.format(name)}.weight", (n, hidden), size, 2 * size, 0.0, size) for name, n in counts.items()
@@ -77,7 +77,7 @@ def _embeddings(names: str, hidden: int, sequence: int, **counts: int) -> Model:
 
 
 def _attending(tensor: Tensor, hidden: int, sequence: int) -> Tensor:
-    """The two products of attention, which stand with the matrix that makes the values: four values in, one out."""
+    """Add the two products of attention to the matrix that makes the values: four values are read, one is written."""
     return tensor._replace(
         operations=tensor.operations + 2 * sequence * sequence * hidden,
         after=tensor.after + 4 * hidden * sequence,
@@ -86,7 +86,7 @@ def _attending(tensor: Tensor, hidden: int, sequence: int) -> Tensor:
 
 
 def _scores(tensor: Tensor, hidden: int, vocabulary: int, sequence: int) -> Tensor:
-    """A score for each word at each place, and the loss over them, which is no product.
+    """Add the output scores, one for each word at each position, and the loss over them, which is no product.
 
     Four copies are alive at the end of the forward pass: scores, the same in 32 bits, their logarithms, a gradient.
     """
@@ -100,7 +100,7 @@ def _scores(tensor: Tensor, hidden: int, vocabulary: int, sequence: int) -> Tens
 
 
 def _encoder(name: str, hidden: int, sequence: int) -> Model:
-    """Attention and the two dense layers after it."""
+    """Return an encoder layer: attention and the two dense layers after it."""
     own = f"{name}.attention.self"
     query, key, value = (dense(f"{own}.{part}", hidden, hidden, sequence) for part in ("query", "key", "value"))
     return [

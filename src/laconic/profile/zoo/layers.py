@@ -1,4 +1,4 @@
-"""What models are made of: a layer lists its tensors, and what passes through it for one sample."""
+"""The layers of models: each lists its tensors, with their operations and memory traffic for one sample."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Kind = Literal["convolution", "matrix", "pointwise"]
 
 
 class Tensor(NamedTuple):
-    """One parameter, and its part of the layer for one sample going forward; backward takes twice as much.
+    """One parameter, and its part of the layer's work for one sample in the forward pass; backward takes twice as much.
 
     `operations` are multiplications; `moved` are values that the layer reads and writes beside the parameter, `after`
     those of the elementwise functions that follow it; `kept` are values that stay in memory until backward needs them.
@@ -32,14 +32,14 @@ Model = list[Tensor]
 
 
 def normed(name: str, width: int, places: int, after: int = 0, bias: bool = True) -> Model:
-    """A normalization: a scale and a shift for each channel, at so many places; it reads twice and writes once."""
+    """Return a normalization: scale and shift of each channel, at so many positions; it reads twice and writes once."""
     size = width * places
     weight = Tensor(f"{name}.weight", (width,), size, 3 * size, after * size, size)
     return [weight, Tensor(f"{name}.bias", (width,), size)] if bias else [weight]
 
 
 def dense(name: str, inputs: int, outputs: int, places: int = 1, after: int = 0, bias: bool = True) -> Model:
-    """A matrix and its bias, applied at so many places; `after` passes over the result by elementwise functions."""
+    """Return a matrix and its bias, applied at so many positions, with `after` elementwise passes over the result."""
     size = outputs * places
     kept = 2 * size if after else size
     operations, moved = inputs * outputs * places, (inputs + outputs) * places
@@ -48,7 +48,7 @@ def dense(name: str, inputs: int, outputs: int, places: int = 1, after: int = 0,
 
 
 def convolution(name: str, norm: str, inputs: int, outputs: int, kernel: int, side: int) -> Model:
-    """A convolution without bias and its normalization, making images of side by side places; then a ReLU."""
+    """Return a convolution without bias, its normalization and a ReLU, with outputs of `side` by `side` positions."""
     shape, places = (outputs, inputs, kernel, kernel), side * side
     operations, moved, kept = math.prod(shape) * places, (inputs + outputs) * places, outputs * places
     weight = Tensor(f"{name}.weight", shape, operations, moved, 0.0, kept, "convolution")

@@ -1,4 +1,4 @@
-"""Models of images of 224 by 224, with torchvision's names."""
+"""Vision models for images of 224 by 224, with torchvision's tensor names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laconic.profile.zoo.layers import Model, Tensor, convolution, dense
 
 
 def resnet50(classes: int = 1000) -> Model:
-    """ResNet-50: 161 tensors, 25.56 million parameters."""
+    """Return ResNet-50: 161 tensors, 25.56 million parameters."""
     found = convolution("conv1", "bn1", 3, 64, 7, 112)
     inputs = 64
     for stage, (width, blocks, side) in enumerate([(64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)], 1):
@@ -25,7 +25,7 @@ def resnet50(classes: int = 1000) -> Model:
 
 
 def vgg16(classes: int = 1000) -> Model:
-    """VGG-16 without normalization: 32 tensors, 138.36 million parameters, of which its dense layers hold 124."""
+    """Return VGG-16 without normalization: 32 tensors, 138.36 million parameters, 124 million in its dense layers."""
     found: Model = []
     inputs, place = 3, 0
     for width, layers, side in [(64, 2, 224), (128, 2, 112), (256, 3, 56), (512, 3, 28), (512, 3, 14)]:

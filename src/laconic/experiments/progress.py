@@ -1,4 +1,4 @@
-"""How a comparison tells a person where it is, without knowing how it is shown."""
+"""The interface through which a comparison reports its progress, independent of how it is shown."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Protocol
 
 
 class ProgressReport(Protocol):
-    """Whoever shows progress: a bar on a terminal, lines in a file, nothing in a test."""
+    """A receiver of progress: a bar on a terminal, lines in a file, or nothing in a test."""
 
     def begin(self, what: str, total: int | None) -> None:
-        """A stage begins; it has so many parts, if that is known."""
+        """Begin a stage; `total` is the number of its parts, if known."""
         ...
 
     def at(self, what: str) -> None:
-        """This part is under way."""
+        """Report which part is running."""
         ...
 
     def done(self) -> None:
-        """One part is done."""
+        """Report that one part is done."""
         ...
 
     def say(self, text: str) -> None:
-        """A line to keep."""
+        """Print a line that stays visible."""
         ...
 
 
 class NoProgress:
-    """Nobody looks."""
+    """A progress report that shows nothing."""
 
     def begin(self, what: str, total: int | None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Which strategies a budget for loss admits, by what was measured: what a run that chooses for itself may take."""
+"""The strategies that a loss budget admits by measured losses, among which `auto` may choose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from laconic.planner.risk import risk_of
 PERIODS = (2, 4, 8, 16)
 
 
-def within(loss_budget: float, workers: int) -> list[str]:
-    """Those whose loss was measured to rise by no more, at the interval's far end."""
+def strategies_within(loss_budget: float, workers: int) -> list[str]:
+    """Return the strategies whose measured loss rises by at most the budget, at the upper end of its interval."""
     known = chains()
     asked = [f"bsp / {chain} / allreduce / auto(false)" for chain in known if chain != "none"]
     asked += [f"local({period}) / {chain} / allreduce" for period in PERIODS for chain in known]

@@ -1,4 +1,4 @@
-"""A strategy in a contest of short trainings: its runs, how far they are, and how they compare."""
+"""The short trainings of one strategy in `laconic plan --verify`: its runs, their progress and how they compare."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from laconic.planner.verified import Logged, Point, Trained, curve_of, point_of
 
 
 @dataclass(eq=False)
-class Entrant:
-    """A strategy that takes part, with a run for each seed."""
+class TrialTraining:
+    """One strategy under verification, with a run for each seed."""
 
     strategy: str
     runs: list[SteppedRun] = field(default_factory=list)
     rounds: int = 0
     compared_step: int = 0
-    lost: tuple[int, int] | None = None  # in which round, at which step it first was in the worse half
+    eliminated_at: tuple[int, int] | None = None  # (round, step) at which it was first in the worse half
     error: str | None = None
 
     @property
@@ -30,31 +30,36 @@ class Entrant:
 
     @property
     def diverged(self) -> str | None:
-        return next((said for run in self.runs if (said := run.diverged)), None)
+        return next((reason for run in self.runs if (reason := run.diverged)), None)
 
     @property
     def finished(self) -> bool:
         return bool(self.runs) and all(run.over and not run.error for run in self.runs)
 
     @property
-    def out_of_it(self) -> bool:
+    def failed_or_diverged(self) -> bool:
         return self.failure is not None or self.diverged is not None
 
     def at(self, step: int) -> Point | None:
-        """The last third of what was logged until then, or the last value: as many of each seed."""
-        parts = [_late([at for at in run.logged if at.step <= step and math.isfinite(at.value)]) for run in self.runs]
+        """Return the mean of the last third of the values logged up to a step, equally many of each seed, if any."""
+        parts = [
+            _last_third([at for at in run.logged if at.step <= step and math.isfinite(at.value)]) for run in self.runs
+        ]
         count = min(map(len, parts), default=0)
         return point_of([part[-count:] for part in parts]) if count else None
 
     def key(self) -> tuple[float, ...]:
-        """Sorts from the best on: who never lost, who lost latest, the least loss; a baseline that lost stays for
-        comparison, not by merit."""
-        rounds, step = self.lost or (self.rounds, self.compared_step)
+        """Return the sort key, the best first: never eliminated, eliminated latest, least loss.
+
+        A baseline that would have been eliminated goes on for comparison, but ranks as eliminated.
+        """
+        rounds, step = self.eliminated_at or (self.rounds, self.compared_step)
         here = self.at(step)
-        ahead = (self.failure is not None, self.diverged is not None, self.lost is not None)
+        ahead = (self.failure is not None, self.diverged is not None, self.eliminated_at is not None)
         return (*ahead, -rounds, here.loss if here else math.inf)
 
     def trained(self, rank: int) -> Trained:
+        """Return the result of this strategy as a plain value."""
         here = self.at(self.compared_step) if self.failure is None else None
         return Trained(
             strategy=self.strategy,
@@ -76,5 +81,5 @@ class Entrant:
             run.close()
 
 
-def _late(values: list[Logged]) -> list[Logged]:
+def _last_third(values: list[Logged]) -> list[Logged]:
     return values[-max(1, len(values) // 3) :] if values else []
