@@ -236,9 +236,9 @@ def test_two_classes_per_worker_d2_learns_more_than_dpsgd() -> None:
     "text,reason",
     [
         ('dpsgd / edges("0>1,1>2,2>3,3>4,4>0,2>1")', "rows and columns"),
-        ("d2 / exponential", "both ways"),
+        ("d2 / exponential", "both directions"),
         ("d2 / random_matching", "same neighbours"),
-        ("matcha / one_peer_exponential", "both ways"),
+        ("matcha / one_peer_exponential", "both directions"),
         ("detsgrad / random_matching", "same neighbours"),
     ],
 )

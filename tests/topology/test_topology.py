@@ -205,4 +205,4 @@ def test_the_command_shows_facts() -> None:
     everything = CliRunner().invoke(app, ["mixing"])
     assert all(word in everything.output for word in WORDS)
     assert isinstance(CliRunner().invoke(app, ["mixing", "bsp"]).exception, StrategyError)
-    assert "Two neighbours each" in CliRunner().invoke(app, ["show", "ring"]).output
+    assert "two neighbours each" in CliRunner().invoke(app, ["show", "ring"]).output

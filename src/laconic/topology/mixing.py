@@ -47,7 +47,9 @@ class Mixing:
                 )
             if not self.signed and (matrix < 0).any():
                 i, j = np.argwhere(matrix < 0)[0]
-                raise LaconicError(f"worker {i} would weigh worker {j} by {matrix[i, j]:g}; give no weight below 0")
+                raise LaconicError(
+                    f"worker {i} would mix in worker {j} with weight {matrix[i, j]:g}; give none below 0"
+                )
             self._check_sums(step, matrix)
         self._check_connected()
         doubtful = any((np.diagonal(matrix) <= 0).any() or (matrix < 0).any() for matrix in self.rounds)
