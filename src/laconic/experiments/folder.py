@@ -48,6 +48,7 @@ class Folder:
         return self.path / "trials.jsonl"
 
     def rows(self, label: str) -> Path:
+        """Return the folder of the rows of one session or trial."""
         return self.path / "rows" / label
 
     def load_session(self, label: str, key: Any) -> list[list[Outcome]] | None:

@@ -77,6 +77,7 @@ class GatedRow:
                 return False
 
     def close(self) -> None:
+        """Close all sockets of the gate."""
         for connection in self._connections:
             connection.socket.close()
         self._selector.close()

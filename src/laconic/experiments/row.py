@@ -33,6 +33,7 @@ class Row:
 
     @classmethod
     def computing(cls, arguments: tuple[str, ...] = ()) -> Row:
+        """Return the row that only computes, with which exposed communication is measured."""
         return cls("computing alone", "bsp", arguments, alone=True)
 
     @property

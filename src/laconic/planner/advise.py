@@ -94,6 +94,7 @@ class Candidate:
 
     @property
     def is_sixteen_bits(self) -> bool:
+        """Whether the strategy is synchronous SGD with gradients cast to 16 bits, as the baseline."""
         chosen = self.strategy
         plain = isinstance(chosen, Sentence) and chosen.sync.name == "bsp"
         return plain and all(word.name in _SIXTEEN_BITS for word in chosen.compression)  # type: ignore[attr-defined]

@@ -88,8 +88,8 @@ class Deployment:
     # ------------------------------------------------------------------------------------------ parts of the network
 
     @property
-    def way(self) -> tuple[float, float]:
-        """Between any two workers: the latency, and the seconds per byte of the slowest link on the path."""
+    def path(self) -> tuple[float, float]:
+        """The path between any two workers: its latency, and the seconds per byte of its slowest link."""
         levels = self.network.levels
         return levels[-1].latency_seconds, 8 / min(level.bits_per_second for level in levels)
 

@@ -81,7 +81,7 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
     if memory is None and omega is not None:
         return f"unbiased (ω = {omega:.2g}): SGD's rate, with noise 1 + ω times as large"
     if memory is not None:
-        return f"{names} has the memory {memory.name}, but claims no contraction: {NONE_KNOWN}"
+        return f"{names} has the memory {memory.name}, but promises no contraction: {NONE_KNOWN}"
     if delta is not None:
         return f"contraction (δ = {delta:.2g}) without memory, so biased: {NONE_KNOWN}"
     return f"{names}: {NONE_KNOWN}"

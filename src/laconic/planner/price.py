@@ -114,7 +114,7 @@ class Pricer:
         deployment, size = self.deployment, self.deployment.workers
         costs = self._of_chain(sentence, size)
         nbytes = float(costs.dense_bytes.sum() + sum(v.sum() for of in costs.rounds for v in of.values()))
-        latency, rate = deployment.way
+        latency, rate = deployment.path
         coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum())
         exchanging = 2 * (latency + rate * nbytes)
         own = [
@@ -303,16 +303,16 @@ class Pricer:
             for meets, vector in of.items():
                 up += plan_arrays.summed(vector)
                 down += plan_arrays.summed(vector) * (size if meets == "gather" else 1)
-        latency, rate = deployment.way
+        latency, rate = deployment.path
         load = max(1.0, size / server.shards) if deployment.servers else (size - 1) / server.shards
-        ways = []
+        transfers = []
         for nbytes in (up, down):
             seconds = rate * load * nbytes
-            ways.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
+            transfers.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
         encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
         if deployment.servers:
-            return Traffic(ready, encode, decode, ways, plan_arrays.gates, flowing=True)
-        push, pull = ways
+            return Traffic(ready, encode, decode, transfers, plan_arrays.gates, flowing=True)
+        push, pull = transfers
         both = TransferTimes(
             push.alone_seconds + pull.alone_seconds, push.shared_seconds + pull.shared_seconds, 1.0
         )  # through the same links

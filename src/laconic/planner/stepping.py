@@ -88,6 +88,7 @@ class SteppedRun:
             )  # the folder is deleted after the verification
 
     def close(self) -> None:
+        """End the process and close all sockets."""
         if not self.closed:
             self.closed = True
             self._process.end()

@@ -38,6 +38,7 @@ class TrialTraining:
 
     @property
     def failed_or_diverged(self) -> bool:
+        """Whether the strategy takes no further part because a run failed or diverged."""
         return self.failure is not None or self.diverged is not None
 
     def at(self, step: int) -> Point | None:
@@ -77,6 +78,7 @@ class TrialTraining:
         )
 
     def close(self) -> None:
+        """End all runs."""
         for run in self.runs:
             run.close()
 

@@ -33,6 +33,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         self._model.require_backward_grad_sync = (self._calls + 1) % self._steps == 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Step the wrapped optimizer if this call ends a large batch, else only count the micro-step."""
         if closure is not None:
             raise ContractError("step(closure) evaluates a batch anew, which cannot be added up: call step() without")
         self._calls += 1
@@ -41,6 +42,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         self._set_gradient_sync()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients after a real step; between real steps keep their sum."""
         if not self._accumulating:
             self.base.zero_grad(set_to_none)
 

@@ -43,8 +43,10 @@ def inputs_of(event: Event) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def dtype_of(name: str) -> str:
+    """Return the torch dtype of a type name in a trace; unknown names count as float32."""
     return DTYPES.get(name.lower(), "float32")
 
 
 def is_shape(value: Any) -> bool:
+    """Return whether a value is a list of non-negative integers."""
     return isinstance(value, list) and all(isinstance(n, int) and n >= 0 for n in value)

@@ -74,12 +74,12 @@ class Topology:
         A group's link carries the traffic that leaves it, so its rate is that of the class of link to other groups.
         """
         chip = gpu(kind) if isinstance(kind, str) else kind
-        between = {(a, b): way for (a, b), way in self.links.items() if a in self.gpus and b in self.gpus}
+        between = {(a, b): link_class for (a, b), link_class in self.links.items() if a in self.gpus and b in self.gpus}
         if not between:
             return (Unit(1, 8 * _slot(chip), _latency("PHB")),)
-        ways = sorted(set(between.values()), key=_distance)
-        units = [Unit(1, 8 * min(self._own_rate(name, chip) for name in self.gpus), _latency(ways[0]))]
-        for nearer, farther in pairwise(ways):
+        link_classes = sorted(set(between.values()), key=_distance)
+        units = [Unit(1, 8 * min(self._own_rate(name, chip) for name in self.gpus), _latency(link_classes[0]))]
+        for nearer, farther in pairwise(link_classes):
             if _distance(nearer) == _distance(farther):
                 continue
             sizes = {len(group) for group in self.groups(nearer)}
@@ -90,22 +90,22 @@ class Topology:
 
     def _own_rate(self, name: str, chip: Gpu) -> float:
         """Return the rate of all NVLinks of a GPU: some to each neighbour, or the same ones to all through a switch."""
-        ways = [self.links[name, other] for other in self.gpus if other != name]
-        bonded = sum(int(way[2:]) for way in ways if way.startswith("NV"))
+        link_classes = [self.links[name, other] for other in self.gpus if other != name]
+        bonded = sum(int(link_class[2:]) for link_class in link_classes if link_class.startswith("NV"))
         if not bonded:
-            return max(rate(way, chip) for way in ways)
+            return max(rate(link_class, chip) for link_class in link_classes)
         whole = chip.link_bytes_per_second if chip.link.startswith("NVLink") else math.inf
         return min(bonded * _nvlink(chip), whole)
 
 
-def rate(way: str, kind: str | Gpu = "A100") -> float:
+def rate(link_class: str, kind: str | Gpu = "A100") -> float:
     """Return the one-way bytes per second of a class of link on a kind of GPU."""
     chip = gpu(kind) if isinstance(kind, str) else kind
-    if bonded := re.fullmatch(r"NV(\d+)", way):
+    if bonded := re.fullmatch(r"NV(\d+)", link_class):
         return int(bonded[1]) * _nvlink(chip)
-    if way not in _SHARE_OF_PCIE:
-        raise InputError(f"{way!r} is no class of `nvidia-smi topo -m`: they are NV#, {', '.join(CLASSES)}")
-    return _SHARE_OF_PCIE[way] * _slot(chip)
+    if link_class not in _SHARE_OF_PCIE:
+        raise InputError(f"{link_class!r} is no class of `nvidia-smi topo -m`: they are NV#, {', '.join(CLASSES)}")
+    return _SHARE_OF_PCIE[link_class] * _slot(chip)
 
 
 def read(path: str | Path) -> Topology:
@@ -133,19 +133,21 @@ def parse(text: str, where: str = "this text") -> Topology:
         if cells and cells[0] in names and cells[0] not in seen:
             seen.append(cells[0])
             row, rest = _row(cells[1:], len(names), cells[0], where)
-            links |= {(cells[0], other): way for other, way in zip(names, row, strict=False)}
+            links |= {(cells[0], other): link_class for other, link_class in zip(names, row, strict=False)}
             if cells[0].startswith("GPU") and len(rest) > 1:
                 numa[cells[0]] = rest[1]
     if missing := [name for name in names if name not in seen]:
         raise InputError(f"{where} has no line for {', '.join(missing)}: {_WHAT} is needed in full")
-    links = {(b, a): way for (a, b), way in links.items()} | links  # a cell that was cut stands in the other line
+    links = {
+        (b, a): link_class for (a, b), link_class in links.items()
+    } | links  # a cell that was cut stands in the other line
     for a, b in product(names, names):
-        way, back = links.get((a, b)), links.get((b, a))
-        if way is None:
+        link_class, back = links.get((a, b)), links.get((b, a))
+        if link_class is None:
             raise InputError(f"{where} does not say what lies between {a} and {b}: {_WHAT} is needed in full")
-        if (way == "X") != (a == b) or way != back:
-            raise InputError(f"{a} and {b} do not agree in {where} ({way} and {back}): are cells missing?")
-    links = {pair: way for pair, way in links.items() if way != "X"}
+        if (link_class == "X") != (a == b) or link_class != back:
+            raise InputError(f"{a} and {b} do not agree in {where} ({link_class} and {back}): are cells missing?")
+    links = {pair: link_class for pair, link_class in links.items() if link_class != "X"}
     gpus = tuple(name for name in names if name.startswith("GPU"))
     return Topology(gpus, tuple(name for name in names if name not in gpus), links, numa, legend)
 
@@ -164,13 +166,15 @@ def _row(cells: list[str], count: int, name: str, where: str) -> tuple[list[str]
             raise InputError(
                 f"{cell!r} in the line of {name} in {where} is no class of link: X, NV#, {', '.join(CLASSES)}"
             )
-        found += ["SYS" if way == "SOC" else way for way in _ONE.findall(cell)]  # as old drivers call it
+        found += [
+            "SYS" if link_class == "SOC" else link_class for link_class in _ONE.findall(cell)
+        ]  # as old drivers call it
     return found[:count], []
 
 
-def _distance(way: str) -> int:
+def _distance(link_class: str) -> int:
     """Return the distance of a class of link: NVLinks are nearest, then the classes over PCIe."""
-    return 0 if way.startswith("NV") else 1 + CLASSES.index(way)
+    return 0 if link_class.startswith("NV") else 1 + CLASSES.index(link_class)
 
 
 def _nvlink(chip: Gpu) -> float:
@@ -178,9 +182,9 @@ def _nvlink(chip: Gpu) -> float:
     return 50e9 if chip.link == "NVLink 5" else 25e9
 
 
-def _latency(way: str) -> float:
+def _latency(link_class: str) -> float:
     """Return the one-way latency of a class of link as collectives inside a host see it: a few microseconds."""
-    return 2e-6 if way.startswith("NV") else 5e-6
+    return 2e-6 if link_class.startswith("NV") else 5e-6
 
 
 def _slot(chip: Gpu) -> float:
