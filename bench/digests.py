@@ -81,7 +81,7 @@ RACES = "whoever comes first decides with which parameters real processes end"
 RACES_IN_BYTES = "whoever comes first, or is measured to be faster, decides how often real processes speak"
 MEASURES = "messages are padded, and joined, by times that are measured"
 DECIDES = "what is compressed is decided by times that are measured"
-CROWD = "its graph, its speeds or its servers are for more than two workers"
+MORE_WORKERS = "its graph, its speeds or its servers are for more than two workers"
 
 RULES = """
 bsp
@@ -476,32 +476,32 @@ def all_cases() -> list[Case]:
     """Every strategy with what it needs; names are unique."""
     read = {"real": ("parameters", "payload"), "why": HEADERS}  # of whoever has a server
     raced = {"real": ("payload",), "why": RACES}
-    crowd = {"real": (), "why": CROWD}
+    more_workers = {"real": (), "why": MORE_WORKERS}
     measured = {"real": ("parameters",), "why": MEASURES, "steps": PLANNED_STEPS}
     plain = [Case(text) for text in lines(RULES + GOSSIP + COMPRESSORS + SHAPES + NAMED)]
-    slow = [Case(text, slowness=UNEQUAL, **crowd) for text in lines(RULES)[:4]]
-    gossip = [Case(text, **crowd) for text in lines(GOSSIP_OF_FOUR)]
+    slow = [Case(text, slowness=UNEQUAL, **more_workers) for text in lines(RULES)[:4]]
+    gossip = [Case(text, **more_workers) for text in lines(GOSSIP_OF_FOUR)]
     planned = [Case(text, steps=PLANNED_STEPS) for text in lines(SCHEDULES)]
     planned += [Case(text, **measured) for text in lines(MEASURED_SCHEDULES)]
     served = [Case(text, steps=PLANNED_STEPS, **read) for text in lines(SERVERS)]
     racing = [Case(text, **read) for text in lines(IN_ORDER)]
     racing += [Case(text, **raced) for text in lines(RACING)]
-    racing += [Case(text, slowness=UNEQUAL, **crowd) for text in lines(IN_ORDER + RACING)]
+    racing += [Case(text, slowness=UNEQUAL, **more_workers) for text in lines(IN_ORDER + RACING)]
     racing += [Case(text, slowness=UNEQUAL, real=(), why=RACES_IN_BYTES) for text in lines(RACING_IN_BYTES)]
     tiers = [Case(text, machines=True) for text in lines(TIERS)]
     adam = [Case(text, optimizer="adam") for text in lines(OF_ADAM)]
     others = [
         Case("bsp / qsgd / auto", steps=PLANNED_STEPS, real=(), why=DECIDES),
-        Case("bsp", workers=3, **crowd),
-        Case("bsp / qsgd+ef / wfbp(2KiB)", workers=3, **crowd),
-        Case("flat+topk(0.1)+two_hop+ef", workers=3, **crowd),
-        Case("gtopk(0.05)+ef", workers=3, **crowd),
-        Case("dpsgd / ring", workers=3, **crowd),
-        Case("bsp / none / ps(shards=2)", servers=2, **crowd),
-        Case("asp / none / ps(shards=2)", servers=2, slowness=UNEQUAL, **crowd),
+        Case("bsp", workers=3, **more_workers),
+        Case("bsp / qsgd+ef / wfbp(2KiB)", workers=3, **more_workers),
+        Case("flat+topk(0.1)+two_hop+ef", workers=3, **more_workers),
+        Case("gtopk(0.05)+ef", workers=3, **more_workers),
+        Case("dpsgd / ring", workers=3, **more_workers),
+        Case("bsp / none / ps(shards=2)", servers=2, **more_workers),
+        Case("asp / none / ps(shards=2)", servers=2, slowness=UNEQUAL, **more_workers),
         Case("bsp", optimizer="plain", sparse=True),
         Case("bsp / allreduce(rank) / wfbp(0)", optimizer="plain", sparse=True),
-        Case("hogwild / none / shared", optimizer="plain", sparse=True, slowness=UNEQUAL, **crowd),
+        Case("hogwild / none / shared", optimizer="plain", sparse=True, slowness=UNEQUAL, **more_workers),
         Case("bsp until step 3, then frozen_lamb", optimizer="lamb"),
         Case("one_bit_lamb", optimizer="lamb"),
         Case("bsp / cast_fp16", optimizer="lars"),

@@ -82,13 +82,13 @@ def metered(
     """A model at work with a meter before the servers that live in this process."""
     worker = connect()
     assert isinstance(worker, RealWorker)
-    before = set() if worker.endpoint._door is None else set(worker.endpoint._door.desk.boxes)
+    before = set() if worker.endpoint._server_loop is None else set(worker.endpoint._server_loop.service.mailboxes)
     model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
     meter = Meter()
-    if worker.endpoint._door is not None:
-        boxes = worker.endpoint._door.desk.boxes
-        for address in set(boxes) - before:
-            meter.watch(boxes[address].inbox)
+    if worker.endpoint._server_loop is not None:
+        mailboxes = worker.endpoint._server_loop.service.mailboxes
+        for address in set(mailboxes) - before:
+            meter.watch(mailboxes[address].inbox)
     dist.barrier(crew.process_group)
     yield model, optimizer, meter
     laconic.finish(model, optimizer)

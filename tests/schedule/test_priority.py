@@ -54,7 +54,7 @@ class OfThread:
 
     def __init__(self) -> None:
         self._queue = RealQueue()
-        self._started: queue.SendQueue[int] = queue.SendQueue()
+        self._started: queue.Queue[int] = queue.Queue()
         self._handles: dict[int, ByHand] = {}
 
     def put(self, number: int, urgency: int, nbytes: int, credit: int) -> None:
@@ -84,7 +84,7 @@ class _Now:
 
     def end(self, operation: Operation, seconds: float, error: Exception | None = None) -> None:
         operation.ended_seconds, operation.error = seconds, error
-        for act in operation.then:
+        for act in operation.on_end:
             act(seconds)
 
 
