@@ -17,7 +17,7 @@ from laconic.launch.net.state import State
 End = tuple[str, str]
 """A device and, before it, the namespace it is in."""
 
-_LINE = Path(__file__).with_name("line.py")
+_LINE = Path(__file__).with_name("delay_line.py")
 _lines: dict[str, subprocess.Popen[bytes]] = {}  # those this process has started, by token
 
 

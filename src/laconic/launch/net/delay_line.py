@@ -1,6 +1,6 @@
 """The delay line: a process that joins pairs of taps and holds every frame for a while on its way.
 
-    python line.py MARK SECONDS [[[NAMESPACE, TAP], [NAMESPACE, TAP]], …]
+    python delay_line.py MARK SECONDS [[[NAMESPACE, TAP], [NAMESPACE, TAP]], …]
 
 It runs by itself (only the standard library, nothing of this package), so that it starts in a moment. Frames pass with
 the kernel's own header of offloading, so that TCP's segments of 64 KiB cross in one piece: a few thousand reads make a
