@@ -60,6 +60,7 @@ def saved(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["digits", "chars"])
 def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
     example: str, commands: dict[str, list[str]], tmp_path: Path

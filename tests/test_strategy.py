@@ -434,6 +434,7 @@ def phases_of(draw: st.DrawFn, inner: st.SearchStrategy[Strategy]) -> Strategy:
 strategies = st.recursive(sentences(), lambda inner: tiers_of(inner) | maps_of(inner) | phases_of(inner), max_leaves=6)
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(strategies)
 def test_text_and_value_give_each_other_back(strategy: Strategy) -> None:
@@ -461,6 +462,7 @@ def test_case_underscores_order_and_spaces_do_not_matter(sentence: Sentence, ran
     assert parse(random.choice(["/", " / ", "\n/  "]).join(texts)) == sentence
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(strategies, st.randoms(use_true_random=False))
 def test_spaces_between_tokens_are_free(strategy: Strategy, random: Random) -> None:
@@ -487,6 +489,7 @@ def test_any_text_is_a_strategy_or_a_sentence_about_it(text: str) -> None:
     assert parse(str(strategy)) == strategy
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(strategies, st.randoms(use_true_random=False))
 def test_damaged_text_is_refused_or_means_something(strategy: Strategy, random: Random) -> None:

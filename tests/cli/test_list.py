@@ -153,6 +153,7 @@ def test_help_answers_without_torch() -> None:
     assert "list" in ran.stdout and "show" in ran.stdout
 
 
+@pytest.mark.long
 def test_what_the_library_itself_registers_can_be_shown_and_said() -> None:
     for entry in registry.entries():
         assert entry.name in answer("show", entry.name)

@@ -58,6 +58,7 @@ def test_no_constant_choice_of_the_same_bits_ends_nearer() -> None:
     assert ours <= min(sum(descend(made, seed)[0] for seed in seeds) for made in constants)
 
 
+@pytest.mark.long
 def test_many_draws_are_right_in_the_mean() -> None:
     made, x = ACSGD(bits=1.5), torch.randn(60, generator=torch.Generator().manual_seed(0))
     said = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])

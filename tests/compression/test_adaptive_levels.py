@@ -174,6 +174,7 @@ def test_all_hold_the_same_table_after_every_update(word: str, workers: int) -> 
     assert changed == [step in (1, 3, 4, 8) for step in range(1, 10)]
 
 
+@pytest.mark.long
 @pytest.mark.technique("alq", check=3)
 def test_and_so_do_workers_that_train() -> None:
     def body() -> list[Tensor]:

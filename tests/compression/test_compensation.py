@@ -116,6 +116,7 @@ def test_ten_times_closer_than_one_scale_a_tensor() -> None:
     assert errors[0] <= errors[1] / 10
 
 
+@pytest.mark.long
 @pytest.mark.technique("banner_8bit", check=1)
 def test_affine_codes_are_right_in_the_mean() -> None:
     made, x = compressor("banner_8bit"), tensor("heavy", (9, 11))

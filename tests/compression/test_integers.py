@@ -55,6 +55,7 @@ def test_integers_alone_cross_the_wire_and_nobody_is_told_the_scale(bits: int, s
         assert len({scale(float(state["norm"]), inputs[0].numel(), size) for state in states}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("intsgd", check=2)
 @pytest.mark.parametrize("bits", [8, 32])
 def test_many_encodings_have_the_true_mean_and_each_is_near(bits: int) -> None:

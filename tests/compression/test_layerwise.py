@@ -182,6 +182,7 @@ def test_the_message_tells_layers_apart(workers: int) -> None:
     torch.testing.assert_close(outcomes[0].result, mean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "nbytes"), [("layerwise_ratio", 8 * 25), ("flat+layerwise_bits(2)+ef / sequential", None)]
 )

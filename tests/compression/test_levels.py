@@ -372,6 +372,7 @@ def test_rotated_a_dominant_value_costs_little(n: int, factor: float) -> None:
     assert lost(KLevel(levels=16), x) >= 50 * lost(Rotated(levels=16), x)
 
 
+@pytest.mark.long
 @pytest.mark.technique("suresh_rotated", check=3)
 @pytest.mark.parametrize(("k", "kind"), [(2, "normal"), (16, "heavy"), (16, "sparse")])
 def test_rotated_levels_are_right_in_the_mean(k: int, kind: str) -> None:

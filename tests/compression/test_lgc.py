@@ -87,6 +87,7 @@ class Task:
         return [v[largest(v, math.ceil(0.1 * v.numel()))] for v in vectors]
 
 
+@pytest.mark.long
 @pytest.mark.technique("lgc", check=2)
 def test_the_autoencoder_is_better_than_the_largest_quarter() -> None:
     """At the end of the second phase, on values it has not seen: about 0.3 of their energy is lost against 0.55."""
@@ -182,6 +183,7 @@ def test_small_tensors_go_dense_and_servers_are_refused() -> None:
         Strategy.parse("bsp / lgc / ps")
 
 
+@pytest.mark.long
 def test_digits_are_learned_through_all_phases() -> None:
     """Training goes on in the last one: the loss is well below that at its beginning."""
     words = "{matrix: lgc(ratio=0.2, dense=10, learn=40, width=8, lr=0.004)+ef, else: none}"

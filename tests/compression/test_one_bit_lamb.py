@@ -77,6 +77,7 @@ def test_momenta_agree_and_variances_stand_still() -> None:
         assert not torch.equal(seen[0, step][0], seen[0, step - 1][0])
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_lamb", check=2)
 @pytest.mark.parametrize("make", [lamb, without_decay])
 @pytest.mark.parametrize("bounds", [(0.5, 4.0), (0.9, 1.2)])

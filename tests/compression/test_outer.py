@@ -84,6 +84,7 @@ def test_muloco_is_its_sentence() -> None:
     assert made.prices(TensorSpec("x", (n,), torch.float32), 4) == (("scatter", 4 * each), ("gather", each))
 
 
+@pytest.mark.long
 def test_muon_trains_inside_it() -> None:
     """Two bits in place of 32, rounds of five: the digits are learned as well."""
 

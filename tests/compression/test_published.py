@@ -337,6 +337,7 @@ def assert_diverges(rate: float) -> None:
         torch.testing.assert_close(x, torch.full_like(x, expected), rtol=1e-5, atol=0)
 
 
+@pytest.mark.long
 @reproduces("ef21")
 def test_ef21_converges_where_the_largest_coordinate_alone_diverges() -> None:
     """Beznosikov et al.'s example, on which topk alone grows by 1 + 11γ/6 a step; EF21 goes to the minimum, at the
@@ -349,6 +350,7 @@ def test_ef21_converges_where_the_largest_coordinate_alone_diverges() -> None:
     assert float(path[900].norm()) < 0.6 * float(path[450].norm()) < 0.6 * math.sqrt(3)
 
 
+@pytest.mark.long
 @reproduces("mem_sgd")
 def test_mem_sgd_converges_where_the_largest_coordinate_alone_diverges() -> None:
     """Beznosikov et al.'s example, on which topk alone grows by 1 + 11γ/6 a step; with a memory the rate is linear, as

@@ -145,6 +145,7 @@ def test_saying_everything_is_local_sgd_and_bsp() -> None:
     assert torch.equal(train("local_sgd(1) / none", 12, 3, sgd)[0][0], train("bsp", 12, 3, sgd)[0][0])
 
 
+@pytest.mark.long
 @pytest.mark.technique("qsparse_local_sgd", check=2)
 @pytest.mark.parametrize("levels", [1, 4, 30])
 def test_composed_operators_contract(levels: int) -> None:

@@ -196,6 +196,7 @@ def test_diana_that_never_shifts_is_its_quantiser(inner: str) -> None:
         assert not states[0]["common"].any() and not own_parts(states).any()
 
 
+@pytest.mark.long
 @pytest.mark.technique("diana", check=2)
 @pytest.mark.technique("diana", check=3)
 @pytest.mark.parametrize("norm", ["l2", "max"])
@@ -251,6 +252,7 @@ def test_workers_draw_one_coin_and_heads_make_the_mean_exact() -> None:
     assert full[0] and 4 <= sum(full) <= 22
 
 
+@pytest.mark.long
 @pytest.mark.technique("marina", check=2)
 @pytest.mark.parametrize("text", ["randk(0.3)+marina", "randk(0.1)+marina(full=0.4)"])
 def test_marinas_mean_payload(text: str) -> None:

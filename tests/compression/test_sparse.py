@@ -95,6 +95,7 @@ def test_where_all_magnitudes_are_equal_it_is_exactly_its_share(
     assert torch.equal(outcome.result.nonzero().view(-1), torch.arange(k)), "among equal ones the first"
 
 
+@pytest.mark.long
 @given(st.integers(1, 200), RATIOS, SEEDS)
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("topk", check=1)
@@ -199,6 +200,7 @@ def test_values_chosen_by_a_sample_are_written_in_any_code() -> None:
 # ---------------------------------------------------------------------------------------------- randk
 
 
+@pytest.mark.long
 @pytest.mark.technique("randk", check=1)
 @pytest.mark.parametrize("block", [False, True])
 @pytest.mark.parametrize("kind", ["normal", "heavy"])

@@ -131,6 +131,7 @@ def test_probabilities_add_up_to_the_budget(sizes: list[float], budget: float) -
     assert kept.sum().item() == pytest.approx(min(budget, len(sizes)), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.technique("atomo", check=1)
 def test_the_mean_of_many_draws_is_the_gradient() -> None:
     made, x = Atomo(budget=2), tensor("normal", (7, 5))

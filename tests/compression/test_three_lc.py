@@ -44,6 +44,7 @@ def by_definition(said: Tensor) -> bytes:
     return bytes(short)
 
 
+@pytest.mark.long
 @given(DIGITS)
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
@@ -106,6 +107,7 @@ def test_the_memory_is_within_half_a_step_and_something_is_said(s: float, kind: 
         torch.testing.assert_close(said + error, came, rtol=0, atol=1e-6 * float(came.abs().max() + most))
 
 
+@pytest.mark.long
 @given(SPARSITIES, st.integers(1, 5), st.sampled_from(["normal", "heavy", "sparse"]), st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("three_lc", check=2)

@@ -55,6 +55,7 @@ def dense(places: Tensor, values: Tensor, numel: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------- strom
 
 
+@pytest.mark.long
 @given(st.integers(1, 200), SEEDS, st.sampled_from(["plain", "golomb"]))
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("strom", check=1)

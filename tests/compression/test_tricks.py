@@ -106,6 +106,7 @@ def test_the_rate_grows_to_the_scripts_own() -> None:
     assert laconic.simulate(body, 2).results[0] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0], rel=1e-4)
 
 
+@pytest.mark.long
 def test_all_four_train_at_a_hundredth() -> None:
     text = "warm_up(40) / flat+dgc(0.01, clip=4.0, warmup=40) / allreduce / sequential"
     assert digits.trained(text, 150, 16, digits.sgd(0.1, 0.9)).accuracy >= 85

@@ -64,6 +64,7 @@ def test_what_is_left_of_any_named_method_can_be_read_and_is_another_one(text: s
     assert all(v.refusal for v in variants(strategy) if v.strategy is None)
 
 
+@pytest.mark.long
 def test_the_table_says_what_memory_and_selection_contribute(tmp_path: Path) -> None:
     command = ["ablate", "--workers", "2", "--folder", str(tmp_path / "apart")]
     result = CliRunner().invoke(cli.app, [*command, "topk(0.05)+ef", str(SCRIPT)])

@@ -36,6 +36,7 @@ def test_the_interval_draws_whole_pairs() -> None:
     assert ratio.low == ratio.middle == ratio.high == pytest.approx(2.0)
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_true_ratio_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     hits = 0

@@ -56,6 +56,7 @@ def test_half_the_bytes_take_half_the_exposed_time(tmp_path: Path) -> None:
     assert json.loads((made.folder / "compare.json").read_text())["settings"]["workers"] == 2
 
 
+@pytest.mark.long
 def test_a_script_that_never_steps_fails_by_name(tmp_path: Path) -> None:
     settings = Settings((str(SCRIPT), "--steps", "0"), ("bsp",), workers=2, engine="virtual")
     made = compare(settings, str(tmp_path / "compared"), NoProgress())

@@ -95,6 +95,7 @@ def orthonormal(p: Tensor) -> bool:
     return bool((p.double().T @ p.double() - torch.diag(found.double())).abs().max() < 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alone", [True, False])
 def test_columns_are_the_references(alone: bool) -> None:
     shapes = [(20, 2), (1, 1), (4, 4), (1030, 3), (512, 4)]

@@ -45,6 +45,7 @@ def test_the_memory_keeps_what_did_not_pass(kind: str) -> None:
         assert equal(found, messages.feed_selected(reference, x, expected, 1.5)) and same(error, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fed", [True, False])
 def test_a_list_is_done_as_its_tensors_are(fed: bool) -> None:
     xs = [
@@ -67,6 +68,7 @@ def test_a_list_is_done_as_its_tensors_are(fed: bool) -> None:
     ], strict=True))  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("listed", [True, False])
 def test_what_finds_no_room_is_done_again(monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
     """What passes lies in one place, and is more than there is room for: some tiles find it, others do not."""

@@ -27,6 +27,7 @@ print(*(str(warning.message) for warning in said), sep="\\n")
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [("numba",), ("triton",), ("numba", "triton")])
 def test_what_is_not_installed_is_said_once_and_missed_nowhere(missing: tuple[str, ...]) -> None:
     if "triton" not in missing:

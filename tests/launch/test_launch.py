@@ -158,6 +158,7 @@ def test_the_console_gets_the_log_byte_for_byte(tmp_path: Path, monkeypatch: pyt
     assert console.buffer.getvalue() == b"10%\r20%\r\xff\nthe end, without a newline"  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_the_scripts_own_arguments_pass_untouched(script: str, tmp_path: Path) -> None:
     own = ["--workers", "9", "--", "-m", "$HOME $$ ${local_rank}", "a b", "--help"]
     done = laconic("run", "--folder", "out", "--threads", "2", script, *own, folder=tmp_path)
@@ -190,6 +191,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(script: str, tmp_path: Path) -> N
     assert done.stderr.strip() == "laconic: --target 'loss' is not NAME=VALUE: write, for example, --target loss=1.6."
 
 
+@pytest.mark.long
 def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     before = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     done = laconic("doctor", "--json", folder=tmp_path)

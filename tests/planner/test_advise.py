@@ -41,6 +41,7 @@ def test_without_a_budget_the_mathematics_stays() -> None:
     assert exact.best.lossless or exact.best is exact.baseline or exact.best.strategy == exact.baseline.strategy
 
 
+@pytest.mark.long
 def test_a_budget_admits_what_was_measured_to_stay_within_it() -> None:
     for budget in (0.01, 0.1, 0.5):
         found = advised(SLOW, Preferences(loss_budget=budget))
@@ -49,6 +50,7 @@ def test_a_budget_admits_what_was_measured_to_stay_within_it() -> None:
     assert advised(SLOW, Preferences(loss_budget=0.5)).best.speed_up >= advised(SLOW).best.speed_up
 
 
+@pytest.mark.long
 def test_whatever_is_recommended_beats_the_baseline_by_three_percent() -> None:
     for rate in (1e6, 1e8, 1e9, 1e10, 1e11):
         found = advised(rate, Preferences(loss_budget=0.2))
@@ -57,6 +59,7 @@ def test_whatever_is_recommended_beats_the_baseline_by_three_percent() -> None:
         assert is_base == ("predicted to be" not in found.verdict)
 
 
+@pytest.mark.long
 def test_objectives() -> None:
     preferences = {"dollars_per_hour": 3.0, "dollars_per_gigabyte": 0.1, "watts": 300.0}
     least = {

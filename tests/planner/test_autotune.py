@@ -52,6 +52,7 @@ def test_without_a_budget_the_model_is_that_of_bsp(bits_per_second: float) -> No
     assert [values for _, values in chosen] == [values for _, values in plain]
 
 
+@pytest.mark.long
 def test_a_budget_pays_on_a_slow_network_and_is_not_spent_on_a_fast_one(capsys: pytest.CaptureFixture[str]) -> None:
     slow, fast = simulated("auto(loss_budget=10%)", 1e6), simulated("auto(loss_budget=10%)", 1e12)
     (name,) = {name for name, _ in slow}

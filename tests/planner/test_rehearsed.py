@@ -34,6 +34,7 @@ def planned(folder: Path, text: str, *more: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
 
 
+@pytest.mark.long
 def test_a_script_is_rehearsed_once(tmp_path: Path) -> None:
     """By one process that decodes what four would say; the second time nothing is measured."""
     first = planned(tmp_path, GOOD, "--json")

@@ -152,6 +152,7 @@ points = st.lists(
 )
 
 
+@pytest.mark.long
 @given(st.dictionaries(st.sampled_from([2, 3, 4, 8]), points, min_size=1), st.integers(2, 64), st.integers(1, 1 << 33))
 @settings(max_examples=150, deadline=None)
 def test_whatever_was_measured_times_are_finite_and_rise_with_size(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import laconic
@@ -80,6 +81,7 @@ def train(crew: PoolRank | None = None) -> torch.Tensor:
     return torch.cat([p.detach().double().flatten() for p in model.parameters()])
 
 
+@pytest.mark.long
 def test_both_engines_end_with_the_same_bits(pool: Pool) -> None:
     real = pool.run(train, workers=2)
     virtual = laconic.simulate(train, workers=2).results

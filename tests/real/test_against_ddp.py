@@ -378,6 +378,7 @@ def test_two_workers_have_the_bits_of_ddp_whatever_the_words(pool: Pool, strateg
     assert pool.run(race, "unused on one rank and on all", strategy, 50, False, workers=2) == [0.0, 0.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["bsp", "bsp / allreduce(rank)", "bsp / sequential"])
 @pytest.mark.parametrize("case", ["plain", "adamw", "unused on one rank and on all", "odd parameters"])
 def test_four_workers_agree_with_ddp_in_float64(pool: Pool, case: str, strategy: str) -> None:

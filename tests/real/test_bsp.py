@@ -38,6 +38,7 @@ def versus_one_worker(crew: PoolRank, strategy: str, gradients_only: bool) -> fl
     return max(float((p - q).norm() / q.norm()) for p, q in pairs)
 
 
+@pytest.mark.long
 @pytest.mark.technique("bsp", check=1)
 @pytest.mark.parametrize("strategy", ["bsp", "bsp / allreduce(rank)", "bsp_a2a", "wfbp_a2a"])
 def test_many_workers_are_one_with_a_large_batch(pool: Pool, strategy: str) -> None:

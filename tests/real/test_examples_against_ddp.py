@@ -66,6 +66,7 @@ def race(crew: PoolRank, name: str, dtype: torch.dtype, strategy: str) -> float:
     return difference(by_ddp(crew, build, step, STEPS[dtype], optimizer), ours)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["digits", "chars"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("strategy", ["bsp", "bsp / allreduce(rank)", "bsp / sequential"])
@@ -73,6 +74,7 @@ def test_two_workers_have_the_bits_of_ddp(pool: Pool, name: str, dtype: torch.dt
     assert pool.run(race, name, dtype, strategy, workers=2) == [0.0, 0.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["digits", "chars"])
 def test_four_workers_agree_in_float64(pool: Pool, name: str) -> None:
     assert max(pool.run(race, name, torch.float64, "bsp", workers=4)) <= 1e-9

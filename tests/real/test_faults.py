@@ -45,6 +45,7 @@ def test_a_killed_worker_is_named_by_the_launcher_and_by_every_survivor(launch: 
     assert not processes_with(str(run.folder))
 
 
+@pytest.mark.long
 def test_a_frozen_worker_is_named_within_the_heartbeat_time(launch: Callable[..., Launched]) -> None:
     heartbeat_seconds = 3
     run = launch("--workers", "3", "--heartbeat", str(heartbeat_seconds))
@@ -58,6 +59,7 @@ def test_a_frozen_worker_is_named_within_the_heartbeat_time(launch: Callable[...
     assert not processes_with(str(run.folder))
 
 
+@pytest.mark.long
 def test_a_worker_that_raises_is_named_with_its_error_and_its_traceback_is_shown(
     launch: Callable[..., Launched],
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_worker_that_raises_is_named_with_its_error_and_its_traceback_is_shown
         assert names(run.log(rank), 1), run.log(rank)[-2000:]
 
 
+@pytest.mark.long
 def test_survivors_of_a_script_without_heartbeat_are_ended_too(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--", "--plain", "--exit-on", "1")
     assert run.exit_code(START_SECONDS + LOST_SECONDS) == 3
@@ -77,6 +80,7 @@ def test_survivors_of_a_script_without_heartbeat_are_ended_too(launch: Callable[
     assert not processes_with(str(run.folder))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "frozen"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)])
 def test_an_interrupted_launcher_leaves_no_process(
     launch: Callable[..., Launched], number: signal.Signals, frozen: bool
@@ -101,6 +105,7 @@ def test_the_timeout_ends_the_whole_run(launch: Callable[..., Launched]) -> None
     assert not processes_with(str(run.folder))
 
 
+@pytest.mark.long
 def test_a_restart_starts_all_workers_again_and_can_succeed(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--restarts", "1", "--", "--steps", "8", "--exit-on", "1", "--only-attempt", "0")
     assert run.exit_code(2 * START_SECONDS) == 0, run.console
@@ -110,6 +115,7 @@ def test_a_restart_starts_all_workers_again_and_can_succeed(launch: Callable[...
     assert run.result() == {**run.result(), "state": "succeeded", "attempts": 2, "lost": None}
 
 
+@pytest.mark.long
 def test_a_dead_launcher_takes_its_workers_along(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--heartbeat", "3")
     run.until_step(3, ranks=2)
@@ -175,6 +181,7 @@ def start_pair(launch: Callable[..., Launched], spaces: tuple[str, str], *option
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_link_that_goes_down_is_noticed_on_both_sides(
     launch: Callable[..., Launched], two_machines: tuple[str, str]
 ) -> None:
@@ -196,6 +203,7 @@ def test_a_link_that_goes_down_is_noticed_on_both_sides(
     assert not any(processes_with(str(run.folder)) for run in pair)
 
 
+@pytest.mark.long
 def test_a_death_on_one_machine_is_named_on_the_other(
     launch: Callable[..., Launched], two_machines: tuple[str, str]
 ) -> None:
@@ -250,6 +258,7 @@ def until_all_step(folder: Path, step: int, size: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_the_rank_that_hosts_the_store_is_named_too(
     by_hand: Callable[..., list[subprocess.Popen[bytes]]], tmp_path: Path, number: signal.Signals
@@ -261,6 +270,7 @@ def test_the_rank_that_hosts_the_store_is_named_too(
     assert names(hand_log(tmp_path, 1), 0), hand_log(tmp_path, 1)[-2000:]
 
 
+@pytest.mark.long
 def test_a_rank_that_wakes_up_after_it_was_declared_lost_ends_and_says_so(
     by_hand: Callable[..., list[subprocess.Popen[bytes]]], tmp_path: Path
 ) -> None:
@@ -275,6 +285,7 @@ def test_a_rank_that_wakes_up_after_it_was_declared_lost_ends_and_says_so(
     assert "this rank counts as lost: no heartbeat came" in hand_log(tmp_path, 1), hand_log(tmp_path, 1)[-2000:]
 
 
+@pytest.mark.long
 def test_rank_0_may_finish_first_and_take_its_store_along(
     by_hand: Callable[..., list[subprocess.Popen[bytes]]], tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from laconic.values.profile import Profile
 from tests.real.launching import SOURCE, START_SECONDS
 
@@ -36,6 +38,7 @@ def laconic(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_rehearsal_leaves_a_sound_profile(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = ("profile", "--workers", "2", "--steps", "1", "--out", "p.json", "train.py")

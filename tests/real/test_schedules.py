@@ -123,6 +123,7 @@ def test_each_server_receives_and_sends_its_share(pool: Pool, shards: int) -> No
     assert sum(came for _, _, came, _ in found) == WORKERS * (found[0][0] + found[0][1])
 
 
+@pytest.mark.long
 @pytest.mark.technique("bsp_ps", check=2)
 def test_synchronous_servers_are_one_worker_with_a_large_batch(pool: Pool) -> None:
     assert max(pool.run(versus_one_worker, "bsp_ps", False, workers=WORKERS)) <= 1e-5
@@ -226,6 +227,7 @@ def counted(crew: PoolRank, strategy: str, steps: int = 8) -> tuple[int, Tensor]
     return sum(span.arguments["operation"] == "all_reduce" for span in spans), learnt
 
 
+@pytest.mark.long
 @pytest.mark.technique("mg_wfbp", check=3)
 def test_merged_gradients_need_fewer_all_reduces(pool: Pool) -> None:
     """The same model from fewer collectives. That the step is shorter, too, is for a benchmark to say."""

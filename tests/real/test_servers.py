@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.real.launching import LOST_SECONDS, START_SECONDS, Launched, names, processes_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "member.py"
@@ -30,6 +32,7 @@ def test_an_interrupt_ends_workers_and_servers_within_seconds(launch: Callable[.
     assert run.result()["state"] == "interrupted"
 
 
+@pytest.mark.long
 def test_a_killed_launcher_takes_everybody_along(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--servers", "1", "--", STAY, script=SCRIPT)
     started(run, "rank-0.log", "rank-1.log", "server-0.log")
@@ -40,6 +43,7 @@ def test_a_killed_launcher_takes_everybody_along(launch: Callable[..., Launched]
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_two_machines_look_after_their_own_workers(launch: Callable[..., Launched], tmp_path: Path) -> None:
     """Two launchers on the loopback: the first has the servers, and ends last."""
     plan = json.dumps({"rank 1": ["exit 3"], "rank 2": ["kill"]})

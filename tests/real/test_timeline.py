@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ def touching(spans: list[Span]) -> bool:
     return all(abs(a.end_seconds - b.begin_seconds) < 2e-9 for a, b in pairwise(spans))
 
 
+@pytest.mark.long
 def test_a_run_leaves_a_timeline_of_all_its_ranks(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "2", "--trace", "--strategy", "bsp / wfbp(0)", "--", "--steps", "5", script=TRAIN)
     assert run.exit_code(START_SECONDS) == 0, run.console

@@ -37,6 +37,7 @@ def test_a_restarted_run_ends_where_a_quiet_one_does(
     assert (tmp_path / "disturbed.digest").read_text() == (tmp_path / "quiet.digest").read_text()
 
 
+@pytest.mark.long
 def test_survivors_of_a_training_run_name_the_dead(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "3", "--", "--steps", "1000000", script=SCRIPT)
     run.until_step(25, ranks=3)
@@ -46,6 +47,7 @@ def test_survivors_of_a_training_run_name_the_dead(launch: Callable[..., Launche
         assert names(said, 2), said[-2000:]
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_no_process_and_no_half_written_file(launch: Callable[..., Launched], tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     run = launch(
@@ -60,6 +62,7 @@ def test_ctrl_c_leaves_no_process_and_no_half_written_file(launch: Callable[...,
     assert sorted(path.name for path in latest.iterdir()) == ["rank-0.pt", "rank-1.pt"]
 
 
+@pytest.mark.long
 def test_different_strategies_on_different_machines_are_named(launch: Callable[..., Launched]) -> None:
     """Two launchers that meet, as two machines would, with different words on the command line."""
     port = Launched.free_port()
@@ -78,6 +81,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.long
 def test_plain_torchrun_works_too(tmp_path: Path) -> None:
     digests = []
     for command in (
@@ -102,6 +106,7 @@ def test_plain_torchrun_works_too(tmp_path: Path) -> None:
     assert len(logged) == 20 and "loss" in json.loads(logged[0])
 
 
+@pytest.mark.long
 def test_a_dry_run_prices_and_starts_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--dry-run", "--workers", "8", "--strategy", "{matrix: bf16+ef, else: none}", str(SCRIPT)],
@@ -118,6 +123,7 @@ def test_a_dry_run_prices_and_starts_nothing(tmp_path: Path) -> None:
     assert f"{matrices / 1000:.2f} KB" in said and "8 workers" in said and "Nothing was started" in said
 
 
+@pytest.mark.long
 def test_a_bad_strategy_is_refused_before_anything_starts(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--folder", str(tmp_path / "run"), "--workers", "2", "--strategy", "bps", str(SCRIPT)],

@@ -137,6 +137,7 @@ def test_one_server_loop_serves_several_actors_and_workers(stack: ExitStack, fol
     assert all(actor.counts == {"0/0": 20, "1/0": 20, "2/0": 20} for actor in actors.values())
 
 
+@pytest.mark.long
 def test_workers_wait_for_each_other_and_not_for_the_silent(stack: ExitStack, folder: Path) -> None:
     """A read waits until enough was written, or until a worker that fell silent is given up."""
     server, worker, other = (opened(stack, folder, rank) for rank in (-1, 0, 1))
@@ -274,6 +275,7 @@ def test_a_recorded_message_is_not_accepted_again(stack: ExitStack, folder: Path
 # ---------------------------------------------------------------------------------------------- kills
 
 
+@pytest.mark.long
 def test_a_killed_server_loses_nothing(stack: ExitStack, folder: Path) -> None:
     """Some writes are in a snapshot when it dies, some are only acknowledged, and some are in flight."""
     running: list[subprocess.Popen[str]] = [start(folder, every_bytes=500)]

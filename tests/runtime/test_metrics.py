@@ -64,6 +64,7 @@ def test_every_simulation_logs_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics.latest("something") == 1.0
 
 
+@pytest.mark.long
 def test_what_is_logged_before_connecting_stays_with_the_process() -> None:
     code = """
 import laconic

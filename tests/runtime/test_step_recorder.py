@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import sys
 import torch
@@ -27,6 +29,7 @@ for steps, folder in ((2, sys.argv[1]), (3, sys.argv[2]), (4, sys.argv[2])):
 """
 
 
+@pytest.mark.long
 def test_each_life_is_recorded_and_the_last_in_a_folder_counts(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     subprocess.run([sys.executable, "-c", CODE, str(one), str(other)], check=True, timeout=60)

@@ -103,6 +103,7 @@ def test_it_plans_again_when_the_first_iterations_were_timed() -> None:
     assert plans[-1][3] == pytest.approx(0.03)
 
 
+@pytest.mark.long
 def test_it_plans_again_when_computing_takes_another_time() -> None:
     """From the seventieth step on each takes a tenth of the time: less of communication can be hidden."""
     faster = ((1.0, 1.0),) * 70 + ((0.1, 0.1),) * 200
@@ -112,5 +113,6 @@ def test_it_plans_again_when_computing_takes_another_time() -> None:
     assert plans[2][1] < plans[1][1], "and start-ups are worth more"
 
 
+@pytest.mark.long
 def test_it_goes_on_with_its_plan_when_nothing_changes() -> None:
     assert len(planned(Compute(0.01, 0.02), 130)) == 2

@@ -45,6 +45,7 @@ loads = st.dictionaries(st.integers(0, 3), st.floats(0.1, 50), min_size=1, max_s
 crowds = st.lists(st.tuples(st.floats(0, 5), loads, st.integers(0, 3)), min_size=1, max_size=8)
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(1, 100), min_size=4, max_size=4), crowds)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("geryon", check=1)
@@ -63,6 +64,7 @@ def test_classes_take_turns_and_the_lower_takes_the_rest() -> None:
     assert bulk == other == pytest.approx(2 + 5 + (120 - 20 - 20) / 10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CNNS)
 @pytest.mark.technique("geryon", check=2)
 def test_one_class_is_slicing_alone_and_more_are_never_slower(name: str) -> None:

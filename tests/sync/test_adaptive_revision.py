@@ -114,6 +114,7 @@ def delayed(alpha: float, seed: int, revise: bool, updates: int = 1000, longest:
     return float(torch.nn.functional.binary_cross_entropy_with_logits(scores, y))
 
 
+@pytest.mark.long
 @pytest.mark.technique("adaptive_revision", check=3)
 def test_it_loses_less_than_adagrad_when_gradients_are_late() -> None:
     """The mean of three seeds, each method at its best rate: the loss of online learning, which both bound."""

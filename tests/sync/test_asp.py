@@ -80,6 +80,7 @@ def test_exponential_times_make_staleness_geometric(workers: int) -> None:
     assert np.abs(np.cumsum(found - law)).max() < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.technique("asp", check=3)
 def test_a_permanent_straggler_delays_nobody_and_costs_some_loss() -> None:
     """At the best rate for bsp of 0.1, 0.2, 0.4 and 0.8; workers' data differ."""
@@ -170,6 +171,7 @@ def test_auto_momentum_takes_off_what_asynchrony_adds() -> None:
         rounds.simulated("asp(momentum=auto)", 1, rounds.adamw, workers=2)
 
 
+@pytest.mark.long
 def test_tuned_momentum_needs_fewer_gradients_than_the_synchronous_one() -> None:
     """At 16 workers with exponential times: gradients until the loss is a hundredth of the first."""
 

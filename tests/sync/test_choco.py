@@ -94,6 +94,7 @@ def consensus(strategy: str, steps: int, workers: int = 8) -> tuple[Array, Array
     return np.linalg.norm(x - first, axis=(1, 2)), np.abs(x.mean(1) - first).max(axis=1), [sent for _, sent in results]
 
 
+@pytest.mark.long
 @pytest.mark.technique("choco_sgd", check=3)
 def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     """Linearly, and on the mean, to which plain gossip of what was selected of the models does not come: there, a

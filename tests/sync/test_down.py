@@ -82,6 +82,7 @@ def test_reads_of_a_tenth_train_as_well() -> None:
     assert sum(short.results) < 1.1 * sum(whole.results) + 0.02
 
 
+@pytest.mark.long
 def test_a_server_that_dies_tells_everything_once() -> None:
     out, acknowledged = train('asp / none / ps(shards=2, down="topk(0.3)")', (Fault(0.4, 0.7, 1),))
     assert acknowledged == [STEPS] * WORKERS and max(out.results) < 1.0

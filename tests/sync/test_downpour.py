@@ -64,6 +64,7 @@ def test_sums_of_gradients_are_pushed() -> None:
     torch.testing.assert_close(run.path[-1], rounds.flat(model.parameters()), rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("downpour", check=3)
 def test_replicas_and_shards_apart_reach_what_one_reaches() -> None:
     """Four replicas, two shards on two of them; the target is the loss of serial Adagrad after 150 gradients, at its

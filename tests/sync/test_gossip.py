@@ -168,6 +168,7 @@ def heterogeneous() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return curvature, targets, (curvature * targets).sum(axis=0) / curvature.sum(axis=0)
 
 
+@pytest.mark.long
 @pytest.mark.technique("d2", check=1)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_d2_finds_the_common_optimum_where_dpsgd_stalls(momentum: float) -> None:
@@ -190,6 +191,7 @@ def test_d2_follows_its_recursion() -> None:
         np.testing.assert_allclose(seen.x[t + 1], matrix @ y, atol=1e-11)
 
 
+@pytest.mark.long
 def test_d2_stays_at_the_optimum_when_the_rate_changes() -> None:
     curvature, targets, optimum = heterogeneous()
 
@@ -222,6 +224,7 @@ def test_d2_replaces_weights_that_are_too_negative(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 @pytest.mark.technique("d2", check=3)
 def test_two_classes_per_worker_d2_learns_more_than_dpsgd() -> None:
     classes = [(0, 1), (2, 3), (4, 5), (6, 7)]

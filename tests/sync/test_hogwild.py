@@ -108,6 +108,7 @@ def together(crew: PoolRank) -> tuple[float, float, Tensor]:
     return loss_of(model), sent, rounds.flat(model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.technique("hogwild", check=2)
 def test_two_processes_get_as_far_as_one_on_sparse_data(pool: Pool) -> None:
     (loss, sent, mine), (_, _, theirs) = pool.run(together, workers=2)
@@ -148,6 +149,7 @@ def replay(dense: bool, workers: int) -> float:
     return laconic.simulate(body, workers, compute=compute).results[0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("hogwild", check=3)
 def test_lag_hurts_where_examples_overlap() -> None:
     sparse, dense = (replay(kind, 8) / replay(kind, 1) for kind in (False, True))

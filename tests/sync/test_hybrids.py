@@ -37,6 +37,7 @@ def test_workers_of_like_speed_form_groups() -> None:
     assert groups_by_speed([1.0, 1.0, 1.0], 1) == [0, 0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("gssp", check=1)
 def test_a_group_is_bounded_and_a_slow_group_delays_no_other() -> None:
     run = race("gssp(groups=2, staleness=2)", 4, 240, slowness=(1, 1, 4, 4))
@@ -68,6 +69,7 @@ def test_sixteen_workers_in_four_classes_are_sooner_than_under_ssp() -> None:
 # ---------------------------------------------------------------------------------------------- A2S
 
 
+@pytest.mark.long
 @pytest.mark.technique("a2s", check=1)
 def test_all_fast_is_bsp_and_all_slow_is_asp() -> None:
     fast, bsp = (race(s, 4, 120, equal=True, slowness=(1, 2, 1, 3)) for s in ("a2s(slow=0)", "bsp / none / ps"))
@@ -109,6 +111,7 @@ def test_local_steps_make_rounds_equally_long() -> None:
     assert [told[w] for w in range(3)] == [4, 8, 16]
 
 
+@pytest.mark.long
 @pytest.mark.technique("ashl", check=2)
 def test_always_fine_is_bsp_and_after_the_switch_staleness_is_bounded() -> None:
     fine, bsp = (race(s, 4, 120, equal=True) for s in (f"ashl(switch={math.inf}, staleness=0)", "bsp / none / ps"))
@@ -141,6 +144,7 @@ def test_the_bend_of_a_noisy_curve_is_found(bend: float) -> None:
     assert breakpoint_of(work, noisy) == pytest.approx(bend, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.technique("fsp", check=2)
 def test_steps_follow_speeds_and_nobody_idles_longer_than_a_minibatch() -> None:
     run = race("fsp(first=16)", 3, 600, slowness=(1, 2, 4))
@@ -151,6 +155,7 @@ def test_steps_follow_speeds_and_nobody_idles_longer_than_a_minibatch() -> None:
         assert pauses.max() <= 0.031 * 4 + 0.02, "a minibatch of the slowest, and the exchange"
 
 
+@pytest.mark.long
 @pytest.mark.technique("fsp", check=3)
 def test_fsp_needs_no_period_to_be_chosen() -> None:
     setting = {"slowness": (1, 1, 1, 2), "bits_per_second": 2e6, "straggling": Stragglers(0.1, 2.0)}

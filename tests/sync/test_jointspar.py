@@ -64,6 +64,7 @@ def gradients(strategy: str, steps: int, probabilities: list[float] | None = Non
     return laconic.simulate(body, 2).results[0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("jointspar", check=1)
 def test_the_mean_over_draws_is_the_full_gradient() -> None:
     """Steps of a real run are the full gradient times the weights; the weights of 10,000 steps have mean one."""
@@ -358,6 +359,7 @@ def test_layers_are_modules_and_the_floor_must_fit() -> None:
         Strategy.parse("jointspar(keep=0.1, floor=0.2)").sync.make()  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_the_reference_task_is_learned_with_half_of_the_layers(optimizer: str) -> None:
     """JointSpar by SGD, and JointSpar-LARS; both near what they reach with every layer in every step."""

@@ -96,6 +96,7 @@ def plain() -> Descent:
     return descend("bsp / ps", 250)
 
 
+@pytest.mark.long
 @pytest.mark.technique("lag", check=1)
 @pytest.mark.parametrize("by", ["worker", "server"])
 def test_without_laziness_it_is_gradient_descent(by: str) -> None:
@@ -128,6 +129,7 @@ def test_it_takes_a_quarter_of_the_uploads_and_less_than_twice_the_steps() -> No
     assert 4 * sum(uploads[steps - 1] for uploads in lazy.uploads) <= WORKERS * needed
 
 
+@pytest.mark.long
 @pytest.mark.technique("lag", check=3)
 @pytest.mark.parametrize("by", ["worker", "server"])
 def test_steep_workers_upload_more(by: str) -> None:

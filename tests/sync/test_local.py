@@ -107,6 +107,7 @@ def test_it_sends_what_bsp_sends_divided_by_the_period(period: int) -> None:
         assert sum(mine.sent_bytes) * period == sum(theirs.sent_bytes)
 
 
+@pytest.mark.long
 @pytest.mark.technique("local_sgd", check=3)
 def test_a_period_of_eight_costs_less_than_a_point() -> None:
     make = digits.sgd(0.1, 0.9)
@@ -255,6 +256,7 @@ def error(strategy: str, workers: int) -> float:
     return float(laconic.simulate(body, workers).results[0])
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_shot_averaging", check=3)
 def test_where_curvature_is_lopsided_more_workers_do_not_help() -> None:
     once, always = ([error(strategy, workers) for workers in (12, 48)] for strategy in ("one_shot", "bsp"))
@@ -358,6 +360,7 @@ def test_each_level_pays_for_its_own_averagings() -> None:
         assert run.sent_bytes == [[0, inside, 0, inside, 0, inside + across][step % 6] for step in range(24)]
 
 
+@pytest.mark.long
 @pytest.mark.technique("hierarchical_local_sgd", check=3)
 def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
     """Where `bsp` talks about ten times as long as it computes."""

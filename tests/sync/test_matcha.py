@@ -74,6 +74,7 @@ def test_the_whole_budget_is_dpsgd_with_one_weight() -> None:
         np.testing.assert_allclose(seen.x[step + 1], expected, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("matcha", check=2)
 def test_a_tenth_of_the_budget_still_agrees_and_is_what_is_spent() -> None:
     for seed in range(20):

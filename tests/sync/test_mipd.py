@@ -189,6 +189,7 @@ def test_bytes_are_a_bitmap_four_bits_each_and_a_table() -> None:
     assert most < 0.15 * whole
 
 
+@pytest.mark.long
 def test_the_reference_task_is_learned() -> None:
     """Against asynchronous SGD with the same number of gradients."""
     losses = {

@@ -212,6 +212,7 @@ class World:
             assert all(row[: max(must, 0)] == [1] * max(must, 0) for row in held), "it does not see what it must"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [ASP(), SSP(0), SSP(1), SSP(2)], ids=["asp", "ssp(0)", "ssp(1)", "ssp(2)"])
 def test_every_update_once_and_nobody_too_far_ahead(rule: ServerSync) -> None:
     for seed in range(ORDERS):

@@ -140,6 +140,7 @@ def test_half_of_the_bytes_later_is_as_accurate() -> None:
     assert accuracy("osp(share=0.5) / allreduce") >= accuracy("bsp") - 0.5
 
 
+@pytest.mark.long
 def test_the_budget_grows_as_the_loss_falls_up_to_what_fits() -> None:
     _, early, _ = timed("osp", 9, 0.5 * BSP_SECONDS)
     _, later, _ = timed("osp", 150, 0.5 * BSP_SECONDS)

@@ -78,6 +78,7 @@ def test_the_optimizers_own_memory_is_reset_kept_or_averaged(make: Make) -> None
     assert all(run.path for run in simulated("slowmo(period=3, buffers=reset)", 7, make))
 
 
+@pytest.mark.long
 @pytest.mark.technique("slowmo", check=3)
 def test_after_as_many_rounds_its_loss_is_below_local_sgds() -> None:
     """At the learning rate that is local SGD's best of 0.05, 0.1, 0.2 and 0.4."""

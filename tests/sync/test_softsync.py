@@ -56,6 +56,7 @@ def test_the_mean_staleness_is_about_n(n: int) -> None:
     assert (late > 2 * n).mean() < 0.001
 
 
+@pytest.mark.long
 @pytest.mark.technique("staleness_aware_lr", check=3)
 def test_it_converges_where_a_fixed_rate_does_not() -> None:
     """A regression with noisy labels, 40 samples per worker, at a rate of half the inverse curvature."""

@@ -74,6 +74,7 @@ def waited(rule: str, compute: Compute, workers: int, steps: int = 60) -> tuple[
     return sum(simulated.results) / workers, simulated.seconds
 
 
+@pytest.mark.long
 @pytest.mark.technique("ssp", check=3)
 def test_staleness_of_three_halves_the_waiting_for_random_stragglers() -> None:
     compute = Compute(**ONE_SECOND, straggling=Stragglers(0.2, 3.0))
@@ -81,6 +82,7 @@ def test_staleness_of_three_halves_the_waiting_for_random_stragglers() -> None:
     assert strict / stale >= 2
 
 
+@pytest.mark.long
 def test_a_permanent_straggler_brings_it_to_the_pace_of_bsp() -> None:
     """Staleness only delays the moment from which everybody waits for the slowest."""
     compute, steps = Compute(**ONE_SECOND, slowness=(1, 1, 1, 5)), 60

@@ -43,6 +43,7 @@ def test_always_busy_workers_are_late_by_as_many_as_there_are_others() -> None:
     assert np.all(even[0, 8:] == 7)
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_stich_karimireddy_2020", check=2)
 def test_the_largest_stable_step_falls_as_one_over_the_delay() -> None:
     stable = []
@@ -128,6 +129,7 @@ def test_without_delays_picky_sgd_is_sgd() -> None:
         np.testing.assert_array_equal(ours.x, theirs)
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_cohen_2021", check=3)
 def test_slow_workers_do_not_slow_picky_sgd_but_a_rate_tuned_to_them() -> None:
     objective, count, runs = Quadratic.between(0.01, 1.0, 10, sigma=0.05), 28_000, 5
@@ -169,6 +171,7 @@ def test_with_one_slow_worker_the_adaptive_rule_needs_less_than_half_the_iterati
     assert 2 * dropping <= tuned
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_mishchenko_2022", check=3)
 def test_adversarial_delays_leave_a_lipschitz_objective_cold() -> None:
     """Eight workers; one at a time delivers 500 late while the others go on, the same rate in all cases."""

@@ -105,6 +105,7 @@ def growing_batches() -> dict[float, float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_yu_jin_2019", check=2)
 def test_growing_batches_end_as_well_as_bsp_in_a_tenth_of_its_rounds(growing_batches: dict[float, float]) -> None:
     problem = Quadratic.between(0.1, 1.0, 5, sigma=1.0).problem(np.ones(5))
@@ -137,6 +138,7 @@ def best_error(objective: Objective, start: Array, rates: Array, workers: int, r
     return float(np.nanmin(errors))
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_woodworth_2020", check=3)
 def test_local_sgd_is_not_worse_on_a_quadratic_and_can_be_on_a_one_sided_one() -> None:
     """Not above, to the tenth that 300 runs resolve."""

@@ -26,6 +26,7 @@ class Twice(nn.Module):
         return self.head(x)
 
 
+@pytest.mark.long
 def test_a_model_that_was_refused_gives_its_turn_away() -> None:
     def run() -> bool:
         broken: nn.Module = Twice()

@@ -43,6 +43,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_same_script_ends_the_same_on_both_engines(tmp_path: Path) -> None:
     digests = []
     for engine in ("real", "virtual"):
@@ -92,6 +93,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_virtual_workers_cannot_do_is_refused_by_name(tmp_path: Path, name: str) -> None:
     source, sentence = SCRIPTS[name]
@@ -102,6 +104,7 @@ def test_what_virtual_workers_cannot_do_is_refused_by_name(tmp_path: Path, name:
     assert re.search(sentence, done.stderr), done.stderr
 
 
+@pytest.mark.long
 def test_loaders_and_compiled_models_run_in_process_with_one_notice(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -91,6 +91,7 @@ def test_without_being_asked_nothing_is_recorded() -> None:
     assert laconic.simulate(lambda: connect().computed("forward"), 2).timeline is None
 
 
+@pytest.mark.long
 def test_a_whole_script_is_drawn_by_the_same_option(tmp_path: Path) -> None:
     done = run("--engine", "virtual", "--workers", "2", "--trace", str(TRAIN), "--steps", "3", folder=tmp_path)
     assert done.returncode == 0, done.stderr

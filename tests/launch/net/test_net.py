@@ -182,6 +182,7 @@ def test_a_kill_while_it_is_being_made_leaves_nothing(name: str, remains: Remain
     assert not remains(name)
 
 
+@pytest.mark.long
 def test_a_run_places_its_workers_and_leaves_nothing_of_them(name: str, launch: Callable[..., Launched]) -> None:
     shaped = net.up(name, workers=2, bits_per_second=1e8)
     with pytest.raises(LaunchError, match=r"do not fit .* 2 places"):

@@ -21,6 +21,7 @@ print("I am at", address_towards(os.environ["MASTER_ADDR"]))
 """
 
 
+@pytest.mark.long
 def test_each_server_has_a_place_of_its_own(name: str, launch: Callable[..., Launched], tmp_path: Path) -> None:
     shaped = net.up(name, workers=3, links={1: 1e7})
     script = tmp_path / "where.py"

@@ -174,6 +174,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path, text: str, said: str) -> None
         nccl_tests.read(tmp_path / "log.txt").links()
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=200) | st.integers(0, 1500).map(lambda n: table(ROWS)[:n]))
 def test_nothing_crashes(text: str) -> None:
