@@ -37,7 +37,7 @@ def repeated(made: Tabled, x: Tensor, draws: int) -> Tensor:
     one = replace(made, bucket=x.numel())
     scales = one.scales(x).repeat_interleave(draws)
     codes = one.coded(x.repeat(draws), scales, kernels.uniform(MEETING.key(), 0, draws * x.numel()))
-    return one.said(codes, scales).view(draws, -1).double()
+    return one.decoded(codes, scales).view(draws, -1).double()
 
 
 def assert_mean(found: Tensor, expected: Tensor, variance: Tensor) -> None:
@@ -116,7 +116,7 @@ def test_buckets_have_scales_of_their_own(made: Tabled, bucket: int) -> None:
     for first in range(0, 200, bucket):
         part, alone = x[first : first + bucket], replace(made, bucket=0)
         scales = alone.scales(part)
-        expected = alone.said(alone.coded(part, scales, draws[first : first + bucket]), scales)
+        expected = alone.decoded(alone.coded(part, scales, draws[first : first + bucket]), scales)
         torch.testing.assert_close(found[first : first + bucket], expected, rtol=1e-6, atol=0)
 
 
@@ -153,7 +153,7 @@ def test_dorefa_is_the_papers_noise_before_rounding(k: int, kind: str, seed: int
     x, steps = tensor(kind, (50,), seed), 2**k - 1
     made, draws = DoReFa(bits=k), kernels.uniform(seed, 0, 50)
     scales = made.scales(x)
-    found = made.said(made.coded(x, scales, draws), scales)
+    found = made.decoded(made.coded(x, scales, draws), scales)
     most = x.double().abs().max()
     place = steps * (x.double() / (2 * most) + 0.5) + 0.5 - draws
     expected = 2 * most * (place.round() / steps - 0.5)
