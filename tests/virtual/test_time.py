@@ -39,7 +39,7 @@ def stepper(widths: list[int], strategy: str, steps: int) -> Any:
             ends.append(worker.clock_seconds())
         messages = optimizer.session.reducer.messages
         sizes = [4.0 * sum(stop - start for _, start, stop in piece.ranges) for piece in messages]
-        sizes[-1] += 4.0 * messages[-1].buffer.control_numel
+        sizes[-1] += 4.0 * messages[-1].bucket.control_numel
         return {
             "begins": begins,
             "ends": ends,

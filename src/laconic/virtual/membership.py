@@ -55,7 +55,7 @@ def lives(events: Sequence[Event], workers: int) -> list[list[Life]]:
     begin: dict[int, float] = dict.fromkeys(range(workers), 0.0)
     for event in sorted(events, key=lambda e: e.at_seconds):
         if not 0 <= event.worker < workers or not 0 <= event.at_seconds < math.inf:
-            raise LaconicError(f"{event} is not possible: there are workers 0 to {workers - 1}, and times begin at 0")
+            raise LaconicError(f"{event} is not possible: there are workers 0 to {workers - 1}, and times from 0 on")
         possible = _FOLLOWS[last_event.get(event.worker)]
         if event.what not in possible:
             so_far = f"after its {last_event[event.worker]}" if event.worker in last_event else "at first"
