@@ -6,13 +6,14 @@ made, and a throwaway one for all its life: when the owner is dead, whoever come
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from laconic.files import replacing
 from laconic.launch.net.kernel import ShapedNetworkError, exclusive
@@ -111,7 +112,7 @@ class State:
 
     def save(self) -> None:
         with replacing(_path(self.name)) as beside:
-            beside.write_text(json.dumps(asdict(self)) + "\n")
+            beside.write_bytes(msgspec.json.encode(self) + b"\n")
 
     def forget(self) -> None:
         _path(self.name).unlink(missing_ok=True)
@@ -121,13 +122,10 @@ def load(name: str) -> State | None:
     """The network of this name, if there is one."""
     path = _path(name)
     try:
-        facts = json.loads(path.read_text())
-        owner = facts["owner"]
-        facts |= {key: tuple(facts[key]) for key in ("bits_per_second", "cut")}
-        return State(**facts | {"owner": None if owner is None else Owner(**owner)})
+        return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except msgspec.DecodeError as error:
         raise ShapedNetworkError(
             f"{path} does not describe a network ({error!r}): remove it, and `ip netns delete` what is left."
         ) from error
