@@ -1,7 +1,8 @@
-"""What a knob of a technique may hold, and the base class that holds it to that.
+"""Knobs, the hyper-parameters of techniques: which values one may hold, and the base class that checks them.
 
 A knob is a literal that a sentence can write. Its type, bounds and line of documentation are declared where the field
-is; the check, the refusal and `laconic show` all read that one declaration.
+is; the check, the error message and `laconic show` all read that one declaration. The checks are written out because
+msgspec's, with numbers converted first as here, read a sentence 16 % slower.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Bounds:
     doc: str = ""
 
     def admit(self, value: object) -> bool:
+        """Whether `value`, or each element of a tuple, lies within the bounds; None always does."""
         if value is None:
             return True
         if isinstance(value, tuple):
@@ -60,7 +62,7 @@ def knob(
     choices: Iterable[object] | None = None,
     doc: str = "",
 ) -> Any:
-    """A field of a word class with its default, the values it may take and what it does."""
+    """Return a dataclass field for a knob with its default, the values it may take and a line on what it does."""
     allowed = None if choices is None else tuple(choices)
     return field(default=default, metadata={"bounds": Bounds(low, high, above, below, allowed, doc)})
 
@@ -103,7 +105,7 @@ class Knob:
     bounds: Bounds
 
     def fit(self, value: object) -> object:
-        """`value` in the knob's own type, or MISSING where it is not allowed."""
+        """Return `value` converted to the knob's own type, or MISSING where it is not allowed."""
         for kind in self.kinds:
             try:
                 candidate = _KINDS[kind][1](value)
@@ -114,12 +116,12 @@ class Knob:
         return MISSING
 
     def write(self, value: object) -> str:
-        """The text of `value` in a sentence; sizes in bytes read better as 25MiB."""
+        """Return the text of `value` in a sentence, with sizes in bytes as in 25MiB."""
         return literal(value, in_bytes=self.name.endswith("_bytes"))
 
     @property
     def example(self) -> str:
-        """An argument that this knob takes, for messages that say what to write."""
+        """An argument that this knob accepts, for error messages that show what to write."""
         limits = self.bounds
         candidates = (
             self.default,
@@ -146,7 +148,7 @@ class Knob:
 
 
 def knobs(word: type) -> tuple[Knob, ...]:
-    """The hyper-parameters of a word class, in the order in which a sentence gives them."""
+    """Return the hyper-parameters of a word class in the order in which a sentence gives them."""
     return _knobs(word)
 
 
@@ -162,18 +164,18 @@ def _knobs(word: Any) -> tuple[Knob, ...]:
 
 
 def unwritable(word: type) -> list[str]:
-    """The fields that no sentence could give: neither a literal nor a plain default."""
+    """Return the fields that no sentence could give: their type is no literal, or their default no plain value."""
     known = {knob.name for knob in knobs(word)}
     return [spec.name for spec in fields(word) if spec.init and spec.name not in known]
 
 
 class Technique:
-    """Base of every word class: a wrong value cannot exist, because construction checks each knob.
+    """Base of every word class: construction checks each knob, so that no object with a wrong value exists.
 
-    `needs` and `refuses` map an axis to the names that alone, or that never, may stand there in the same sentence; no
-    names at all mean any. `prefers` names what stands there when the sentence leaves it open. How a sync rule `talks`
-    must be among what its architecture `offers`, and what a compressor `asks` among what that `carries`. A word that
-    `wraps` does something only to the words before it in a chain.
+    `needs` maps an axis to the only names that may stand there in the same sentence, `refuses` to those that may not;
+    an empty tuple means any name. `prefers` names the word an axis gets when the sentence leaves it open. A sync rule's
+    way to communicate, `talks`, must be among those its architecture `offers`, and the kinds of meeting a compressor
+    `asks` for among those the architecture `carries`. A word that `wraps` acts only on the words before it in a chain.
     """
 
     axis: ClassVar[str]
@@ -184,7 +186,7 @@ class Technique:
     talks: ClassVar[str] = "average"
     offers: ClassVar[tuple[str, ...]] = ("average",)
     wraps: ClassVar[bool] = False
-    carries: ClassVar[tuple[type, ...] | None] = None  # anything
+    carries: ClassVar[tuple[type, ...] | None] = None  # None: every kind
 
     @property
     def asks(self) -> tuple[type, ...]:

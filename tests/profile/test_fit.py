@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
-from laconic.profile.fit import fit_line, operation_times, pace_beside, rising, shared_seconds, weighted_median
+from laconic.profile.fit import (
+    fit_line,
+    isotonic_regression,
+    operation_times,
+    pace_beside,
+    shared_seconds,
+    weighted_median,
+)
 from laconic.real.profiling.steps import Step, latest, model_times
 from laconic.values.profile import Point
 from laconic.values.tensor_spec import TensorSpec
@@ -73,9 +80,9 @@ def test_larger_messages_never_cost_less() -> None:
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=12))
 def test_rising_never_falls_and_keeps_what_rises(values: list[float]) -> None:
-    risen = rising(values)
+    risen = isotonic_regression(values)
     assert all(a <= b + 1e-9 for a, b in pairwise(risen)) and sum(risen) == pytest.approx(sum(values))
-    assert rising(sorted(values)) == pytest.approx(sorted(values))
+    assert isotonic_regression(sorted(values)) == pytest.approx(sorted(values))
 
 
 def test_marks_become_times() -> None:

@@ -1,4 +1,4 @@
-"""Medians, spreads, paired ratios and bootstrap intervals: the few statistics a comparison needs."""
+"""The few statistics a comparison needs: medians, spreads, paired ratios and bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Spread:
-    """A middle and how far the values lie around it; what `low` and `high` are, the maker says.
+    """A central value and the ends of its spread; the function that returns it defines what `low` and `high` are.
 
-    A ratio of a single pair spreads over nothing: its `low` and `high` are NaN.
+    The ratio of a single pair has no spread: its `low` and `high` are NaN.
     """
 
     middle: float
@@ -27,7 +27,7 @@ class Spread:
 
 
 def quartiles(values: Sequence[float]) -> Spread | None:
-    """The median, with the first and third quartile."""
+    """Return the median with the first and the third quartile, or None where there are no values."""
     if not values:
         return None
     low, middle, high = np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75))
@@ -35,18 +35,22 @@ def quartiles(values: Sequence[float]) -> Spread | None:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
-    """Values of the same block or seed side by side; what only one of them has is left out."""
+    """Return the pairs of values that belong to the same block or seed; keys that only one side has are left out."""
     return [(ours[key], theirs[key]) for key in ours if key in theirs]
 
 
 def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
-    """The median of the paired ratios, with quartiles."""
+    """Return the median of the paired ratios with their quartiles; pairs whose denominator is 0 are left out."""
     found = [a / b for a, b in paired(ours, theirs) if b]
     return quartiles(found) if len(found) != 1 else Spread(found[0], math.nan, math.nan)
 
 
 def bootstrap_ratio(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int = 0) -> Spread | None:
-    """The ratio of the means over common seeds, with its 95 % bootstrap interval: whole pairs are drawn."""
+    """Return the ratio of the means over common seeds with its 95 % percentile bootstrap interval of resampled pairs.
+
+    `scipy.stats.bootstrap` draws the same pairs and gives the same interval to rounding, but one of NaN where a
+    resample is 0/0, and importing it takes a second.
+    """
     pairs = np.asarray(paired(ours, theirs), dtype=float)
     if not len(pairs) or not pairs[:, 1].sum() or not np.isfinite(pairs).all():
         return None
@@ -59,6 +63,6 @@ def bootstrap_ratio(ours: Mapping[int, float], theirs: Mapping[int, float], seed
 
 
 def mean_and_range(values: Sequence[float]) -> Spread | None:
-    """The mean, with the least and the largest."""
+    """Return the mean of the finite values with the least and the largest, or None where none is finite."""
     finite = [value for value in values if math.isfinite(value)]
     return Spread(sum(finite) / len(finite), min(finite), max(finite)) if finite else None

@@ -1,4 +1,4 @@
-"""From timings to the few numbers a model needs, robust against the moods of a shared machine."""
+"""Fits that turn timings into the few numbers a cost model needs, robust against the noise of a shared machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laconic.values.profile import OperationTimes, Point, ProfileError
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(α, β) of seconds = α + β · bytes, neither negative.
+    """Return (α, β) of seconds = α + β · bytes, neither of them negative.
 
     β is the median of the slopes of all pairs, each weighted by its distance in bytes (Theil and Sen's, where long
     baselines count more: a millisecond of noise says nothing between two small messages); α is the median of the rest.
@@ -23,7 +23,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """The value at which half of the weight is reached; `values` are (value, weight)."""
+    """Return the value at which half of the total weight is reached; `values` are pairs (value, weight)."""
     ordered = sorted(values)
     half, reached = sum(weight for _, weight in ordered) / 2, 0.0
     for value, weight in ordered:
@@ -34,36 +34,43 @@ def weighted_median(values: Sequence[tuple[float, float]]) -> float:
 
 
 def shared_seconds(alone_seconds: float, at_once_seconds: float, count: int, lanes: int) -> float:
-    """How much of what all need an operation takes, from `count` of them that began at once on so many lanes.
+    """Return how long one operation occupies what all lanes share, from `count` operations started at once.
 
-    Lanes that disturb nobody take count/lanes times the time of one alone: then nothing can be told, and nothing is
-    said. Otherwise one operation after another had what it needs.
+    Lanes that do not slow each other down take count/lanes times as long as one operation alone; then nothing is shared
+    and the result is 0. Otherwise the operations had the shared resource one after another.
     """
-    turns = -(-count // lanes)
+    rounds = -(-count // lanes)
     each = at_once_seconds / count
     if count < 2 or lanes < 2:
         return alone_seconds
-    return min(each, alone_seconds) if at_once_seconds > 1.1 * turns * alone_seconds else 0.0
+    return min(each, alone_seconds) if at_once_seconds > 1.1 * rounds * alone_seconds else 0.0
 
 
 def pace_beside(alone_seconds: float, computing_seconds: float, both_seconds: float) -> float:
-    """How fast talking went on while computing took its time, from the end of both; never quite 0."""
+    """Return the pace of communication beside computing, as a share of its pace alone, from when both ended.
+
+    It is at least 0.05, so that a message always ends.
+    """
     hidden = alone_seconds + computing_seconds - both_seconds
     return min(1.0, max(0.05, hidden / min(computing_seconds, alone_seconds)))
 
 
 def operation_times(operation: str, dtype: str, points: Sequence[Point]) -> OperationTimes:
-    """The points in order, and the line through them; a larger message costs no less than a smaller one."""
+    """Return the points in order of size and a line through them; larger messages cost no less than smaller ones."""
     ordered = sorted(points, key=lambda p: p.wire_bytes)
-    alone = rising([p.alone_seconds for p in ordered])
-    shared = rising([p.shared_seconds for p in ordered])
+    alone = isotonic_regression([p.alone_seconds for p in ordered])
+    shared = isotonic_regression([p.shared_seconds for p in ordered])
     made = [Point(p.wire_bytes, a, min(a, s), p.pace) for p, a, s in zip(ordered, alone, shared, strict=True)]
     alpha, beta = fit_line([(p.wire_bytes, p.alone_seconds) for p in made])
     return OperationTimes(operation, dtype, tuple(made), alpha, beta)
 
 
-def rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls: neighbours that do become their mean (pool adjacent violators)."""
+def isotonic_regression(values: Sequence[float]) -> list[float]:
+    """Return the nearest sequence that never falls (isotonic regression by pooling adjacent violators).
+
+    SciPy's function gives the same numbers, but takes two to six times as long for three to nine values, and importing
+    it takes half a second.
+    """
     pools: list[tuple[float, int]] = []
     for value in values:
         total, count = value, 1

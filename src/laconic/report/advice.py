@@ -15,7 +15,7 @@ from laconic.planner.plan import plan, verify_advice
 from laconic.planner.values import Advice, Objective, Option, PlanError, Risk
 from laconic.planner.verified import Verified
 from laconic.planner.verify import read_budget
-from laconic.report.page.units import said, unit_for
+from laconic.report.page.units import unit_for, with_unit
 
 _COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
 _FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
@@ -140,16 +140,16 @@ def _risk(risk: Risk | None) -> str:
 
 
 def _seconds(value: float) -> str:
-    return said(value, "seconds")
+    return with_unit(value, "seconds")
 
 
 def _bytes(value: float) -> str:
-    return said(value, "bytes")
+    return with_unit(value, "bytes")
 
 
 def _between(low: float, high: float) -> str:
     unit = unit_for([high], "seconds")
-    return f"{unit.of(low)}–{unit.said(high)}"
+    return f"{unit.of(low)}–{unit.with_unit(high)}"
 
 
 def _factors(text: str | None) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from laconic.report.page.axes import axis_for, wide_apart
-from laconic.report.page.units import Unit, number, said, spread, times, unit_for
+from laconic.report.page.units import Unit, number, spread, times, unit_for, with_unit
 
 numbers = st.floats(-1e9, 1e9, allow_nan=False)
 positive = st.floats(1e-9, 1e12)
@@ -60,7 +60,7 @@ def test_only_positive_values_far_apart_ask_for_a_logarithm() -> None:
     ],
 )  # fmt: skip
 def test_units_suit_the_value(value: float | None, kind: str, shown: str) -> None:
-    assert said(value, kind) == shown  # type: ignore[arg-type]
+    assert with_unit(value, kind) == shown  # type: ignore[arg-type]
 
 
 def test_a_column_has_one_unit_and_spreads_are_left_out_where_nothing_spreads() -> None:

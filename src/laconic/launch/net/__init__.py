@@ -1,9 +1,9 @@
-"""A network on one machine whose links have a chosen rate and delay: namespaces, a bridge, token buckets.
+"""Shaped networks: links of a chosen rate and delay on one host, made of namespaces, a bridge and token buckets.
 
     with shaped(workers=4, bits_per_second=1e8) as net:
         subprocess.run(net.places[0].command(["python", "train.py"]))
 
-Nothing here touches the machine's own network: every interface lives in a namespace made for it.
+Nothing here touches the host's own network: every interface lives in a namespace made for it.
 """
 
 from laconic.launch.net.kernel import ShapedNetworkError

@@ -1,4 +1,4 @@
-"""Make a network's kernel objects, limit its links, and take all of it down again."""
+"""Create a shaped network's kernel objects, limit the rate of its links, and remove all of it again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from laconic.launch.net import cables
-from laconic.launch.net.kernel import attempt, batch, entered, ip
+from laconic.launch.net.kernel import batch, entered, ip, try_ip
 from laconic.launch.net.state import NETWORK_BITS, State
 
 _QUEUE_SECONDS = 0.05
@@ -15,12 +15,12 @@ _LARGEST_BYTES = 72 * 1024  # a segment of the kernel's offloading, and the head
 
 
 def build(state: State) -> None:
-    """Everything, as the state describes it."""
+    """Create the namespaces, cables, bridges, addresses and token buckets that the state describes."""
     hub, places = state.hub, state.places
     for place in (hub, *places):
         ip("netns", "add", place.namespace)
-        _settle(place.namespace, state)
-    cables.lay(state)
+        _configure(place.namespace, state)
+    cables.create_cables(state)
     bridges = [hub.interface, *map(state.site_bridge, state.sites)]
     plugs = [(state.port(n), state.bridge(n)) for n in range(state.workers)]
     for site in state.sites:
@@ -46,7 +46,7 @@ def build(state: State) -> None:
 
 
 def limit(state: State, worker: int) -> None:
-    """A token bucket on both directions of a worker's link: what it sends, and what the bridge sends to it."""
+    """Put a token bucket on both directions of a worker's link: on what it sends and on what the bridge sends to it."""
     place = state.places[worker]
     ends = [(place.namespace, place.interface), (state.hub.namespace, state.port(worker))]
     _limit(state, state.bits_per_second[worker], ends)
@@ -55,35 +55,39 @@ def limit(state: State, worker: int) -> None:
 def _limit(state: State, rate: float | None, ends: list[tuple[str, str]]) -> None:
     for namespace, device in ends:
         if rate is None:
-            attempt("netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root")  # there may be none
+            try_ip("netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root")  # there may be none
         else:
             batch("tc", namespace, [f"qdisc replace dev {device} root {_bucket(rate, state.delay_seconds)}"])
 
 
 def switch(state: State, worker: int, is_up: bool) -> None:
-    """Plug a worker's cable in or out at the hub: packets of both directions get lost, as with a real one."""
+    """Set the hub's end of a worker's cable up or down; while it is down, packets of both directions are lost."""
     ip("-n", state.hub.namespace, "link", "set", state.port(worker), "up" if is_up else "down")
 
 
 def demolish(state: State) -> None:
-    """Take down whatever is there of it."""
-    cables.cut_line(state.token)
+    """Remove whatever exists of the network, which may be only half made, and its state file last."""
+    cables.stop_delay_line(state.token)
     for worker in range(state.workers):  # at once, even where a process still lives in the namespace
-        attempt("-n", state.hub.namespace, "link", "delete", state.port(worker))
+        try_ip("-n", state.hub.namespace, "link", "delete", state.port(worker))
     for place in (*state.places, state.hub):
-        attempt("netns", "delete", place.namespace)
+        try_ip("netns", "delete", place.namespace)
     state.forget()
 
 
 def _bucket(bits_per_second: float, delay_seconds: float) -> str:
-    """Smaller than a segment, it would cut it up and cost the CPU. The queue holds what a round trip can hold."""
+    """Return `tc`'s arguments for a token bucket.
+
+    A bucket smaller than an offloaded segment would cut the segment up, which costs CPU time. The queue holds what a
+    round trip can hold.
+    """
     burst_bytes = max(_LARGEST_BYTES, int(bits_per_second / 8 * _BURST_SECONDS))
     queue_seconds = _QUEUE_SECONDS + 2 * delay_seconds
     return f"tbf rate {bits_per_second:.0f}bit burst {burst_bytes}b latency {1e3 * queue_seconds:.3f}ms"
 
 
-def _settle(namespace: str, state: State) -> None:
-    """No chatter of IPv6 on the counters; TCP windows that a fast link with a long delay can fill."""
+def _configure(namespace: str, state: State) -> None:
+    """Disable IPv6, whose own packets would be counted, and allow TCP windows that fill a fast link of long delay."""
     settings = {"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"}
     if state.delay_seconds:
         settings |= {"ipv4/tcp_wmem": "4096 131072 67108864", "ipv4/tcp_rmem": "4096 131072 67108864"}

@@ -1,4 +1,4 @@
-"""The cables between workers and hub: pairs of virtual Ethernet devices, or a process between taps where they delay."""
+"""Cables between workers and the hub: veth pairs, or taps joined by a delay line process where there is a delay."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from laconic.launch.net.kernel import NAMESPACES, ShapedNetworkError, batch
 from laconic.launch.net.state import State
 
 End = tuple[str, str]
-"""A device and, before it, the namespace it is in."""
+"""One end of a cable: the namespace, and the device in it."""
 
-_LINE = Path(__file__).with_name("delay_line.py")
-_lines: dict[str, subprocess.Popen[bytes]] = {}  # those this process has started, by token
+_DELAY_LINE = Path(__file__).with_name("delay_line.py")
+_delay_lines: dict[str, subprocess.Popen[bytes]] = {}  # processes that this process has started, by the network's token
 
 
-def lay(state: State) -> None:
-    """Both ends of every cable, in their namespaces. Where there are sites, distance lies between them alone."""
+def create_cables(state: State) -> None:
+    """Create both ends of every cable in their namespaces; where there are sites, only the uplinks have the delay."""
     hub = state.hub.namespace
     links = [((p.namespace, p.interface), (hub, state.port(n))) for n, p in enumerate(state.places)]
     uplinks = [((hub, near), (hub, far)) for near, far in map(state.uplink, state.sites)]
     short, long = (links, uplinks) if uplinks else ([], links)
     if state.delay_seconds:
-        _start_line(state, long)
+        _start_delay_line(state, long)
     else:
         short = [*links, *uplinks]
     for (namespace, end), (other_namespace, other) in short:
         batch("ip", namespace, [f"link add {end} type veth peer name {other} netns {other_namespace}"])
 
 
-def keep_line(token: str) -> None:
-    """Let the delay line outlive this process."""
-    process = _lines.get(token)
+def keep_delay_line(token: str) -> None:
+    """Tell the delay line to keep running after this process has ended."""
+    process = _delay_lines.get(token)
     if process is not None and process.stdin is not None:
         process.stdin.write(b"keep\n")
         process.stdin.close()
 
 
-def find_lines(token: str) -> list[int]:
-    """Processes that are this network's delay line: one, or none."""
+def find_delay_lines(token: str) -> list[int]:
+    """Return the process ids of this network's delay line: one, or none."""
     mark, found = _mark(token).encode(), []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -53,18 +53,18 @@ def find_lines(token: str) -> list[int]:
     return found
 
 
-def cut_line(token: str) -> None:
-    """End the delay line, whoever has started it, and wait until it has gone; its taps go with it."""
-    for pid in find_lines(token):
+def stop_delay_line(token: str) -> None:
+    """Kill the delay line, whichever process has started it, and wait until it has ended; its taps end with it."""
+    for pid in find_delay_lines(token):
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                if pid in find_lines(token):  # still the one, now that its number cannot be given to another
+                if pid in find_delay_lines(token):  # still the same process, now that its id cannot be reused
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     select.select([descriptor], [], [], 10)
             finally:
                 os.close(descriptor)
-    process = _lines.pop(token, None)
+    process = _delay_lines.pop(token, None)
     if process is not None:
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -72,10 +72,10 @@ def cut_line(token: str) -> None:
                 pipe.close()
 
 
-def _start_line(state: State, cables: list[tuple[End, End]]) -> None:
+def _start_delay_line(state: State, cables: list[tuple[End, End]]) -> None:
     ends = [[[str(NAMESPACES / namespace), device] for namespace, device in cable] for cable in cables]
     # A cable holds each packet for half of the delay, since two workers (or sites) are two cables apart.
-    command = [sys.executable, "-I", "-S", str(_LINE), _mark(state.token), repr(state.delay_seconds / 2)]
+    command = [sys.executable, "-I", "-S", str(_DELAY_LINE), _mark(state.token), repr(state.delay_seconds / 2)]
     process = subprocess.Popen(
         [*command, json.dumps(ends)],
         stdin=subprocess.PIPE,
@@ -83,11 +83,11 @@ def _start_line(state: State, cables: list[tuple[End, End]]) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the owner, who then takes the network down
     )
-    _lines[state.token] = process
+    _delay_lines[state.token] = process
     assert process.stdout is not None
-    said = process.stdout.readline().decode().strip()
-    if said != "ready":
-        raise ShapedNetworkError(f"the delay line could not be laid: {said or 'it ended without a word'}.")
+    reply = process.stdout.readline().decode().strip()
+    if reply != "ready":
+        raise ShapedNetworkError(f"the delay line did not start: {reply or 'it ended without an error message'}.")
 
 
 def _mark(token: str) -> str:

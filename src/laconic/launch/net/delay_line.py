@@ -1,10 +1,10 @@
-"""The delay line: a process that joins pairs of taps and holds every frame for a while on its way.
+"""The delay line: a process that forwards frames between pairs of taps, each after a fixed delay.
 
     python delay_line.py MARK SECONDS [[[NAMESPACE, TAP], [NAMESPACE, TAP]], …]
 
-It runs by itself (only the standard library, nothing of this package), so that it starts in a moment. Frames pass with
-the kernel's own header of offloading, so that TCP's segments of 64 KiB cross in one piece: a few thousand reads make a
-gigabit. It ends when its standard input does, unless it has been told there to keep going; the taps end with it.
+It imports the standard library alone, nothing of this package, so that it starts quickly. Frames carry the kernel's
+offloading header, so that TCP segments of 64 KiB cross in one piece: a few thousand reads carry a gigabit. The process
+ends when its standard input is closed, unless a line there has asked it to keep running; the taps end with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 _OFFLOADS = 0x01 | 0x02 | 0x04 | 0x08  # checksums, and TCP segments of IPv4, IPv6 and with congestion marks
 _FRAME_BYTES = 10 + 18 + 65536
-_BURST = 32  # frames read from one tap before the others have their turn
+_BURST = 32  # frames read from one tap before the next is served
 _PR_SET_TIMERSLACK = 29
 
 
 def main() -> None:
+    """Open the taps named on the command line, print `ready` and forward frames until the end."""
     seconds, cables = float(sys.argv[2]), json.loads(sys.argv[3])
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def forward(other_end: dict[int, int], seconds: float) -> None:
-    """Every frame goes to the other end, `seconds` after it came; one delay for all keeps them in one order."""
+    """Write every frame to the other end `seconds` after it was read; one delay for all makes a single queue enough."""
     held: deque[tuple[float, int, bytes]] = deque()
     control = sys.stdin.fileno()
     sources = [*other_end, control]

@@ -1,4 +1,4 @@
-"""Networks come and go here: throwaway ones with a block of code, named ones with a command."""
+"""Create, find and remove shaped networks: throwaway ones for a block of code, named ones for a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laconic.launch.net.network import ShapedNetwork
 from laconic.launch.net.state import Owner, State, load, load_all, locked
 
 _COUNTER = itertools.count()
-_POLITE = (signal.SIGTERM, signal.SIGHUP)
+_TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -31,18 +31,18 @@ def shaped(
     site_workers: int | None = None,
     uplink_bits_per_second: float | None = None,
 ) -> Iterator[ShapedNetwork]:
-    """A network for the time of the block, taken down whatever happens in it: an error, Ctrl-C, a polite kill.
+    """Provide a network for the time of the block and remove it whatever happens: an error, Ctrl-C, SIGTERM, SIGHUP.
 
-    With `site_workers`, so many neighbours are at one site, whose uplink has a rate of its own, and the delay is that
-    between sites. After a SIGKILL, the next use of any function or command here takes down what was left.
+    With `site_workers`, each site has that many neighbouring workers and an uplink with a rate of its own; the delay is
+    then that between sites. After a SIGKILL, the next use of any function or command here removes what was left.
     """
-    with _leaving_politely():
+    with _exiting_on_termination():
         sites: dict[str, Any] = {"site_workers": site_workers, "uplink_bits_per_second": uplink_bits_per_second}
         state = _make(f"tmp-{os.getpid()}-{next(_COUNTER)}", workers, bits_per_second, delay_seconds, **sites)
         try:
             yield ShapedNetwork.of(state)
         finally:
-            _demolish_undisturbed(state)
+            _demolish_with_signals_deferred(state)
 
 
 def up(
@@ -52,28 +52,28 @@ def up(
     delay_seconds: float = 0.0,
     links: Mapping[int, float] | None = None,
 ) -> ShapedNetwork:
-    """A network that stands until `down`, whatever becomes of this process. `links` are places with another rate."""
-    with _leaving_politely():
+    """Create a network that stays until `down`, even after this process; `links` gives some workers another rate."""
+    with _exiting_on_termination():
         return ShapedNetwork.of(_make(name, workers, bits_per_second, delay_seconds, stands=True, links=links))
 
 
 def find(name: str) -> ShapedNetwork:
-    """A network that is up."""
-    with _tended():
+    """Return the network of this name, which must be up."""
+    with _locked_and_cleaned():
         return ShapedNetwork.of(_existing(name))
 
 
 def every() -> list[tuple[State, bool]]:
-    """All networks that are up, throwaway ones too, and whether the process that each needs for its delay is there."""
-    with _tended():
-        return [(state, not state.delay_seconds or bool(cables.find_lines(state.token))) for state in load_all()]
+    """Return all networks that are up, throwaway ones too, each with whether the delay line it needs is running."""
+    with _locked_and_cleaned():
+        return [(state, not state.delay_seconds or bool(cables.find_delay_lines(state.token))) for state in load_all()]
 
 
 def standing(name: str | None, everything: bool = False) -> list[str]:
-    """Which networks somebody means who names one, all, or none because there is only one."""
+    """Return the networks that are meant: the one named, all of them, or the only one where no name is given."""
     if name is not None:
         return [name]
-    with _tended():
+    with _locked_and_cleaned():
         names = [state.name for state in load_all() if state.owner is None]
     if len(names) > 1 and not everything:
         raise ShapedNetworkError(f"there are {len(names)} networks ({', '.join(names)}): name one, or say --all.")
@@ -81,19 +81,19 @@ def standing(name: str | None, everything: bool = False) -> list[str]:
 
 
 def down(name: str) -> None:
-    """Take a network down; processes that still live in it are left without one."""
-    with _tended():
+    """Remove a network; processes that still run in it are left without one."""
+    with _locked_and_cleaned():
         state = _existing(name)
         if state.owner is not None:
             raise ShapedNetworkError(
-                f"{name!r} belongs to process {state.owner.pid} and goes when that ends: end it instead."
+                f"{name!r} belongs to process {state.owner.pid} and is removed when that ends: end the process instead."
             )
         demolish(state)
 
 
 @contextmanager
-def _tended() -> Iterator[None]:
-    """Alone, and with nothing left of networks whose owner is dead."""
+def _locked_and_cleaned() -> Iterator[None]:
+    """Hold the lock, with networks whose owner is dead removed first."""
     require_means()
     with locked():
         for state in load_all():
@@ -114,7 +114,7 @@ def _make(
     own = links or {}
     for place in own.keys() - set(range(workers)):
         raise ShapedNetworkError(f"a network of {workers} places has no link {place}: they are 0 to {workers - 1}.")
-    with _tended():
+    with _locked_and_cleaned():
         token, rates = secrets.token_hex(3), tuple(own.get(place, bits_per_second) for place in range(workers))
         state = State(name, token, workers, delay_seconds, rates, owner=Owner.me(), **sites)
         if load(name) is not None:
@@ -125,11 +125,11 @@ def _make(
         try:
             build(state)
             if stands:
-                cables.keep_line(state.token)
+                cables.keep_delay_line(state.token)
                 state = replace(state, owner=None)
                 state.save()
         except BaseException:
-            with _undisturbed():
+            with _signals_deferred():
                 demolish(state)
             raise
         return state
@@ -145,15 +145,15 @@ def _existing(name: str) -> State:
     return state
 
 
-def _demolish_undisturbed(state: State) -> None:
-    with _undisturbed(), locked():
+def _demolish_with_signals_deferred(state: State) -> None:
+    with _signals_deferred(), locked():
         demolish(state)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals that would end this thread wait until the block is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *_POLITE))
+def _signals_deferred() -> Iterator[None]:
+    """Defer signals that would end this thread until the block is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *_TERMINATION_SIGNALS))
     try:
         yield
     finally:
@@ -161,13 +161,13 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _leaving_politely() -> Iterator[None]:
-    """A polite kill unwinds the stack, as Ctrl-C does, unless the program has its own way of handling it."""
+def _exiting_on_termination() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP unwind the stack, as Ctrl-C does, unless the program handles them itself."""
     mine = []
     if threading.current_thread() is threading.main_thread():
-        mine = [number for number in _POLITE if signal.getsignal(number) is signal.SIG_DFL]
+        mine = [number for number in _TERMINATION_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in mine:
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     try:
         yield
     finally:
@@ -175,5 +175,5 @@ def _leaving_politely() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _leave(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     sys.exit(128 + number)

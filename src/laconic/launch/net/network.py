@@ -1,4 +1,4 @@
-"""A network that is up: where its workers live, and what can be done to their links."""
+"""A shaped network that is up: where its workers run, and what can be done to their links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.units import bits_per_second
 
 @dataclass(frozen=True)
 class ShapedNetwork:
-    """Places joined by a bridge in the hub, which has an address too: a launcher can sit there."""
+    """Places joined by a bridge in the hub, which has an address too, so that a launcher can run there."""
 
     name: str
     token: str
@@ -27,16 +27,16 @@ class ShapedNetwork:
 
     @property
     def namespace_prefix(self) -> str:
-        """A worker's namespace is this, a dash and its number."""
+        """What a worker's namespace begins with; a dash and the worker's number follow."""
         return self.hub.namespace.removesuffix("-hub")
 
     @property
     def interface_prefix(self) -> str:
-        """A worker's interface is this and its number."""
+        """What a worker's interface begins with; the worker's number follows."""
         return self.places[0].interface.removesuffix("0")
 
     def limit(self, bits_per_second: float | None, worker: int | None = None) -> None:
-        """A rate for both directions of one worker's link, or of all; None: as fast as the machine."""
+        """Set the rate of both directions of one worker's link, or of all; None removes the limit."""
         check_rate(bits_per_second)
         chosen = range(len(self.places)) if worker is None else (self._checked(worker),)
         with locked():
@@ -48,15 +48,15 @@ class ShapedNetwork:
             state.save()
 
     def cut(self, worker: int) -> None:
-        """Unplug a worker: nothing comes through in either direction; address and rate stay."""
+        """Disconnect a worker: nothing passes in either direction, while its address and rate stay."""
         self._switch(worker, is_up=False)
 
     def restore(self, worker: int) -> None:
-        """Plug it in again."""
+        """Connect a worker again that `cut` disconnected."""
         self._switch(worker, is_up=True)
 
     def counters(self, worker: int) -> tuple[int, int]:
-        """Bytes that a worker's interface has sent and received, headers included."""
+        """Return the bytes that a worker's interface has sent and received, headers included."""
         place = self.places[self._checked(worker)]
         with place.entered():
             return interface_bytes(place.interface)
@@ -84,7 +84,7 @@ class ShapedNetwork:
 
 
 def read_link(text: str) -> tuple[int, float]:
-    """A place and the rate of its link, from "3=10Mbit"."""
+    """Return a place and the rate of its link in bits per second from a text such as "3=10Mbit"."""
     place, equals, rate = text.partition("=")
     if not equals or not place.strip().isdecimal():
         raise ShapedNetworkError(f"--link {text!r} is not PLACE=RATE: write, for example, --link 3=10Mbit.")

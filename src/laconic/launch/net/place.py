@@ -1,4 +1,4 @@
-"""Where a process can live: a network namespace with one interface."""
+"""A place in which a process can run: a network namespace with one interface."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from laconic.launch.net.kernel import ShapedNetworkError, entered
 
 @dataclass(frozen=True)
 class Namespace:
-    """One worker's place, or the hub's."""
+    """The network namespace of one worker or of the hub, with its interface and address."""
 
     namespace: str
     interface: str
     address: str
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The same command, run inside."""
+        """Return the command line that runs the same command inside the namespace."""
         return ["ip", "netns", "exec", self.namespace, *arguments]
 
     def entered(self) -> AbstractContextManager[None]:
-        """This thread inside; what it starts and connects there stays there."""
+        """Return a context in which this thread is in the namespace; what it starts and connects there stays there."""
         return entered(self.namespace)
 
 
 def interface_bytes(name: str) -> tuple[int, int]:
-    """What an interface of this thread's namespace has sent and received, headers included."""
+    """Return the bytes that an interface of this thread's namespace has sent and received, headers included."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
         interface, _, numbers = line.partition(":")
         if interface.strip() == name:

@@ -1,7 +1,7 @@
-"""What is known of each network: a small file, written before its first kernel object is made, removed after the last.
+"""The state file of each network, written before its first kernel object is made and removed after the last.
 
 The files live beside the namespaces' own names in /run, so a reboot ends both. A network has an owner while it is being
-made, and a throwaway one for all its life: when the owner is dead, whoever comes next takes down what it left.
+made, and a throwaway one for all its life: when the owner is dead, the next process that uses networks removes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NETWORK_BITS = 24
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told from a later one with the same number by when it started (in ticks since boot)."""
+    """A process, distinguished from a later one with the same id by when it started (in ticks since boot)."""
 
     pid: int
     started: int
@@ -45,17 +45,17 @@ class Owner:
 
 @dataclass(frozen=True)
 class State:
-    """One network. Names follow from it, so that a half-made one can be taken down."""
+    """The state of one network, from which all names follow, so that a half-made network can be removed."""
 
     name: str
     token: str  # in the interfaces' names: the kernel frees those of deleted namespaces late
     workers: int
     delay_seconds: float  # one way, between two workers, or two sites where there are any
-    bits_per_second: tuple[float | None, ...]  # of each worker's link; None: as fast as the machine
+    bits_per_second: tuple[float | None, ...]  # of each worker's link; None: no limit
     cut: tuple[int, ...] = ()
     site_workers: int | None = None  # so many neighbours share an uplink; None: all are at one place
     uplink_bits_per_second: float | None = None
-    owner: Owner | None = None  # None: it stands until somebody takes it down
+    owner: Owner | None = None  # None: it stays until it is removed by name
 
     def __post_init__(self) -> None:
         if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", self.name) is None:
@@ -96,7 +96,7 @@ class State:
         return range(0 if self.site_workers is None else -(-self.workers // self.site_workers))
 
     def bridge(self, worker: int) -> str:
-        """What a worker's port is plugged into: its site's bridge, or the hub's where there are no sites."""
+        """The bridge a worker's port is attached to: its site's, or the hub's where there are no sites."""
         return self.hub.interface if self.site_workers is None else self.site_bridge(worker // self.site_workers)
 
     def site_bridge(self, site: int) -> str:
@@ -119,7 +119,7 @@ class State:
 
 
 def load(name: str) -> State | None:
-    """The network of this name, if there is one."""
+    """Return the network of this name, or None where there is none."""
     path = _path(name)
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
@@ -132,14 +132,14 @@ def load(name: str) -> State | None:
 
 
 def load_all() -> list[State]:
-    """All networks, by name."""
+    """Return all networks in the order of their names."""
     loaded = (load(path.stem) for path in sorted(FOLDER.glob("*.json")))
     return [state for state in loaded if state is not None]
 
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Networks change one at a time."""
+    """Hold the lock under which networks are changed, one process at a time."""
     FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
     with exclusive(FOLDER / "lock"):
         for stale in FOLDER.glob("*.tmp"):  # of a writer killed while it held the lock
@@ -148,7 +148,7 @@ def locked() -> Iterator[None]:
 
 
 def check_rate(bits_per_second: float | None) -> None:
-    """Refuse what a token bucket cannot keep."""
+    """Raise a ShapedNetworkError for a rate that a token bucket cannot keep."""
     if bits_per_second is not None and not 1e5 <= bits_per_second <= 1e11:
         raise ShapedNetworkError(f"a rate of {bits_per_second:g} bit/s cannot be kept: give 100kbit to 100Gbit.")
 
@@ -158,7 +158,7 @@ def _path(name: str) -> Path:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started; None where there is none, or only its remains."""
+    """Return when a process started; None where there is none or only a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Axes: where a value lies between two ends, and which round values to name there."""
+"""Axes of plots: where a value lies between the two ends, and which round values to label."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from laconic.report.page.units import Kind, Unit, number, unit_for
 
 _WIDE = 15.0
-"""Ends of lines that lie further apart than this are drawn on a logarithmic axis."""
+"""Positive values whose largest is more than this many times the smallest are drawn on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, linear or logarithmic."""
+    """An axis from `low` to `high`, linear or logarithmic, with the unit its values are shown in."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Its place: 0 at `low`, 1 at `high`."""
+        """Return the position of `value`: 0 at `low`, 1 at `high`."""
         if self.log:
             return math.log(max(value, self.low * 1e-3) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -33,7 +33,7 @@ class Axis:
         return self.unit.heading(self.label)
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """At most about `count` round values, as they are shown."""
+        """Return about `count` round values at most, each with its text."""
         low, high = self.low / self.unit.size, self.high / self.unit.size
         found = _decades(low, high, count) if self.log else _steps(low, high, count)
         return [(value * self.unit.size, _tick(value)) for value in found]
@@ -42,7 +42,7 @@ class Axis:
 def axis_for(
     values: Iterable[float], kind: Kind, label: str, log: bool = False, zero: bool = False, room: float = 0.04
 ) -> Axis:
-    """An axis on which all finite values have their place, with some room beyond them."""
+    """Return an axis that spans all finite values, with a margin of `room` of its length beyond either end."""
     found = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = (min(found), max(found)) if found else (0.0, 1.0)
     if log and found:

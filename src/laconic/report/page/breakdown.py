@@ -1,4 +1,4 @@
-"""Where a step's time goes: stacked bars of computing, coding and communication that nothing hides."""
+"""Where a step's time goes: stacked bars of computing, coding and exposed communication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.planner.values import Advice
 from laconic.report.page.axes import axis_for
 from laconic.report.page.html import Child, Markup, el, join
 from laconic.report.page.svg import drawing, figure, legend, rect, segment, shortened, text
-from laconic.report.page.units import said
+from laconic.report.page.units import with_unit
 from laconic.runtime.timeline import Timeline
 
 Part = Literal["computing", "coding", "exposed", "beyond"]
@@ -22,7 +22,7 @@ _NAMES: dict[Part, str] = {
     "computing": "computing",
     "coding": "coding and the rest",
     "exposed": "exposed communication",
-    "beyond": "beyond computing, not told apart",
+    "beyond": "beyond computing, not broken down",
 }
 WIDE, NARROW = 820.0, 340.0
 _ROW, _MOST_BARS = 46.0, 24
@@ -44,6 +44,7 @@ class Bar:
 
 
 def of_plan(advice: Advice) -> list[Bar]:
+    """Return a bar for each option of a plan, the baseline among them."""
     options = [*advice.options, *([] if advice.baseline in advice.options else [advice.baseline])]
     return [
         Bar(
@@ -58,9 +59,9 @@ def of_plan(advice: Advice) -> list[Bar]:
 
 
 def of_line(line: Line, baseline: bool = False) -> Bar | None:
-    """A measured row: what it takes beyond computing alone is waiting, as far as the engine tells, and the rest.
+    """Return the bar of a measured row: computing alone, the waiting that the engine measured, and the rest as coding.
 
-    None where it was not timed, or nobody computed alone to tell it apart.
+    None where the row was not timed, or where no worker computed alone, so that the parts are unknown.
     """
     if line.step_seconds is None or line.computing_seconds is None:
         return None
@@ -79,7 +80,7 @@ def of_line(line: Line, baseline: bool = False) -> Bar | None:
 
 
 def of_timeline(timeline: Timeline) -> list[Bar]:
-    """Each worker's steps after the first, in which things are made ready: the median of each part."""
+    """Return a bar per worker with the median of each part over its steps; the first step, a warm-up, is left out."""
     parts: tuple[Part, ...] = ("computing", "exposed")
     seconds: dict[int, dict[int, dict[Part, float]]] = defaultdict(
         lambda: defaultdict(lambda: dict.fromkeys(parts, 0.0))
@@ -95,12 +96,14 @@ def of_timeline(timeline: Timeline) -> list[Bar]:
 
 
 def block(bars: Sequence[Bar], heading: str, note: Child = None) -> Markup:
-    """A heading, the bars, and which pattern is what."""
+    """Return a block with a heading, the bars and a legend of their patterns."""
     if not bars:
         return Markup("")
     drawn = bars[:_MOST_BARS]
     used: list[Part] = [part for part in _NAMES if any(bar.parts.get(part, 0.0) > 0 for bar in drawn)]
-    alt = f"{heading}. " + "; ".join(f"{bar.name}: {said(bar.seconds, 'seconds')} ({_told(bar)})" for bar in drawn)
+    alt = f"{heading}. " + "; ".join(
+        f"{bar.name}: {with_unit(bar.seconds, 'seconds')} ({_parts_text(bar)})" for bar in drawn
+    )
     wide, narrow = (_picture(drawn, width, alt) for width in (WIDE, NARROW))
     signs = [(_sign(part), _NAMES[part]) for part in used]
     more = f" {len(bars) - len(drawn)} more are not drawn." if len(bars) > len(drawn) else ""
@@ -128,18 +131,18 @@ def _picture(bars: Sequence[Bar], width: float, alt: str) -> Markup:
         parts += [text(x(value), height - 6, f"{shown} {axis.unit.name}", anchor="start" if value == 0 else "middle")]
     for place, bar in enumerate(bars):
         top = place * _ROW
-        shown = said(bar.seconds, "seconds")
+        shown = with_unit(bar.seconds, "seconds")
         aside = f"{shown} · {bar.aside}" if bar.aside and width > NARROW else shown
         letters = int((width - 7 * len(aside) - 24) / 7.4)
         parts += [text(1, top + 15, shortened(bar.name, letters), "name", tip=bar.name)]
         parts += [text(width - right, top + 15, aside, "value", "end")]
         begin = 0.0
         for part, seconds in bar.parts.items():
-            tip = f"{bar.name}: {_NAMES[part]} {said(seconds, 'seconds')}"
+            tip = f"{bar.name}: {_NAMES[part]} {with_unit(seconds, 'seconds')}"
             parts += [rect(x(begin), top + 21, x(begin + seconds) - x(begin), 15, f"p-{part}", tip)]
             begin += seconds
         if bar.low is not None and bar.high is not None and bar.high > bar.low:
-            tip = f"{said(bar.low, 'seconds')} to {said(bar.high, 'seconds')}"
+            tip = f"{with_unit(bar.low, 'seconds')} to {with_unit(bar.high, 'seconds')}"
             middle = top + 28.5
             ends = [segment(x(end), middle - 5, x(end), middle + 5, "whisker") for end in (bar.low, bar.high)]
             line = segment(x(bar.low), middle, x(bar.high), middle, "whisker")
@@ -147,8 +150,8 @@ def _picture(bars: Sequence[Bar], width: float, alt: str) -> Markup:
     return drawing(width, height, alt, *parts)
 
 
-def _told(bar: Bar) -> str:
-    return ", ".join(f"{_NAMES[part]} {said(seconds, 'seconds')}" for part, seconds in bar.parts.items())
+def _parts_text(bar: Bar) -> str:
+    return ", ".join(f"{_NAMES[part]} {with_unit(seconds, 'seconds')}" for part, seconds in bar.parts.items())
 
 
 def _sign(part: Part) -> Markup:

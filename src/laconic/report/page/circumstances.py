@@ -1,4 +1,4 @@
-"""Under which circumstances something ran, in words: the command, the network, the versions."""
+"""Texts on how something was run: the command, the network, the versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def command_line(words: object) -> str | None:
-    """To type again: the program has many paths and one name."""
+    """Return the command to type again, with the program's name in place of its path; None for an unknown command."""
     if not isinstance(words, list) or not words:
         return None
     program = PurePath(str(words[0])).name
@@ -17,7 +17,7 @@ def command_line(words: object) -> str | None:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Over what the workers talked."""
+    """Return a text on the engine and the network over which the workers communicated."""
     if settings.get("engine") == "virtual":
         return f"virtual workers over {settings.get('network') or '1Gbit'}"
     if settings.get("net"):
@@ -29,5 +29,6 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def versions(record: Mapping[str, Any]) -> str | None:
+    """Return the recorded versions as one text, or None where none were recorded."""
     found = record.get("versions")
     return ", ".join(f"{name} {version}" for name, version in found.items()) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""From paths to values: a run's folder, a comparison's folder, or a plan, told apart by what is in them."""
+"""Read the inputs of a page: folders of runs and comparisons and plans, recognised by what they contain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.report.page.values import Compared, Inputs, Planned, ReportError, R
 
 
 def collect(paths: Sequence[Path]) -> Inputs:
-    """Read everything, in the order given; a path that is given twice counts once."""
+    """Read all inputs in the order given; a path that is given twice counts once."""
     if not paths:
         raise ReportError("nothing to report on: give folders of `laconic run` or `laconic compare`, or plans.")
     plans: list[Planned] = []
@@ -31,7 +31,7 @@ def collect(paths: Sequence[Path]) -> Inputs:
 
 
 def read(path: Path) -> Planned | Compared | Run:
-    """One input."""
+    """Read one input: a plan from a file, a comparison or a run from a folder."""
     if not path.exists():
         raise ReportError(f"there is no {path}: give a folder of `laconic run` or `laconic compare`, or a plan.")
     if path.is_file():

@@ -1,4 +1,4 @@
-"""A comparison: how it was made, its rows with medians and spread, where a step's time goes, curves."""
+"""The section of a comparison: how it was made, its rows with medians and spread, a step's time in parts, curves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from laconic.experiments.statistics import Spread
 from laconic.report.page import breakdown, curves
 from laconic.report.page.circumstances import command_line, settings_text, versions
 from laconic.report.page.html import Cell, Column, Markup, el, facts, join, table, tiles
-from laconic.report.page.units import MISSING, Kind, Unit, said, spread, times, unit_for
+from laconic.report.page.units import MISSING, Kind, Unit, spread, times, unit_for, with_unit
 from laconic.report.page.values import Compared
 
 _PLAIN = Unit(1.0, "")
 
 
 def section(compared: Compared, anchor: str) -> Markup:
+    """Return the section of a comparison, which links reach as `anchor`."""
     bars = [bar for k, line in enumerate(compared.lines) if (bar := breakdown.of_line(line, k == 0)) is not None]
     logs = [
         (line.name, [outcome.logged for outcome in runs])
@@ -42,7 +43,7 @@ def section(compared: Compared, anchor: str) -> Markup:
             bars,
             "A step's time, measured",
             "Whiskers: the spread. Exposed: how long a worker waited for messages by its engine's account, at most "
-            "what the step takes beyond computing alone; the rest of that is coding and whatever else talking costs.",
+            "what the step takes beyond computing alone; the rest of that is coding and other costs of communication.",
         ),
         curves.section(logs, f"{anchor}-curves.csv", target=_target(compared.settings)),
         _missing(compared),
@@ -54,23 +55,23 @@ def section(compared: Compared, anchor: str) -> Markup:
 
 
 def _figures(compared: Compared) -> list[tuple[str, str, str]]:
-    """The fastest row by step and by target, and the regime."""
+    """Return the tiles: the fastest row by step and by target, the row that sends least, and the baseline's regime."""
     baseline, found = compared.lines[0], []
     timed = [line for line in compared.lines if line.step_seconds is not None and line.error is None]
     if timed and baseline.step_seconds is not None:
         best = min(timed, key=lambda line: line.step_seconds.value.middle)  # type: ignore[union-attr]
         assert best.step_seconds is not None
-        found.append((said(best.step_seconds.value.middle, "seconds"), "fastest step", best.name))
+        found.append((with_unit(best.step_seconds.value.middle, "seconds"), "fastest step", best.name))
     reached = [line for line in compared.lines if line.seconds_to_target is not None and line.error is None]
     if reached:
         best = min(reached, key=lambda line: line.seconds_to_target.value.middle)  # type: ignore[union-attr]
         assert best.seconds_to_target is not None
-        found.append((said(best.seconds_to_target.value.middle, "seconds"), "first at the target", best.name))
+        found.append((with_unit(best.seconds_to_target.value.middle, "seconds"), "first at the target", best.name))
     sending = [line for line in compared.lines if line.sent_bytes is not None and line.error is None]
     if sending:
         best = min(sending, key=lambda line: line.sent_bytes.value.middle)  # type: ignore[union-attr]
         assert best.sent_bytes is not None
-        found.append((said(best.sent_bytes.value.middle, "bytes"), "least sent in a step", best.name))
+        found.append((with_unit(best.sent_bytes.value.middle, "bytes"), "least sent in a step", best.name))
     if baseline.exposed_seconds is not None and baseline.computing_seconds is not None:
         exposed, computing = baseline.exposed_seconds.value.middle, baseline.computing_seconds.middle
         if computing > 1e-9 * abs(exposed):
@@ -152,7 +153,7 @@ def _add(
     heading: str,
     about: str | None,
 ) -> None:
-    """A quantity, and its ratio to the baseline's."""
+    """Add two columns: a quantity, and its ratio to the baseline's."""
     columns += [Column(unit.heading(heading), about=about), Column("×", about=f"{heading} over the baseline's")]
     for row, line, quantity in zip(rows, lines, found, strict=True):
         if quantity is None:
@@ -164,7 +165,7 @@ def _add(
 
 
 def _mark(heading: str, ratio: Spread) -> str | None:
-    """Less is better, where the whole spread says so; of a metric nobody has said which way is better."""
+    """Return "good" where the whole spread of the ratio is below 1; for a metric, which way is better is unknown."""
     most = ratio.middle if math.isnan(ratio.high) else ratio.high
     return "good" if not heading.startswith("final") and most < 0.995 else None
 
@@ -188,5 +189,5 @@ def _missing(compared: Compared) -> Markup | None:
     if compared.missing <= 0:
         return None
     what = "the seed" if compared.missing == 1 else f"{compared.missing} seeds"
-    said_ = f"Without curves of {what} in which a row failed: a comparison keeps those of whole sessions only."
-    return el("p", join([said_]), class_="note")
+    note = f"Without curves of {what} in which a row failed: a comparison keeps those of whole sessions only."
+    return el("p", join([note]), class_="note")

@@ -1,4 +1,4 @@
-"""Metrics against time and against bytes: a line for each row or run, a band where it ran with several seeds."""
+"""Plots of metrics against time and bytes: a line for each row or run, with a band where there are several seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laconic.experiments.outcome import Logged
 from laconic.report.page.axes import Axis, axis_for, wide_apart
 from laconic.report.page.html import Markup, as_csv, el, save
 from laconic.report.page.svg import Frame, colour, dash, drawing, figure, legend, mark, path, swatch
-from laconic.report.page.units import Kind, number, said
+from laconic.report.page.units import Kind, number, with_unit
 
 WIDE, NARROW = 560.0, 340.0
 _POINTS = 160  # of a line
@@ -21,12 +21,12 @@ _CSV_ROWS = 3000
 _LAST = ("batch",)  # logged for the rules, seldom looked at
 
 Logs = Sequence[tuple[str, Sequence[Sequence[Logged]]]]
-"""A row's or run's name, and what it logged with each seed."""
+"""For each row or run its name and, for each seed, what it logged."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: (x, y, low, high), in the order of x; low and high are y's own where there is one seed."""
+    """One line of a plot: points (x, y, low, high) in the order of x; with one seed, low and high equal y."""
 
     name: str
     place: int
@@ -35,7 +35,7 @@ class Curve:
 
 
 def curves(logs: Logs, over: Callable[[Logged], float | None], metric: str) -> list[Curve]:
-    """A mean and a range over seeds where they logged at the same steps; values that are not finite are left out."""
+    """Return a curve per row with mean and range over seeds at each step; values that are not finite are left out."""
     found: list[Curve] = []
     for place, (name, seeds) in enumerate(logs):
         at: list[tuple[int, float, float]] = []
@@ -55,7 +55,7 @@ def curves(logs: Logs, over: Callable[[Logged], float | None], metric: str) -> l
 
 
 def thinned(points: Sequence[tuple[float, float, float, float]], count: int = _POINTS) -> list[tuple[float, ...]]:
-    """The least and the largest of every stretch, so that a long line keeps its shape."""
+    """Return at most `count` points, the least and the largest of every stretch, which keep a long line's shape."""
     if len(points) <= count:
         return list(points)
     stretches = count // 2 - 1
@@ -67,13 +67,13 @@ def thinned(points: Sequence[tuple[float, float, float, float]], count: int = _P
 
 
 def metrics_of(logs: Logs) -> tuple[list[str], int]:
-    """Which metrics are drawn, and how many are not: losses first, then as they were logged."""
+    """Return the metrics to draw, losses first and then in the order of logging, and how many are left out."""
     order = sorted(_names(logs), key=lambda name: (name in _LAST, "loss" not in name.lower()))
     return order[:_METRICS], max(0, len(order) - _METRICS)
 
 
 def section(logs: Logs, filename: str, clock: str = "seconds", target: tuple[str, float] | None = None) -> Markup:
-    """Every metric twice: over time, and over what one worker sent and received where that was counted."""
+    """Return plots of every metric over time and, where bytes were counted, over what one worker sent and received."""
     drawn, left_out = metrics_of(logs)
     pictures: list[Markup] = []
     for metric in drawn:
@@ -110,7 +110,8 @@ def _plot(found: Sequence[Curve], metric: str, over: str, kind: Kind, target: fl
     x_axis = axis_for(xs, kind, over, log=wide_apart(ends) and min(xs) > 0, zero=True, room=0.02)
     y_axis = axis_for([*ys, *([] if target is None else [target])], "plain", metric, log=wide_apart(ys))
     alt = f"{metric} against {over}. " + "; ".join(
-        f"{curve.name} ends at {number(curve.points[-1][1])} after {said(curve.points[-1][0], kind)}" for curve in found
+        f"{curve.name} ends at {number(curve.points[-1][1])} after {with_unit(curve.points[-1][0], kind)}"
+        for curve in found
     )
     wide, narrow = (_picture(found, x_axis, y_axis, kind, width, alt, target) for width in (WIDE, NARROW))
     return figure(wide, narrow, f"{metric} against {over.partition(' of')[0] if kind == 'bytes' else over}")
@@ -137,13 +138,13 @@ def _picture(
         for x, y, low, high in _some(points, _MARKS if width > NARROW else _MARKS // 2):
             spread = f" [{number(low)}–{number(high)}]" if low < high else ""
             parts.append(
-                mark(frame.x(x), frame.y(y), curve.place, f"{curve.name}: {number(y)}{spread} at {said(x, kind)}")
+                mark(frame.x(x), frame.y(y), curve.place, f"{curve.name}: {number(y)}{spread} at {with_unit(x, kind)}")
             )
     return drawing(width, frame.height, alt, *parts)
 
 
 def _some(points: Sequence[tuple[float, ...]], count: int) -> Iterable[tuple[float, ...]]:
-    """A few for marks, the last among them."""
+    """Return about `count` evenly spaced points that get marks, the last one among them."""
     stride = max(1, math.ceil(len(points) / count))
     return reversed(points[::-1][::stride])
 
@@ -153,7 +154,7 @@ def _names(logs: Logs) -> list[str]:
 
 
 def _csv(logs: Logs) -> tuple[str, int, int]:
-    """Means over seeds at every step, and how far they range; of how many points every how many-th."""
+    """Return the CSV of means and ranges over seeds, the number of points, and the stride at which they were kept."""
     names = _names(logs)
     several = any(len(seeds) > 1 for _, seeds in logs)
     ends = ("", "_low", "_high") if several else ("",)

@@ -1,4 +1,4 @@
-"""Reading what may be missing, cut off or broken, with a sentence for each."""
+"""Read files that may be missing, truncated or broken, with an error that says which."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from laconic.report.page.values import ReportError
 
 
 def read_text(path: Path) -> str:
+    """Return a file's text, or raise a ReportError where it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -19,6 +20,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or raise a ReportError where there is none."""
     try:
         found = json.loads(read_text(path))
     except ReportError:
@@ -31,7 +33,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """A JSON value per line. A last line without its end is a process that was killed while it wrote: left out."""
+    """Return the JSON object of each line.
+
+    A last line without its line end was written by a process that was killed meanwhile, and is left out.
+    """
     content = read_text(path)
     lines = content.split("\n")[:-1]
     found: list[dict[str, Any]] = []

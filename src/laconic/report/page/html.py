@@ -1,4 +1,7 @@
-"""HTML by nested calls: whatever is no `Markup` yet is escaped, so that no run's text becomes part of the page."""
+"""HTML built by nested calls: whatever is not `Markup` is escaped, so that no text of a run acts as HTML.
+
+`Markup` is a bare subclass of str; with MarkupSafe's, which saves four lines, a page took 2 to 13 % longer to render.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is HTML already and is not escaped again."""
 
     __slots__ = ()
 
@@ -25,18 +28,19 @@ Child = str | float | None
 
 
 def escape(text: object) -> Markup:
-    """Plain text as HTML; terminal colours are dropped, other control characters are made visible."""
+    """Return plain text as HTML; terminal colours are dropped, other control characters are made visible."""
     if isinstance(text, Markup):
         return text
     return Markup(html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", _TERMINAL.sub("", str(text)))))
 
 
 def join(parts: Iterable[Child]) -> Markup:
+    """Return the parts one after another, each escaped where it is not Markup; None is left out."""
     return Markup("".join(escape(part) for part in parts if part is not None))
 
 
 def el(tag: str, *children: Child, **attributes: Child | bool) -> Markup:
-    """An element. `class_` is class, `aria_label` is aria-label; None and False leave an attribute out."""
+    """Return an element; `class_` becomes class, `aria_label` aria-label, and None or False leave an attribute out."""
     given = "".join(_attribute(name, value) for name, value in attributes.items() if value is not None)
     inner = join(children)
     if tag in _VOID and not inner:
@@ -52,14 +56,14 @@ def _attribute(name: str, value: Child | bool) -> str:
 
 
 def compact(number: float) -> str:
-    """A coordinate: two digits after the point, less those that say nothing."""
+    """Return a coordinate with at most two digits after the point and without trailing zeros."""
     text = f"{number:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a reader sees, and by what the column is sorted."""
+    """A table cell: its text, the key its column is sorted by, a CSS class and a tool tip."""
 
     shown: str
     key: float | None = None
@@ -69,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; numbers stand at the right, sentences in a typewriter's face."""
+    """A table column: numbers are aligned right, code is set in a monospaced font."""
 
     heading: str
     kind: str = "number"  # or "text", "code"
@@ -79,7 +83,7 @@ class Column:
 def table(
     caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], csv_content: str, filename: str
 ) -> Markup:
-    """A table in a box of its own that scrolls, sortable by its headings, with a link that saves it as CSV."""
+    """Return a table in a scrolling box, sortable by its headings, with a link that saves it as CSV."""
     heads = [
         el("th", el("button", column.heading, type="button", title=column.about), scope="col", class_=column.kind)
         for column in columns
@@ -103,14 +107,14 @@ def _cell(column: Column, cell: Cell, place: int) -> Markup:
 
 
 def save(content: str, filename: str, label: str = "CSV") -> Markup:
-    """A link that holds the file itself."""
+    """Return a link that contains the file itself, as a data URL, and saves it."""
     target = "data:text/csv;charset=utf-8," + quote(content, safe=",.-_/:()")
-    said = f"Save as {filename}"
-    return el("a", f"{label} ↓", class_="save", href=target, download=filename, title=said, aria_label=said)
+    label_text = f"Save as {filename}"
+    return el("a", f"{label} ↓", class_="save", href=target, download=filename, title=label_text, aria_label=label_text)
 
 
 def as_csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Numbers unrounded; None and NaN are left empty."""
+    """Return rows as CSV with numbers unrounded; None and NaN become empty fields."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(headings)
@@ -119,7 +123,7 @@ def as_csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def facts(entries: Iterable[tuple[str, Child]]) -> Markup:
-    """Names and what stands for them; entries without a value are left out."""
+    """Return a list of names and values; entries without a value are left out."""
     found = [
         el("div", el("dt", name), el("dd", value), class_="whole" if name == "command" else None)
         for name, value in entries
@@ -129,14 +133,14 @@ def facts(entries: Iterable[tuple[str, Child]]) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence in which `…` is code."""
+    """Return a sentence as HTML in which text between backticks is set as code."""
     parts = text.split("`")
     whole = parts if len(parts) % 2 else [text]
     return join(el("code", part) if place % 2 else part for place, part in enumerate(whole))
 
 
 def tiles(entries: Iterable[tuple[str, str, str]]) -> Markup:
-    """A few figures to see at once: (figure, what it is, what to know about it)."""
+    """Return a row of key figures from (figure, what it is, a remark on it)."""
     made = [
         el("li", el("strong", figure), el("span", what), el("small", about) if about else None)
         for figure, what, about in entries

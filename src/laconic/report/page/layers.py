@@ -1,4 +1,4 @@
-"""The recommended iteration, tensor by tensor: how large it is, when its gradient is ready, leaves and arrives."""
+"""The recommended iteration by tensor: its size, and when its gradient is ready, leaves and arrives."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from laconic.planner.values import Layer
 from laconic.report.page.axes import axis_for
 from laconic.report.page.html import Cell, Child, Column, Markup, as_csv, el, join, table
 from laconic.report.page.svg import drawing, figure, legend, mark, rect, segment, tail, text
-from laconic.report.page.units import said, unit_for
+from laconic.report.page.units import unit_for, with_unit
 
 WIDE, NARROW = 820.0, 340.0
 _MOST, _ROW = 48, 17.0
 
 
 def block(layers: Sequence[Layer], name: str) -> Markup:
-    """The picture of the largest tensors, and a table of all."""
+    """Return a picture of the largest tensors and a table of all."""
     if not layers:
         return Markup("")
     largest = sorted(range(len(layers)), key=lambda k: -layers[k].nbytes)[:_MOST]
@@ -24,15 +24,15 @@ def block(layers: Sequence[Layer], name: str) -> Markup:
     last = max(layers, key=lambda layer: layer.arrives_seconds)
     alt = (
         f"{len(layers)} tensors in the order in which their gradients are ready, from "
-        f"{said(min(layer.ready_seconds for layer in layers), 'seconds')} after backward began; the last to arrive is "
-        f"{last.name}, after {said(last.arrives_seconds, 'seconds')}."
+        f"{with_unit(min(layer.ready_seconds for layer in layers), 'seconds')} after backward began; the last to "
+        f"arrive is {last.name}, after {with_unit(last.arrives_seconds, 'seconds')}."
     )
     wide, narrow = (_picture(drawn, width, alt) for width in (WIDE, NARROW))
     signs = [
         (_sign(rect(1, 2, 28, 10, "p-size")), "size"),
         (_sign(mark(15, 7, 0)), "gradient is ready"),
         (_sign(segment(1, 7, 29, 7, "held")), "waits to leave"),
-        (_sign(rect(1, 2, 28, 10, "p-exposed")), "on its way"),
+        (_sign(rect(1, 2, 28, 10, "p-exposed")), "in flight"),
     ]
     caption = f"Seconds from the start of backward; the {len(drawn)} largest of {len(layers)} tensors."
     if len(drawn) == len(layers):
@@ -58,17 +58,17 @@ def _picture(layers: Sequence[Layer], width: float, alt: str) -> Markup:
         parts += [text(x(value), height - 8, f"{shown} {axis.unit.name}", anchor="middle")]
     for place, layer in enumerate(layers):
         top, middle = place * _ROW + 4, place * _ROW + 4 + _ROW / 2 - 1
-        bytes_ = said(layer.nbytes, "bytes")
+        size_text = with_unit(layer.nbytes, "bytes")
         tip = (
-            f"{layer.name}: {bytes_}; ready {said(layer.ready_seconds, 'seconds')}, leaves "
-            f"{said(layer.leaves_seconds, 'seconds')}, arrives {said(layer.arrives_seconds, 'seconds')}"
+            f"{layer.name}: {size_text}; ready {with_unit(layer.ready_seconds, 'seconds')}, leaves "
+            f"{with_unit(layer.leaves_seconds, 'seconds')}, arrives {with_unit(layer.arrives_seconds, 'seconds')}"
         )
-        on_its_way = x(layer.arrives_seconds) - x(layer.leaves_seconds)
+        width_in_flight = x(layer.arrives_seconds) - x(layer.leaves_seconds)
         parts += [
             text(1, middle + 4, tail(layer.name, int(label / 6.7)), "small", tip=layer.name),
-            rect(label + 4, top + 2, size * layer.nbytes / most, _ROW - 7, "p-size", f"{layer.name}: {bytes_}"),
+            rect(label + 4, top + 2, size * layer.nbytes / most, _ROW - 7, "p-size", f"{layer.name}: {size_text}"),
             segment(x(layer.ready_seconds), middle, x(layer.leaves_seconds), middle, "held"),
-            rect(x(layer.leaves_seconds), top + 2, max(on_its_way, 1.0), _ROW - 7, "p-exposed", tip),
+            rect(x(layer.leaves_seconds), top + 2, max(width_in_flight, 1.0), _ROW - 7, "p-exposed", tip),
             mark(x(layer.ready_seconds), middle, 0, tip),
         ]
     return drawing(width, height, alt, *parts)

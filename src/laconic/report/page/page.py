@@ -1,4 +1,4 @@
-"""The whole page: one file that holds its style, a few lines of script and all its data, and asks for nothing else."""
+"""The whole page: one file with its style, a few lines of script and all its data, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laconic.report.page.values import Inputs, ReportError
 
 
 def write(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Read the inputs and write the page; where, if not said: into the first folder, or here."""
+    """Read the inputs, write the page and return its path; without `out`, it goes into the first folder, or here."""
     inputs = collect(paths)
     if out is None:
         out = next((path for path in paths if path.is_dir()), Path()) / "report.html"
@@ -33,7 +33,7 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def render(inputs: Inputs, now: datetime | None = None) -> str:
-    """The page as text."""
+    """Return the page as text."""
     chapters = _chapters(inputs)
     style, script = (
         Markup(files(__package__).joinpath(name).read_text("utf-8")) for name in ("style.css", "script.js")
@@ -67,7 +67,7 @@ def render(inputs: Inputs, now: datetime | None = None) -> str:
 
 
 def _chapters(inputs: Inputs) -> list[tuple[str, str, Markup]]:
-    """(anchor, title, content)"""
+    """Return the chapters as (anchor, title, content)."""
     found: list[tuple[str, str, Markup]] = []
     for place, planned in enumerate(inputs.plans, 1):
         found.append((f"plan-{place}", f"Plan: {plan.name_of(planned.advice)}", plan.section(planned, f"plan-{place}")))
@@ -101,7 +101,7 @@ def _count(inputs: Inputs) -> str:
 
 
 def _patterns() -> Markup:
-    """Shared by all pictures: hatching for those who do not tell the colours apart, and the shapes of marks."""
+    """Return what all pictures share: hatching, for readers who cannot distinguish colours, and the marks' shapes."""
 
     def pattern(name: str, *content: Markup) -> Markup:
         ground = el("rect", width=6, height=6, class_="ground")

@@ -1,4 +1,4 @@
-"""A plan: its verdict and the line to copy on top, then the ranked table, where each step's time goes, the layers."""
+"""The section of a plan: its verdict and the command to copy, the ranked table, a step's time in parts, the layers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import PurePath
 from laconic.planner.values import Advice, Option, Risk
 from laconic.report.page import breakdown, layers
 from laconic.report.page.html import Cell, Column, Markup, as_csv, el, facts, prose, table, tiles
-from laconic.report.page.units import MISSING, number, said, spread, times, unit_for
+from laconic.report.page.units import MISSING, number, spread, times, unit_for, with_unit
 from laconic.report.page.values import Planned
 
 
 def section(planned: Planned, anchor: str) -> Markup:
+    """Return the section of a plan, which links reach as `anchor`."""
     advice = planned.advice
     best = advice.best
     return el(
@@ -24,10 +25,10 @@ def section(planned: Planned, anchor: str) -> Markup:
         _to_copy(advice.line),
         tiles(
             [
-                (said(best.step_seconds, "seconds"), "predicted step", _between(best)),
+                (with_unit(best.step_seconds, "seconds"), "predicted step", _between(best)),
                 (times(best.speed_up), "speed-up", f"over {advice.baseline.strategy}"),
-                (said(best.sent_bytes, "bytes"), "sent by a worker in a step", _less(best, advice.baseline)),
-                (said(best.exposed_seconds, "seconds"), "exposed communication", "of a step, hidden by nothing"),
+                (with_unit(best.sent_bytes, "bytes"), "sent by a worker in a step", _less(best, advice.baseline)),
+                (with_unit(best.exposed_seconds, "seconds"), "exposed communication", "of a step, hidden by nothing"),
             ]
         ),
         facts(
@@ -54,7 +55,7 @@ def section(planned: Planned, anchor: str) -> Markup:
 
 
 def name_of(advice: Advice) -> str:
-    """What was planned for: of a script, its name without the folder."""
+    """Return what the plan is for; for a script, its name without the folder."""
     return PurePath(advice.subject).name if advice.subject.endswith(".py") else advice.subject
 
 
@@ -64,7 +65,7 @@ def _to_copy(line: str) -> Markup:
 
 
 def _between(option: Option) -> str:
-    return f"{said(option.low_seconds, 'seconds')} to {said(option.high_seconds, 'seconds')}"
+    return f"{with_unit(option.low_seconds, 'seconds')} to {with_unit(option.high_seconds, 'seconds')}"
 
 
 def _less(best: Option, baseline: Option) -> str:

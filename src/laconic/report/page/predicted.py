@@ -1,4 +1,4 @@
-"""What plans predicted, held against what comparisons measured, where both know a strategy."""
+"""Predicted against measured steps, for the strategies that are in a plan and in a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laconic.report.page.axes import axis_for, wide_apart
 from laconic.report.page.circumstances import settings_text
 from laconic.report.page.html import Cell, Column, Markup, as_csv, el, table, tiles
 from laconic.report.page.svg import Frame, drawing, figure, legend, mark, path, segment, swatch
-from laconic.report.page.units import said, spread, unit_for
+from laconic.report.page.units import spread, unit_for, with_unit
 from laconic.report.page.values import Compared, Inputs, Planned
 
 WIDE, NARROW = 560.0, 340.0
@@ -22,7 +22,7 @@ WIDE, NARROW = 560.0, 340.0
 
 @dataclass(frozen=True)
 class Pair:
-    """One strategy in a plan and in a comparison."""
+    """One strategy that is in a plan and in a comparison."""
 
     option: Option
     measured: Spread
@@ -31,7 +31,7 @@ class Pair:
 
     @property
     def error(self) -> float:
-        """Of the predicted step, as a share of the measured one."""
+        """The error of the predicted step as a share of the measured one."""
         return self.option.step_seconds / self.measured.middle - 1
 
     @property
@@ -40,7 +40,7 @@ class Pair:
 
 
 def pairs(inputs: Inputs) -> list[Pair]:
-    """Strategies are the same if they mean the same sentence, however they are written."""
+    """Return the strategies that plans and comparisons share; spellings of the same sentence count as one."""
     found: list[Pair] = []
     for planned in inputs.plans:
         options = {canonical(o.strategy): o for o in (planned.advice.baseline, *planned.advice.options)}
@@ -55,7 +55,7 @@ def pairs(inputs: Inputs) -> list[Pair]:
 
 
 def canonical(strategy: str) -> str:
-    """The sentence in full; what cannot be read stays as it is."""
+    """Return the sentence in canonical form; a text that cannot be parsed keeps its words."""
     from laconic.experiments.rivals.text import read
 
     try:
@@ -65,6 +65,7 @@ def canonical(strategy: str) -> str:
 
 
 def section(found: Sequence[Pair], anchor: str) -> Markup:
+    """Return the section that compares predictions with measurements, which links reach as `anchor`."""
     errors = [abs(pair.error) for pair in found]
     inside = sum(pair.inside for pair in found)
     first = found[0]
@@ -112,8 +113,8 @@ def _scatter(found: Sequence[Pair], sources: Sequence[object]) -> Markup:
     x_axis = axis_for(values, "seconds", "measured step", log=log, zero=not log)
     y_axis = axis_for(values, "seconds", "predicted step", log=log, zero=not log)
     alt = "Predicted against measured step. " + "; ".join(
-        f"{p.option.strategy}: {said(p.option.step_seconds, 'seconds')} predicted, "
-        f"{said(p.measured.middle, 'seconds')} measured"
+        f"{p.option.strategy}: {with_unit(p.option.step_seconds, 'seconds')} predicted, "
+        f"{with_unit(p.measured.middle, 'seconds')} measured"
         for p in found
     )
 
@@ -126,7 +127,8 @@ def _scatter(found: Sequence[Pair], sources: Sequence[object]) -> Markup:
             parts.append(segment(x, frame.y(o.low_seconds), x, frame.y(o.high_seconds), "whisker"))
             if m.low < m.high:
                 parts.append(segment(frame.x(m.low), y, frame.x(m.high), y, "whisker"))
-            tip = f"{o.strategy}: predicted {said(o.step_seconds, 'seconds')}, measured {said(m.middle, 'seconds')}"
+            predicted, measured = with_unit(o.step_seconds, "seconds"), with_unit(m.middle, "seconds")
+            tip = f"{o.strategy}: predicted {predicted}, measured {measured}"
             parts.append(mark(x, y, place, tip))
         return drawing(width, frame.height, alt, *parts)
 

@@ -1,4 +1,4 @@
-"""A comparison's folder, read back: its table's lines and what every row logged."""
+"""Read a comparison's folder: the lines of its table, and what every row logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laconic.report.page.values import Compared, ReportError
 
 
 def read_comparison(folder: Path) -> Compared:
-    """The table as it was written; rows' curves from the sessions in which no row failed."""
+    """Read the table as it was written, and the rows' curves from the sessions in which no row failed."""
     record = read_json(folder / NAME)
     settings = record.get("settings")
     if not isinstance(settings, dict) or not isinstance(settings.get("command"), list):
@@ -48,7 +48,7 @@ def read_comparison(folder: Path) -> Compared:
 
 
 def read_lines(content: str, where: str) -> tuple[Line, ...]:
-    """What `laconic compare` wrote, or `laconic ablate`."""
+    """Read the lines of a table that `laconic compare` or `laconic ablate` wrote."""
     try:
         rows = list(csv.DictReader(io.StringIO(content), strict=True))
         lines = tuple(_part(row) if "part" in row else _line(row) for row in rows)
@@ -81,7 +81,7 @@ def _line(row: Mapping[str, str]) -> Line:
 
 
 def _part(row: Mapping[str, str]) -> Line:
-    """A row of an ablation, which tables one metric, bytes and time."""
+    """Return a row of an ablation, whose table has one metric, bytes and time."""
     return Line(
         name=f"{row['part']}: {row['strategy']}",
         step_seconds=_quantity(row, "step_seconds"),
@@ -107,7 +107,7 @@ def _quantity(row: Mapping[str, str], name: str) -> Quantity | None:
 
 
 def _words(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The sentences above and below the table."""
+    """Return the sentences above and below the table."""
     if not path.exists():
         return (), ()
     blocks = read_text(path).split("\n\n")
@@ -116,7 +116,10 @@ def _words(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _outcomes(path: Path, count: int, at_once: Any) -> dict[int, Outcome]:
-    """One seed's, by the row's place. In every group the row that computes alone comes first, then the baseline."""
+    """Return one seed's outcomes by the row's place.
+
+    In every group the row that computes alone is first, and the baseline second.
+    """
     kept = read_json(path)
     found: dict[int, Outcome] = {}
     try:
@@ -129,7 +132,7 @@ def _outcomes(path: Path, count: int, at_once: Any) -> dict[int, Outcome]:
 
 
 def _natural(path: Path) -> tuple[int, str]:
-    """seed-2 before seed-10."""
+    """Return a sort key that puts seed-2 before seed-10."""
     number = path.stem.rpartition("-")[2]
     return int(number) if number.isdigit() else -1, path.stem
 

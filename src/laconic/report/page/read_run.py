@@ -1,4 +1,4 @@
-"""A run's folder, read back: what ran, what it logged, its timeline, how its logs end."""
+"""Read a run's folder: what ran, what it logged, its timeline, and the ends of its logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> Run:
-    """Refuses a run that has left nothing to show."""
+    """Read a run, or raise a ReportError where it has left nothing to show."""
     path = _record(folder)
     assert path is not None
     record = read_json(path)
@@ -39,23 +39,26 @@ def read_run(folder: Path) -> Run:
 
 
 def _record(folder: Path) -> Path | None:
-    """`run.json`, or that of another machine of the same run."""
+    """Return the path of `run.json`, or of another host's record of the same run, or None."""
     return next((p for p in (folder / "run.json", *sorted(folder.glob("run-*.json"))) if p.exists()), None)
 
 
 def _logged(folder: Path, record: Mapping[str, Any]) -> tuple[tuple[Logged, ...], Clock, tuple[str, ...]]:
-    """Of the first worker that logged: by its own clock with bytes where steps were recorded, else the metrics."""
+    """Return what the first worker that logged anything has logged, what it is drawn over, and notes on it.
+
+    Recorded steps, which have the worker's clock and bytes, are preferred to its metrics.
+    """
     for path in _by_rank(folder / STEPS):
         records = [r for r in read_records(path) if "values" in r]
         if records:
             return tuple(_step(r, path) for r in records), "seconds", ()
     for path in _by_rank(folder / "metrics"):
-        said = _continued([_metrics(r, path) for r in read_records(path) if "reached" not in r])
-        if said and record.get("engine") == "virtual":
+        logged = _continued([_metrics(r, path) for r in read_records(path) if "reached" not in r])
+        if logged and record.get("engine") == "virtual":
             note = "Metrics of a virtual run have the host's clock, not virtual time: they are drawn in their order."
-            return tuple(Logged(at.step, float(at.step), None, at.values) for at in said), "entries", (note,)
-        if said:
-            return said, "seconds", ()
+            return tuple(Logged(at.step, float(at.step), None, at.values) for at in logged), "entries", (note,)
+        if logged:
+            return logged, "seconds", ()
     return (), "seconds", ()
 
 
@@ -76,11 +79,11 @@ def _metrics(record: Mapping[str, Any], path: Path) -> Logged:
         raise ReportError(f"{path} is broken: it holds no metrics ({error!r}).") from error
 
 
-def _continued(said: Sequence[Logged]) -> tuple[Logged, ...]:
-    """Numbered; a worker that was started again begins at zero seconds, and goes on from its earlier life's last."""
+def _continued(logged: Sequence[Logged]) -> tuple[Logged, ...]:
+    """Number the entries; where a restarted worker's clock begins at zero again, add the time of its earlier run."""
     found: list[Logged] = []
     earlier = before = 0.0
-    for number, at in enumerate(said, 1):
+    for number, at in enumerate(logged, 1):
         if at.seconds < before:
             earlier += before
         before = at.seconds
@@ -89,7 +92,7 @@ def _continued(said: Sequence[Logged]) -> tuple[Logged, ...]:
 
 
 def _logs(folder: Path) -> dict[str, str]:
-    """How the first ones end that say anything."""
+    """Return the last lines of the first few logs that are not empty."""
     tails: dict[str, str] = {}
     for path in _by_rank(folder / "logs", "*.log"):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A run: what ran and how it ended, where its steps' time went, its timeline, how its logs end."""
+"""The section of a run: what ran and how it ended, its steps' time in parts, its timeline, the ends of its logs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from laconic.liveness.beats import Lost
 from laconic.report.page import breakdown, curves, timeline
 from laconic.report.page.circumstances import command_line, versions
 from laconic.report.page.html import Markup, as_csv, el, facts, save, tiles
-from laconic.report.page.units import said
+from laconic.report.page.units import with_unit
 from laconic.report.page.values import Run
 
 
 def section(run: Run, anchor: str) -> Markup:
+    """Return the section of a run, which links reach as `anchor`."""
     record = run.record
     result = record.get("result")
     result = result if isinstance(result, dict) else {}
@@ -51,15 +52,15 @@ def section(run: Run, anchor: str) -> Markup:
 
 def _ended(state: str, result: Mapping[str, Any]) -> str:
     if state == "not ended":
-        return "It has not ended, or was killed before it could say so."
+        return "It has not ended, or was killed before it could record its end."
     lost = result.get("lost")
-    said_ = "It ended well." if state == "succeeded" else f"It {state}, with exit code {result.get('exit_code')}."
+    ending = "It ended well." if state == "succeeded" else f"It {state}, with exit code {result.get('exit_code')}."
     if isinstance(lost, list) and lost:  # of a run with servers, which goes on without them
-        return f"{said_} Lost on the way: {', '.join(map(str, lost))}."
+        return f"{ending} Lost during the run: {', '.join(map(str, lost))}."
     try:
-        return f"{said_} {Lost(**lost).sentence()}" if isinstance(lost, dict) else said_
+        return f"{ending} {Lost(**lost).sentence()}" if isinstance(lost, dict) else ending
     except TypeError:
-        return said_
+        return ending
 
 
 def _figures(run: Run, result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -69,11 +70,11 @@ def _figures(run: Run, result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         found += [(f"{value:.4g}", f"final {name}", "") for name, value in list(last.items())[:2]]
     virtual, seconds, sent = result.get("virtual_seconds"), result.get("seconds"), result.get("sent_bytes")
     if isinstance(virtual, int | float):
-        found.append((said(virtual, "seconds"), "virtual time", ""))
+        found.append((with_unit(virtual, "seconds"), "virtual time", ""))
     if isinstance(seconds, int | float):
-        found.append((said(seconds, "seconds"), "on the clock", "from start to end"))
+        found.append((with_unit(seconds, "seconds"), "on the clock", "from start to end"))
     if isinstance(sent, list) and sent and all(isinstance(value, int | float) for value in sent):
-        found.append((said(sum(sent) / len(sent), "bytes"), "sent by a worker", "mean over workers"))
+        found.append((with_unit(sum(sent) / len(sent), "bytes"), "sent by a worker", "mean over workers"))
     return found
 
 
@@ -99,7 +100,7 @@ def _facts(run: Run) -> list[tuple[str, str | None]]:
 
 
 def _command(record: Mapping[str, Any]) -> str | None:
-    """A row of a comparison was started by it, not by a person: then what each worker runs says more."""
+    """Return the command to show: the worker's own where a comparison, not a person, started the run."""
     words = record.get("command")
     by_hand = isinstance(words, list) and words and not str(words[0]).endswith("child.py")
     return command_line(words if by_hand else record.get("worker_command"))

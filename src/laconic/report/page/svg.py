@@ -1,4 +1,4 @@
-"""What plots are drawn with: a frame with axes, lines, marks and labels. Colours are classes that the style fills."""
+"""Parts of plots in SVG: a frame with axes, lines, marks and labels; colours are CSS classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 
 
 def drawing(width: float, height: float, alt: str, *children: Child, class_: str | None = None) -> Markup:
-    """A picture that grows and shrinks with its box, with a sentence for those who do not see it."""
+    """Return a picture that scales with its box, with `alt` as its description for screen readers."""
     box = f"0 0 {compact(width)} {compact(height)}"
     return el("svg", *children, viewBox=box, role="img", aria_label=alt, class_=class_)
 
@@ -51,13 +51,13 @@ def path(points: Iterable[tuple[float, float]], class_: str, dash: str | None = 
 
 
 def mark(x: float, y: float, place: int, tip: str | None = None) -> Markup:
-    """The shape and colour of one series; shapes differ where colours repeat."""
+    """Return the mark of one series; shapes differ where colours repeat."""
     title = el("title", tip) if tip else None
     return el("use", title, href=f"#m{place % len(_MARKS)}", x=x, y=y, class_=f"mk {colour(place)}")
 
 
 def marks() -> Markup:
-    """The shapes themselves, which a page has once."""
+    """Return the definitions of the marks' shapes, which a page contains once."""
     return join(el("path", id=f"m{place}", d=shape) for place, shape in enumerate(_MARKS))
 
 
@@ -70,7 +70,7 @@ def dash(place: int) -> str | None:
 
 
 def swatch(place: int) -> Markup:
-    """A piece of a series' line, for a legend."""
+    """Return a piece of a series' line for a legend."""
     line = el("path", d="M1,7H29", class_=f"ln {colour(place)}", stroke_dasharray=dash(place))
     return el("svg", line, mark(15, 7, place), viewBox="0 0 30 14", width=30, height=14, aria_hidden="true")
 
@@ -80,7 +80,7 @@ def legend(entries: Sequence[tuple[Markup, str]]) -> Markup:
 
 
 def shortened(content: str, characters: int) -> str:
-    """Without its middle, where it is too long."""
+    """Return `content` without its middle where it is too long."""
     if len(content) <= characters:
         return content
     kept = max(characters - 1, 2)
@@ -88,13 +88,13 @@ def shortened(content: str, characters: int) -> str:
 
 
 def tail(content: str, characters: int) -> str:
-    """Without its beginning, where it is too long: tensors of one model begin alike."""
+    """Return `content` without its beginning where it is too long, since names of one model's tensors begin alike."""
     return content if len(content) <= characters else f"…{content[-max(characters - 1, 1) :]}"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The place of a plot's data within its picture."""
+    """The area of a picture in which a plot's data are drawn, with its axes."""
 
     x_axis: Axis
     y_axis: Axis
@@ -112,7 +112,7 @@ class Frame:
         return self.height - self.bottom - self.y_axis.at(value) * (self.height - self.top - self.bottom)
 
     def axes(self) -> Markup:
-        """Lines of a grid with round values, and what they are of."""
+        """Return grid lines, labels at round values, and the axes' headings."""
         floor, end = self.height - self.bottom, self.width - self.right
         parts: list[Child] = []
         for value, shown in self.y_axis.ticks(5):
@@ -134,9 +134,9 @@ class Frame:
 
 
 def figure(wide: Markup, narrow: Markup, caption: Child = None, below: Child = None) -> Markup:
-    """A picture drawn twice, for screens and for phones: text keeps its size, only one of them is shown.
+    """Return a picture drawn twice, for screens and for phones, so that text keeps its size; the style shows one.
 
-    Tips are shown to who points at something without touching it, which a phone does not have.
+    The phone's has no tool tips, since they need a pointer that can hover.
     """
     bare = Markup(_TIP.sub("", narrow))
     pictures = join([el("div", wide, class_="wide"), el("div", bare, class_="narrow")])

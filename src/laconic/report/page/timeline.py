@@ -1,4 +1,4 @@
-"""The timeline as lanes: computing and waiting of each worker, and its messages. Widths are shares: it zooms."""
+"""The timeline as lanes of computing, waiting and messages of each worker; widths are percentages, so that it zooms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from laconic.report.page.axes import axis_for
 from laconic.report.page.html import Child, Markup, el, join
 from laconic.report.page.svg import legend, rect
-from laconic.report.page.units import said
+from laconic.report.page.units import with_unit
 from laconic.runtime.timeline import Span, Timeline
 
 SPANS = 1500
-"""Drawn at most; more would make the page slow, and nobody looks at each."""
+"""The most spans that are drawn; more would make the page slow."""
 
 _WORKERS, _LANES = 8, 3
 _LANE, _GAP, _HEAD = 17.0, 9.0, 24.0
@@ -35,18 +35,19 @@ class Window:
     def whole(self) -> bool:
         return len(self.spans) == self.all_spans
 
-    def says(self) -> str:
+    def description(self) -> str:
+        """Return a sentence on which part of the timeline is drawn."""
         if self.whole:
             return f"All {self.all_spans:,} spans of {self.all_workers} workers."
         return (
-            f"Drawn: {len(self.spans):,} of {self.all_spans:,} spans, from {said(self.begin_seconds, 'seconds')} to "
-            f"{said(self.end_seconds, 'seconds')}, of {len(self.workers)} of {self.all_workers} workers. All are in "
-            "trace.json, which ui.perfetto.dev draws."
+            f"Drawn: {len(self.spans):,} of {self.all_spans:,} spans, from {with_unit(self.begin_seconds, 'seconds')} "
+            f"to {with_unit(self.end_seconds, 'seconds')}, of {len(self.workers)} of {self.all_workers} workers. All "
+            "are in trace.json, which ui.perfetto.dev draws."
         )
 
 
 def window(timeline: Timeline, most: int = SPANS) -> Window:
-    """Everything, if that is little; else the first workers, from their third step on, as many spans as may be."""
+    """Return all of a short timeline, else at most `most` spans of the first workers from their third step on."""
     workers = tuple(timeline.workers[:_WORKERS])
     chosen = sorted((s for s in timeline.spans if s.worker in workers), key=lambda s: (s.begin_seconds, s.end_seconds))
     if len(chosen) > most:
@@ -59,7 +60,7 @@ def window(timeline: Timeline, most: int = SPANS) -> Window:
 
 
 def lanes(spans: Iterable[Span], most: int = _LANES) -> list[list[Span]]:
-    """As few lanes as the overlaps need; where that is more than `most`, the last one has overlaps."""
+    """Distribute spans over as few lanes as their overlaps need; beyond `most` lanes, the last one has overlaps."""
     found: list[list[Span]] = []
     for span in spans:
         free = next((lane for lane in found if lane[-1].end_seconds <= span.begin_seconds), None)
@@ -70,6 +71,7 @@ def lanes(spans: Iterable[Span], most: int = _LANES) -> list[list[Span]]:
 
 
 def block(timeline: Timeline) -> Markup:
+    """Return the drawn timeline with its zoom buttons and legend."""
     shown = window(timeline)
     if not shown.spans or shown.end_seconds <= shown.begin_seconds:
         return Markup("")
@@ -79,17 +81,18 @@ def block(timeline: Timeline) -> Markup:
     for worker in shown.workers:
         own = [span for span in shown.spans if span.worker == worker]
         busy = [span for span in own if span.track != "communication"]
-        talk = lanes(span for span in own if span.track == "communication")
+        messages = lanes(span for span in own if span.track == "communication")
         names.append(_name(f"worker {worker}", top))
-        for lane in ([busy] if busy else []) + talk:
+        for lane in ([busy] if busy else []) + messages:
             drawn += [_span(span, shown, top) for span in lane]
             top += _LANE
         top += _GAP
     height = top + 2
     kinds = sorted({_class(span) for span in shown.spans})
     alt = (
-        f"Timeline of {len(shown.workers)} workers from {said(shown.begin_seconds, 'seconds')} to "
-        f"{said(shown.end_seconds, 'seconds')}: each worker computes or waits in its first lane; below, its messages."
+        f"Timeline of {len(shown.workers)} workers from {with_unit(shown.begin_seconds, 'seconds')} to "
+        f"{with_unit(shown.end_seconds, 'seconds')}: each worker computes or waits in its first lane; its messages are "
+        "below."
     )
     picture = el("svg", _ruler(shown, height), *drawn, role="img", aria_label=alt, height=height, class_="lanes")
     buttons = el(
@@ -107,13 +110,13 @@ def block(timeline: Timeline) -> Markup:
         el("h3", "Timeline"),
         buttons,
         el("div", gutter, box, class_="timeline"),
-        legend([(_sign(kind), _SAID[kind]) for kind in _SAID if kind in kinds]),
-        el("p", shown.says(), class_="note"),
+        legend([(_sign(kind), _LEGEND[kind]) for kind in _LEGEND if kind in kinds]),
+        el("p", shown.description(), class_="note"),
         class_="block",
     )
 
 
-_SAID = {
+_LEGEND = {
     "p-computing": "computing (forward)",
     "p-backward": "backward",
     "p-step": "optimizer",
@@ -130,7 +133,7 @@ def _class(span: Span) -> str:
 
 def _span(span: Span, shown: Window, top: float) -> Markup:
     whole = shown.end_seconds - shown.begin_seconds
-    tip = f"{span.name}, {said(span.seconds, 'seconds')} from {said(span.begin_seconds, 'seconds')} on"
+    tip = f"{span.name}, {with_unit(span.seconds, 'seconds')} from {with_unit(span.begin_seconds, 'seconds')} on"
     x, width = (span.begin_seconds - shown.begin_seconds) / whole, span.seconds / whole
     return el(
         "rect",

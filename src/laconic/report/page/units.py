@@ -1,4 +1,4 @@
-"""Numbers for readers: one unit for a column or an axis, chosen by what stands in it."""
+"""Numbers as text: one unit for a column or an axis, chosen by the values in it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LADDERS: dict[Kind, tuple[tuple[float, str], ...]] = {
 
 @dataclass(frozen=True)
 class Unit:
-    """What a shown number is multiplied with to have SI units again."""
+    """A unit: its name, and its size in seconds, bytes or ones."""
 
     size: float
     name: str
 
     def of(self, value: float | None) -> str:
-        """The number alone, for a column whose heading names the unit."""
+        """Return the number alone, for a column whose heading names the unit."""
         return MISSING if value is None or math.isnan(value) else number(value / self.size)
 
-    def said(self, value: float | None) -> str:
-        """The number with its unit."""
+    def with_unit(self, value: float | None) -> str:
+        """Return the number with its unit."""
         return self.of(value) if value is None or not self.name else f"{self.of(value)} {self.name}"
 
     def heading(self, text: str) -> str:
@@ -37,20 +37,20 @@ class Unit:
 
 
 def unit_for(values: Iterable[float | None], kind: Kind) -> Unit:
-    """The largest unit in which the largest of the values is at least one (of minutes and hours: two)."""
+    """Return the largest unit in which the largest value is at least one (for minutes and hours: two)."""
     most = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
     ladder = _LADDERS[kind]
     fitting = [step for step in ladder if most >= (2 * step[0] if step[0] > 1 and kind == "seconds" else step[0])]
     return Unit(*(fitting[-1] if fitting else ladder[0]))
 
 
-def said(value: float | None, kind: Kind) -> str:
-    """A single number with the unit that suits it."""
-    return MISSING if value is None else unit_for([value], kind).said(value)
+def with_unit(value: float | None, kind: Kind) -> str:
+    """Return a single number with the unit that suits it."""
+    return MISSING if value is None else unit_for([value], kind).with_unit(value)
 
 
 def number(value: float) -> str:
-    """Three to four digits; thousands apart."""
+    """Return a number with three to four digits and separators between thousands."""
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "−∞"}.get(value, MISSING)
     if value == 0:
@@ -62,12 +62,12 @@ def number(value: float) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio."""
+    """Return a ratio as text, such as `1.30×`."""
     return MISSING if value is None or math.isnan(value) else f"{number(value)}×"
 
 
 def spread(unit: Unit, middle: float | None, low: float | None, high: float | None) -> str:
-    """`12.3 [11.9–12.8]`; the middle alone where nothing spreads."""
+    """Return a text such as `12.3 [11.9–12.8]`, or the middle alone where nothing spreads."""
     if middle is None or low is None or high is None or math.isnan(low) or math.isnan(high):
         return unit.of(middle)
     if unit.of(low) == unit.of(middle) == unit.of(high):

@@ -1,4 +1,4 @@
-"""What a page is made of, as plain values: runs, comparisons and plans that were read from disk."""
+"""The inputs of a page as plain values: runs, comparisons and plans that were read from disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laconic.runtime.timeline import Timeline
 
 
 class ReportError(LaconicError, ValueError):
-    """Something no page can be made of; the message says what is wrong with it and what to give instead."""
+    """An input of which no page can be made; the message says what is wrong with it and what to give instead."""
 
 
 Clock = Literal["seconds", "entries"]
@@ -24,7 +24,7 @@ Clock = Literal["seconds", "entries"]
 
 @dataclass(frozen=True)
 class Run:
-    """A folder of `laconic run`. `logged` is what the first worker that logged anything said."""
+    """A folder of `laconic run`; `logged` holds the entries of the first worker that logged anything."""
 
     folder: Path
     record: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Compared:
-    """A folder of `laconic compare`; the first line is the baseline's. `runs` are its outcomes by seed."""
+    """A folder of `laconic compare`; the first line is the baseline's, `runs` holds each line's outcomes by seed."""
 
     folder: Path
     record: Mapping[str, Any]
