@@ -450,6 +450,7 @@ def spelled(name: str, random: Random) -> str:
     return letters[0] + "".join(random.choice(["", "", "_"]) + letter for letter in letters[1:])
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(sentences(), st.randoms(use_true_random=False))
 def test_case_underscores_order_and_spaces_do_not_matter(sentence: Sentence, random: Random) -> None:
@@ -479,6 +480,7 @@ messages += " until step then loss else matrix numel inf 1 0.5 1e400 2MiB é 999
 jumbles = st.lists(st.sampled_from([*messages.split(), "\n"]), max_size=20)
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(st.text() | jumbles.map(" ".join) | jumbles.map("".join))
 def test_any_text_is_a_strategy_or_a_sentence_about_it(text: str) -> None:

@@ -36,6 +36,7 @@ def descend(made: Compressor, seed: int, steps: int = STEPS) -> tuple[float, lis
     return float((slopes * x * x).sum() / 2), bits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("each", "discount"), [(0.8, 0.99), (1.0, 0.995), (2.5, 1.0), (6.0, 0.98)])
 @pytest.mark.technique("ac_sgd", check=1)
 @pytest.mark.technique("ac_sgd", check=3)
@@ -68,6 +69,7 @@ def test_many_draws_are_right_in_the_mean() -> None:
 # ------------------------------------------------------------------------------------------------ entropy
 
 
+@pytest.mark.long
 @given(st.integers(2, 500), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("egc", check=1)
@@ -92,6 +94,7 @@ def test_a_constant_gradient_keeps_the_floor() -> None:
     assert len(made.choose(flat, Meeting(0, 1, 0, "x"))) == 20
 
 
+@pytest.mark.long
 @given(st.integers(0, 1000), st.floats(0.05, 5), st.floats(0.05, 5))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("egc", check=2)

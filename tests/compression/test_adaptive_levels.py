@@ -42,6 +42,7 @@ LEVELS = st.sets(st.integers(1, 999), max_size=7).map(lambda inner: np.array(sor
 # ---------------------------------------------------------------------------------------------- the authors' numbers
 
 
+@pytest.mark.long
 def test_alq_fits_what_its_authors_program_does() -> None:
     """Sweep by sweep from every start, where zero counts as a level. What they find from 1 - F(c), they know no better
     than float64 knows numbers near one: divided by the density there."""
@@ -60,6 +61,7 @@ def test_alq_fits_what_its_authors_program_does() -> None:
         np.testing.assert_allclose(mirrored(fitted).numpy(), case["levels"], rtol=1e-4)
 
 
+@pytest.mark.long
 def test_amq_descends_as_its_authors_program_does() -> None:
     for case in cases("amq.json"):
         model, count = Normals.of(case["mean"], case["sigma"]), 2 ** (case["bits"] - 1)
@@ -131,6 +133,7 @@ def test_no_update_of_a_level_raises_the_models_variance(model: Normals, levels:
     assert bool((np.diff(found) >= 0).all()) and found[-1] == 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("alq", check=2)
 @given(
     parts=st.lists(
@@ -152,6 +155,7 @@ def test_a_fit_ends_with_at_most_the_variance_it_began_with(parts: Any, bits: in
     assert end <= begin * (1 + 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("alq", check=3)
 @pytest.mark.parametrize("word", ["alq", "alq(smallest=published, weighted=false)", "amq"])
 @pytest.mark.parametrize("workers", [1, 3])
@@ -209,6 +213,7 @@ def test_a_fitted_table_loses_less_of_what_it_was_fitted_to(word: str) -> None:
     assert lose[1] < lose[0] / 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["alq", "amq"])
 def test_nothing_is_fitted_to_nothing(word: str) -> None:
     """Zeros, and buckets that are not finite, leave the table as it is; one finite bucket of one worker is enough."""
@@ -236,6 +241,7 @@ def test_a_memory_around_it_is_refused() -> None:
 # ---------------------------------------------------------------------------------------------- amq
 
 
+@pytest.mark.long
 @pytest.mark.technique("amq", check=1)
 @given(model=MODELS, bits=st.integers(2, 5), before=st.floats(0.05, 0.95))
 @settings(max_examples=10, deadline=None)
@@ -246,6 +252,7 @@ def test_the_multiplier_found_is_not_worse_than_a_half(model: Normals, bits: int
     assert 0 < found < 1 and at[0] <= min(at[1:])
 
 
+@pytest.mark.long
 @pytest.mark.technique("amq", check=1)
 def test_nor_is_what_the_word_finds_on_gradients() -> None:
     for kind, bucket in (("normal", 256), ("heavy", 256), ("normal", 2048), ("sparse", 512)):

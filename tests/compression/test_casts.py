@@ -93,6 +93,7 @@ def test_rounded_at_random_the_mean_is_right(x: float) -> None:
     assert abs(float(found.mean()) - x) <= 4 * float(found.std()) / math.sqrt(len(found))
 
 
+@pytest.mark.long
 @pytest.mark.technique("cast_bf16", check=2)
 def test_small_addends_are_lost_in_bf16_and_kept_in_float32() -> None:
     """1 and 63 times 2⁻⁹, after the division among 64 workers."""
@@ -166,6 +167,7 @@ FORMATS = {"e4m3": (448.0, 2.0**-6, 2.0**-4), "e5m2": (57344.0, 2.0**-14, 2.0**-
 """The largest number, the least normal one, and half the distance of neighbours relative to them."""
 
 
+@pytest.mark.long
 @pytest.mark.technique("cast_fp8", check=1)
 @given(
     format=st.sampled_from(sorted(FORMATS)),

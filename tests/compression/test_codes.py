@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def test_trits_and_runs_of_zeros(digits: list[int]) -> None:
     assert torch.equal(trits.unpack(trits.lengthen(short), len(digits)), x)
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(st.integers(1, 5000), st.data())
 def test_golomb(numel: int, data: st.DataObject) -> None:

@@ -19,6 +19,7 @@ from tests.sync import digits
 MEET = Meeting(0, 1, 0, "x")
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.integers(0, 500))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("ecq_sgd", check=1)
@@ -34,6 +35,7 @@ def test_without_compensation_it_is_the_quantiser(numel: int, seed: int) -> None
         assert torch.equal(outcome.result, alone.result)
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.integers(0, 500))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("ecq_sgd", check=1)
@@ -78,6 +80,7 @@ def test_a_weak_memory_helps_where_a_full_one_diverges() -> None:
 # ------------------------------------------------------------------------------------------------ eight bits
 
 
+@pytest.mark.long
 @given(st.integers(1, 10_000), st.integers(1, 5000), st.integers(0, 100))
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("blockwise_8bit", check=1)
@@ -138,6 +141,7 @@ def test_a_range_is_a_steady_deviation() -> None:
 # ------------------------------------------------------------------------------------------------ changes of models
 
 
+@pytest.mark.long
 @pytest.mark.technique("pqasgd", check=1)
 def test_without_quantisation_it_is_local_sgd_and_with_period_one_bsp() -> None:
     sgd = digits.sgd(0.1)

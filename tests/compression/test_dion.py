@@ -87,6 +87,7 @@ def test_what_is_not_finite_is_seen_and_forgotten() -> None:
     assert again[0].result.isfinite().all() and again[0].result.any()
 
 
+@pytest.mark.long
 def test_workers_step_alike_and_the_optimizers_momentum_is_taken_over() -> None:
     def taken(model: Any, optimizer: Any) -> float:
         return float(optimizer.param_groups[0]["momentum"])

@@ -116,6 +116,7 @@ def test_small_updates_add_up_at_random_and_vanish_in_the_nearest(fraction: int)
             assert abs(moved - 100) <= 4 * math.sqrt(1000 * 0.09 / n)
 
 
+@pytest.mark.long
 @pytest.mark.technique("gupta_fixed_point", check=3)
 def test_so_do_messages() -> None:
     step, size = 2.0**-14, 1000

@@ -91,6 +91,7 @@ def test_int8_trains_as_well_with_a_quarter_of_the_bytes() -> None:
 # ---------------------------------------------------------------------------------------------- edges
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits", [8, 32])
 @given(
     st.integers(1, 100), st.sampled_from([1e-3, 1.0, 1e12, 1e30, math.inf]), st.sampled_from(["nearest", "stochastic"])

@@ -65,6 +65,7 @@ def at_equal_bytes(layers: list[Tensor], ratio: float) -> tuple[float, float]:
     return energy(whole), sum(energy(result) for result, _ in uniform)
 
 
+@pytest.mark.long
 @pytest.mark.technique("layerwise_ratio", check=1)
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1])
 def test_one_threshold_captures_at_least_what_one_ratio_does(ratio: float) -> None:
@@ -82,6 +83,7 @@ def test_of_an_authors_recorded_gradients_too() -> None:
     assert one_threshold >= one_ratio * (1 - 1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("layerwise_ratio", check=1)
 @pytest.mark.parametrize("bits", [2, 4, 6])
 def test_divided_bits_lose_no_more_than_the_same_bits_everywhere(bits: int) -> None:

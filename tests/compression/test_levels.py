@@ -72,6 +72,7 @@ def key_of(draw: float, place: int) -> int:
     return unshifted(key, 30, 64)
 
 
+@pytest.mark.long
 @given(draw=st.integers(0, 2**24 - 1), place=st.integers(0, 2**32 - 1))
 @settings(max_examples=50, deadline=None)
 def test_a_key_can_be_found_for_a_draw(draw: int, place: int) -> None:
@@ -129,6 +130,7 @@ def test_a_bucket_takes_its_levels_of_a_fixed_width_and_a_norm(s: int, d: int, b
     assert found == buckets * (math.ceil(8 * d * each / 8) + 4)
 
 
+@pytest.mark.long
 @pytest.mark.technique("qsgd", check=2)
 @given(
     numbers=st.lists(st.one_of(st.integers(-3, 3), st.integers(-200, 200), st.integers(-(2**47), 2**47)), max_size=80)
@@ -189,6 +191,7 @@ def test_elias_codes_of_gaussian_values_take_about_three_bits(s: int) -> None:
     assert max(sizes) < 3.3 * d + 32
 
 
+@pytest.mark.long
 def test_qsgd_does_what_grace_recorded() -> None:
     recorded = fixture("qsgd.npz")
     for k in range(4):
@@ -246,6 +249,7 @@ def ternary_bytes(n: int, workers: int) -> tuple[list[int], int]:
     return up, heard[0][0][1].nbytes + sum(said[2][1].nbytes for said in heard)
 
 
+@pytest.mark.long
 @pytest.mark.technique("terngrad", check=3)
 @given(eights=st.integers(1, 100), workers=st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
@@ -258,6 +262,7 @@ def test_two_bits_up_and_the_sums_bits_down(eights: int, workers: int) -> None:
     assert ternary_bytes(eights, workers) == ([filled // 4 + 4] * workers, filled * each // 8 + 4)
 
 
+@pytest.mark.long
 def test_terngrad_does_what_grace_recorded() -> None:
     recorded = fixture("terngrad.npz")
     for k in range(2):

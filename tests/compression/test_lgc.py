@@ -28,6 +28,7 @@ def heavy(step: int, dtype: torch.dtype = torch.float32, workers: int = WORKERS)
     return [tensor("heavy", (40, 24), seed=50 * step + rank, dtype=dtype) for rank in range(workers)]
 
 
+@pytest.mark.long
 @pytest.mark.technique("lgc", check=1)
 def test_the_first_phases_are_the_mean_and_topk_with_memory() -> None:
     made, top = compressor("lgc(ratio=0.1, dense=3, learn=9, width=4)+ef"), compressor("topk(0.1)+ef")
@@ -45,6 +46,7 @@ def test_the_first_phases_are_the_mean_and_topk_with_memory() -> None:
         assert all(torch.equal(a["error"], b["error"]) for a, b in zip(states, others, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.technique("lgc", check=1)
 @pytest.mark.parametrize(
     ("phases", "same"), [("dense=12", "bsp"), ("dense=0", "{matrix: topk(0.1)+ef, else: none}")], ids=["bsp", "topk"]

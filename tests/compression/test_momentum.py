@@ -64,6 +64,7 @@ def train(
 # ---------------------------------------------------------------------------------------------- DGC
 
 
+@pytest.mark.long
 @pytest.mark.technique("dgc", check=1)
 def test_dgc_that_says_everything_is_momentum_sgd_or_plain_sgd() -> None:
     whole, momentum = train("dgc(ratio=1, masking=false)")[0], train("bsp")[0]

@@ -68,6 +68,7 @@ def test_nothing_overflows_that_needs_not(scale: float, bits: int) -> None:
 # ---------------------------------------------------------------------------------------------- MuLoCo
 
 
+@pytest.mark.long
 @pytest.mark.technique("muloco", check=1)
 @pytest.mark.parametrize("identity", ["topk(1.0)+ef", "topk(1.0)+two_hop+ef(decay=0.9)"])
 def test_with_adamw_inside_and_nothing_left_out_it_is_diloco(identity: str) -> None:
@@ -143,6 +144,7 @@ def test_all_hold_the_same_bits_and_full_width_is_the_exact_ring(size: int, nume
     assert all(torch.equal(o.result, expected) for o in exact)
 
 
+@pytest.mark.long
 @pytest.mark.technique("intellect1_int8_ring", check=2)
 def test_payload_and_error_of_the_ring() -> None:
     """2(P-1)/P·8n bits and 2(P-1) tables of 256 numbers; the error of the sum is below 5 % at four, and grows."""

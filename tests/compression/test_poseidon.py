@@ -120,6 +120,7 @@ def test_gradients_that_are_added_up_go_as_all_their_pairs() -> None:
     torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_script_that_logs_its_loss_has_a_ratio_by_progress() -> None:
     """The other thing that a compressor may ask: what was logged."""
     text = "flat+topk(0.01)+iteration_ratio(progress, steps=5)+ef / sequential"

@@ -108,6 +108,7 @@ def test_bytes_of_an_edge_alternate() -> None:
     assert sent == [0, 4 * 2 * 12, 4 * 2 * 9, 4 * 2 * 12, 4 * 2 * 9]
 
 
+@pytest.mark.long
 @pytest.mark.technique("power_gossip", check=1)
 def test_mixing_keeps_the_sum_on_workers_too() -> None:
     """Four workers on a ring with rates of zero and models of their own: mixing alone changes nobody's sum, brings them

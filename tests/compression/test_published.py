@@ -102,6 +102,7 @@ def spread(d: int) -> Tensor:
     return x
 
 
+@pytest.mark.long
 @reproduces("suresh_binary")
 def test_one_bit_a_coordinate_loses_half_of_the_norm_for_each() -> None:
     """Suresh et al.: the error of one vector is Σ (max - x)(x - min), exactly, and of the mean of n clients 1/n of it:
@@ -134,6 +135,7 @@ def test_root_n_levels_take_less_than_three_bits_a_coordinate(kind: str) -> None
     assert lost(made.decode(message, x.shape, MEETING), x) <= 0.5
 
 
+@pytest.mark.long
 @reproduces("konecny_richtarik")
 def test_one_bit_a_coordinate_buys_an_error_of_r_over_n() -> None:
     """Konečný and Richtárik, abstract: a single bit a coordinate makes an error of O(r/n), with floats of r bits. By

@@ -48,6 +48,7 @@ def test_cocktails_codec_gives_the_authors_numbers() -> None:
         np.testing.assert_allclose(dense.numpy(), kept[f"decoded_{i}"].reshape(-1), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.technique("cocktail_sgd", check=1)
 def test_cocktail_that_says_everything_averages_models() -> None:
     whole = train("difference_averaging / flat+masked(1.0)+topk(1.0)+two_hop(memory=true)", 12, 3, sgd)[0]
@@ -76,6 +77,7 @@ def test_the_common_model_is_common_and_bytes_are_the_formulas(overlap: str) -> 
     assert not all(torch.equal(a, b) for a, b in zip(seen[2], seen[-1], strict=True)), "it moves"
 
 
+@pytest.mark.long
 @pytest.mark.technique("cocktail_sgd", check=3)
 def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
     """At the table: what all said in the mean is what was applied and what owners keep; and it left the workers."""

@@ -128,6 +128,7 @@ def test_what_cannot_be_wrapped_is_refused(text: str) -> None:
 # ---------------------------------------------------------------------------------------------- EF21
 
 
+@pytest.mark.long
 @pytest.mark.technique("ef21", check=1)
 def test_ef21_that_says_everything_is_gradient_descent() -> None:
     gradients, _ = quadratics(4, 20)
@@ -343,6 +344,7 @@ def test_locos_memory_makes_four_bits_as_good_as_all() -> None:
     assert bare > loco
 
 
+@pytest.mark.long
 def test_shifts_and_changes_on_workers() -> None:
     """Bytes on virtual workers are the inner compressor's, and replicas stay equal."""
     make = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731

@@ -160,6 +160,7 @@ def sign_bytes(n: int, workers: int) -> tuple[list[int], int]:
     return [said[0][1].nbytes for said in heard], sum(said[1][1].nbytes for said in heard)
 
 
+@pytest.mark.long
 @pytest.mark.technique("sign_sgd", check=3)
 @given(eights=st.integers(1, 200), rest=st.integers(0, 7), workers=st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
@@ -280,6 +281,7 @@ def test_memory_around_the_identity_stays_empty(workers: int) -> None:
         assert all(torch.equal(a.result, b.result) for a, b in zip(plain, wrapped, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.technique("error_feedback", check=2)
 def test_a_wrapped_identity_follows_bsp_to_the_bit() -> None:
     """A word of the test's own that says everything and is given every tensor: `none` itself takes no memory."""

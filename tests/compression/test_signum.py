@@ -19,6 +19,7 @@ from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.sync import digits
 
 
+@pytest.mark.long
 @pytest.mark.technique("signum", check=1)
 @given(kind=st.sampled_from(["normal", "heavy", "sparse", "zero"]), workers=st.integers(1, 5), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
@@ -32,6 +33,7 @@ def test_without_momentum_every_vote_is_that_of_sign_sgd(kind: str, workers: int
             assert torch.equal(one.result, other.result)
 
 
+@pytest.mark.long
 @pytest.mark.technique("signum", check=1)
 def test_without_momentum_training_is_that_of_sign_sgd_to_the_bit() -> None:
     """With weight decay; and where the optimizer has momentum of its own, it is given none."""

@@ -71,6 +71,7 @@ def test_topk_says_and_remembers_what_the_authors_program_does() -> None:
         torch.testing.assert_close(error, residual, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @given(VECTORS, RATIOS)
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("topk", check=1)
@@ -258,6 +259,7 @@ def test_reduced_values_are_the_mean_of_what_all_say(
 # ---------------------------------------------------------------------------------------------- mem_sgd
 
 
+@pytest.mark.long
 @pytest.mark.technique("mem_sgd", check=1)
 @pytest.mark.parametrize("rate", [0.25, 0.3])
 def test_mem_sgd_that_says_everything_is_sgd(rate: float) -> None:
@@ -516,6 +518,7 @@ def test_scaled_batches_and_rates_train_as_well_with_a_slow_memory() -> None:
 ANY = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=200).map(torch.tensor)
 
 
+@pytest.mark.long
 @given(ANY, RATIOS, st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("mstopk", check=1)

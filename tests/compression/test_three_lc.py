@@ -55,6 +55,7 @@ def test_bytes_are_the_papers_and_decode_to_the_same_digits(runs: list[tuple[int
     assert torch.equal(trits.unpack(trits.lengthen(short), len(said)), said)
 
 
+@pytest.mark.long
 @given(DIGITS, st.floats(1e-30, 1e30), SPARSITIES)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
@@ -86,6 +87,7 @@ def test_without_runs_of_zeros_five_values_take_a_byte(numel: int, seed: int) ->
     assert len(ThreeLC(runs=False).encode(torch.zeros(numel), MEET)) == math.ceil(numel / 5) + 4
 
 
+@pytest.mark.long
 @given(SPARSITIES, st.sampled_from(["normal", "heavy", "sparse", "constant"]), st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("three_lc", check=2)

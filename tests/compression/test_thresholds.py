@@ -133,6 +133,7 @@ def test_hard_threshold_says_and_remembers_what_the_authors_program_does() -> No
             torch.testing.assert_close(torch.stack([s["error"] for s in states]), err[:, step], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.floats(0.05, 5), KINDS, SEEDS)
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("hard_threshold", check=1)
@@ -180,6 +181,7 @@ def test_for_the_same_bytes_it_remembers_less_than_topk() -> None:
     assert error <= other
 
 
+@pytest.mark.long
 @pytest.mark.technique("hard_threshold", check=3)
 def test_without_a_limit_it_is_bsp() -> None:
     exact, bsp = (
@@ -299,6 +301,7 @@ def test_sidco_of_nothing_says_nothing_and_of_equal_values_no_more_than_it_may(f
 # ---------------------------------------------------------------------------------------------- dragonn
 
 
+@pytest.mark.long
 @given(st.integers(2, 400), st.sampled_from([0.01, 0.1, 0.5]), SEEDS, KINDS)
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("dragonn", check=1)
@@ -502,6 +505,7 @@ def test_ok_topk_selects_and_remembers_what_the_authors_program_does() -> None:
     assert of_sums == pytest.approx(float(kept["global_threshold_of_last_acc"]), rel=1e-6)
 
 
+@pytest.mark.long
 @given(st.integers(2, 400), st.sampled_from([0.01, 0.05, 0.3]), st.integers(1, 6), st.integers(0, 70), SEEDS)
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("ok_topk_select", check=1)
@@ -518,6 +522,7 @@ def test_exact_thresholds_give_the_largest_of_the_sum_of_the_largest(
         torch.testing.assert_close(outcome.result, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.technique("ok_topk_select", check=2)
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_worker_sends_less_than_six_words_for_each_of_k(size: int) -> None:

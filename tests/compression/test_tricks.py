@@ -16,6 +16,7 @@ from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.sync import digits
 
 
+@pytest.mark.long
 @pytest.mark.technique("auxiliary_tricks", check=1)
 @given(
     st.sampled_from(["topk({})+ef", "flat+dgc({})"]),
@@ -42,6 +43,7 @@ def test_what_was_said_and_what_is_kept_is_what_came_to_the_bit(
     assert torch.equal(said + torch.stack(kept).sum(0) / workers, came)
 
 
+@pytest.mark.long
 @pytest.mark.technique("auxiliary_tricks", check=2)
 @pytest.mark.parametrize(
     "sentence",
@@ -60,6 +62,7 @@ def test_at_density_one_all_and_each_are_momentum_sgd(sentence: str) -> None:
     torch.testing.assert_close(end.parameters, plain.parameters, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("auxiliary_tricks", check=3)
 @given(
     st.floats(1e-3, 1e3),

@@ -58,6 +58,7 @@ def test_three_greedy_rounds_meet_the_count(ratio: float) -> None:
         assert float((size * filled(size, k, 3)).clamp(max=1).sum()) == pytest.approx(k, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("gspar", check=2)
 @pytest.mark.parametrize("solver", ["greedy", "exact"])
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
@@ -129,6 +130,7 @@ def test_the_error_of_the_mean_is_the_formulas(support: str, keep: str, centre: 
     assert float(total.mean()) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.long
 @given(st.integers(1, 400), st.floats(0.005, 1.0), SEEDS, st.sampled_from(["mean", "zero"]))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("konecny_richtarik", check=2)
@@ -170,6 +172,7 @@ def test_optimal_chances_have_no_larger_error_than_equal_ones(numel: int, ratio:
     assert errors[0] <= errors[1] * (1 + 1e-6) + 1e-9
 
 
+@pytest.mark.long
 def test_binary_is_the_range_of_two_values() -> None:
     made, x = KonecnyRichtarik(keep="range", protocol="bitmap"), normal(0, 50)
     found = draws(made, x, 500)

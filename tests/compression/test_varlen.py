@@ -164,6 +164,7 @@ def test_no_message_is_longer_than_declared(n: int, kind: str) -> None:
         assert said(x, made=made)[1] <= made.payload_bytes(spec_of(x), 1)
 
 
+@pytest.mark.long
 def test_it_is_right_in_the_mean() -> None:
     x, draws = tensor("heavy", (50,)), 600
     found = torch.stack([said(x, step)[0] for step in range(draws)]).double()

@@ -64,6 +64,7 @@ def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Mak
         torch.testing.assert_close(run.path[-1], plain_adam(20, make), rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
     """The first `kappa` gaps are of one step, the next of two, then of four; what is said between takes one bit."""
     updated: list[bool] = []
@@ -83,6 +84,7 @@ def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
     assert all(torch.equal(a, b) for run in runs for a, b in zip(run.path, runs[0].path, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.technique("zero_one_adam", check=2)
 @pytest.mark.parametrize("make", [adam, with_decay, adamw])
 def test_rounds_end_with_a_common_model_and_momentum_and_steps_within_send_nothing(make: Make) -> None:
@@ -165,6 +167,7 @@ def saving(folder: Path, at: int) -> Callable[[Run, int], None]:
     return save
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [3, 6, 13])
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path, at: int) -> None:
     """In the first stage, at the switch, and within a round: to the bit."""

@@ -81,6 +81,7 @@ def test_no_period_is_below_its_busiest_lane_and_more_work_takes_no_less(
         assert period(more, make(more, price)) >= period(layers, make(layers, price)) * (1 - 1e-12)
 
 
+@pytest.mark.long
 @given(st.floats(0.01, 10), st.floats(0, 10), st.integers(1, 64))
 @settings(max_examples=60)
 @pytest.mark.technique("iteration_dag", check=3)

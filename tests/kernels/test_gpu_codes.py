@@ -204,6 +204,7 @@ def test_what_bodies_do_not_take_goes_to_the_reference(name: str) -> None:
     encoded(name, [x], None, *ENCODERS[name]([x]))
 
 
+@pytest.mark.long
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 600), min_size=1, max_size=3), st.integers(1, 5))
 def test_lists_of_any_lengths(lengths: list[int], workers: int) -> None:

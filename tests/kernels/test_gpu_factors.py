@@ -53,6 +53,7 @@ def test_products_are_every_time_the_same() -> None:
         assert all(same(a, b) for a, b in zip(product(ms, thin), product(ms, thin), strict=True))
 
 
+@pytest.mark.long
 def test_spans_are_added_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, q, p = drawn((130, 516, 4))
     for programs in (1, 64):

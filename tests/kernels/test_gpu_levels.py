@@ -12,6 +12,7 @@ LENGTHS = [1, 515, 2049]
 KEYS = [3, 2**63 + 2**40, 77]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("steps", "bucket", "norm"), [(1, 512, "max"), (7, 512, "l2"), (7, 64, "max"), (127, 4096, "l2")]

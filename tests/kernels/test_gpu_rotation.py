@@ -36,6 +36,7 @@ def test_rotations_are_the_references(kind: str, n: int) -> None:
     assert alike(x, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("log", [14, 16] if DEVICE == "cpu" else [14, 16, 20, 21, 22, 25, 27])
 def test_later_passes_go_on_where_the_first_ended(log: int) -> None:
     x = tensor("heavy", (1 << log) - 77)
@@ -62,6 +63,7 @@ def test_vectors_may_begin_anywhere_and_lie_anyhow() -> None:
     assert alike(gpu.hadamard(x.double()), reference.hadamard(x.double()))
 
 
+@pytest.mark.long
 def test_there_are_as_many_passes_as_stages_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three for the interpreter too, with fewer stages each."""
     monkeypatch.setattr(rotation, "_STAGES", 10)

@@ -25,6 +25,7 @@ def on_device(x: float) -> torch.Tensor:
 # ---------------------------------------------------------------------------------------------- thresholds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_passes_is_the_references(kind: str) -> None:
     for n in LENGTHS:
@@ -86,6 +87,7 @@ def test_what_finds_no_room_is_done_again(monkeypatch: pytest.MonkeyPatch, liste
     assert all(equal(a, b) for a, b in zip(fed, others, strict=True)) and equal(errors, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passing", [3, 300])
 def test_a_tile_has_places_of_its_own_and_asks_for_more(passing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few everywhere, and many in one place; more tiles than one program moves."""
@@ -96,6 +98,7 @@ def test_a_tile_has_places_of_its_own_and_asks_for_more(passing: int, monkeypatc
         assert equal(gpu.select(x, 2.5), reference.select(x, 2.5))
 
 
+@pytest.mark.long
 def test_a_threshold_that_all_or_none_pass() -> None:
     x = tensor("infinite", 1001)
     for threshold in (0.0, -1.0, torch.inf, torch.nan):
@@ -164,6 +167,7 @@ def sparse(n: int, share: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]
     return places, misaligned(tensor("heavy", places.numel(), seed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left_out", [0.0, -0.0])
 @pytest.mark.parametrize("n", [1, 4096, 5001])
 def test_means_of_sparse_vectors_are_the_references(n: int, left_out: float) -> None:
@@ -179,6 +183,7 @@ def test_means_of_sparse_vectors_are_the_references(n: int, left_out: float) -> 
         assert torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
 
 
+@pytest.mark.long
 def test_a_mean_is_the_one_of_dense_vectors_in_the_order_of_workers() -> None:
     said = [sparse(5000, 0.4, seed) for seed in range(5)]
     total = torch.zeros(5000, device=DEVICE)

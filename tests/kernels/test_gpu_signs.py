@@ -18,6 +18,7 @@ def list_of(kind: str) -> list[torch.Tensor]:
     return [tensor(kind, n, seed) for seed, n in enumerate(LENGTHS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("alone", [True, False])
 def test_messages_and_memories_are_the_references(kind: str, alone: bool) -> None:

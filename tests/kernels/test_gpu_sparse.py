@@ -32,6 +32,7 @@ def right(said: Said, n: int, left_out: float) -> bool:
     return signs and same(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left_out", [0.0, -0.0])
 @pytest.mark.parametrize("shares", [[0.01], [0.02, 0.0, 0.01], [0.01] * 8, [0.3, 0.01, 0.1], [0.0, 0.0], [1.0, 0.02]])
 def test_means_are_the_references(shares: list[float], left_out: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +51,7 @@ def test_many_workers_are_added_some_after_others(programs: int, monkeypatch: py
     assert right(sparse(3001, [0.01, 0.0, 0.2, 0.01, 0.02]), 3001, -0.0)
 
 
+@pytest.mark.long
 def test_more_workers_than_are_read_at_once() -> None:
     assert right(sparse(2500, [0.01, 0.02] * 8 + [0.05]), 2500, 0.0)
 
@@ -78,6 +80,7 @@ def test_nothing_is_written_outside_whatever_a_message_says() -> None:
     assert torch.all(room[:1024] == 7) and torch.all(room[1024 + n :] == 7)
 
 
+@pytest.mark.long
 def test_a_mean_is_the_one_of_dense_vectors_in_the_order_of_workers() -> None:
     places, values = sparse(3000, [0.4] * 5)
     total = torch.zeros(3000, device=DEVICE)

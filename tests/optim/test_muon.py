@@ -83,6 +83,7 @@ def test_a_step_is_the_rows_formula(rows: int, columns: int) -> None:
     torch.testing.assert_close(w.detach(), expected, rtol=0, atol=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.technique("muloco", check=2)
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31), rows=st.integers(2, 64), columns=st.integers(2, 64), condition=st.floats(1.0, 50.0))

@@ -23,6 +23,7 @@ def advised(rate: float, preferences: Preferences | None = None, workers: int = 
     return advise(deployment, "a model", "a network", preferences, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_on_a_fast_network_there_is_nothing_to_do() -> None:
     found = advised(FAST)
     assert found.best.strategy.startswith("torch:ddp16")
@@ -30,10 +31,12 @@ def test_on_a_fast_network_there_is_nothing_to_do() -> None:
     assert "torch:ddp16" in found.line
 
 
+@pytest.mark.long
 def test_one_worker_is_told_so() -> None:
     assert "One worker" in advised(SLOW, workers=1).verdict
 
 
+@pytest.mark.long
 def test_without_a_budget_the_mathematics_stays() -> None:
     found = advised(SLOW)
     assert found.best.lossless or "16" in found.best.guarantee or "16" in found.best.strategy
@@ -102,6 +105,7 @@ def test_layers_leave_after_they_are_ready_and_arrive_after_they_left() -> None:
         assert layer.ready_seconds <= layer.leaves_seconds + 1e-12 <= layer.arrives_seconds + 1e-12
 
 
+@pytest.mark.long
 def test_every_candidate_is_a_strategy_that_can_be_priced() -> None:
     for deployment in (
         Deployment(PROFILE, Network.flat(4, 1e9), 4),

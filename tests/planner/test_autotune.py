@@ -64,6 +64,7 @@ def test_a_budget_pays_on_a_slow_network_and_is_not_spent_on_a_fast_one(capsys: 
     assert f"auto, step 6: `{name}`" in said and "without loss" in said
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_with_what_was_chosen(tmp_path: Path) -> None:
     first = simulated("auto(loss_budget=10%)", 1e6, tmp_path)
     again = laconic.simulate(

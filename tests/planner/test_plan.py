@@ -113,6 +113,7 @@ def test_files_that_are_something_else(tmp_path: Path, profile: str) -> None:
         subject_of(str(broken), (), 4, "1gbit")
 
 
+@pytest.mark.long
 def test_the_command(profile: str) -> None:
     run = CliRunner().invoke
     told = run(app, ["plan", profile, "--workers", "4", "--network", "10mbit", "--top", "4"])

@@ -82,6 +82,7 @@ def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, toleran
     assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, period), rel=tolerance)
 
 
+@pytest.mark.long
 def test_encoding_and_decoding_are_in_the_price() -> None:
     codec = CodecTimes("topk+error_feedback", 1e-3, 2e-7, 5e-4, 1e-7)
     profile, network = replace(PROFILE, codecs=(codec,)), Network.flat(4, 1e9, 1e-4)

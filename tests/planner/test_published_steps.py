@@ -64,6 +64,7 @@ def rates(validation: Validation) -> tuple[dict[tuple[str, str, int], float], di
     return measured, {(c.model, c.method, c.gpus): p for c, p in validation.predictions}
 
 
+@pytest.mark.long
 def test_throughputs_are_predicted(found: dict[str, Validation]) -> None:
     """Within 10 percent in the mean on every network. Measured: 2.8 and 2.7 percent."""
     for network, validation in found.items():

@@ -112,6 +112,7 @@ def test_unknown_ones_are_refused_with_the_nearest() -> None:
         profile_of("resnet50", "p100", optimizer="lion")
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from([*MODELS][:8]), st.sampled_from([*GPUS]), st.integers(1, 32))
 def test_profiles_are_whole(name: str, chip: str, batch: int) -> None:

@@ -72,6 +72,7 @@ def hostile(signed: Sequence[bytes], captured: Sequence[bytes], draw: random.Ran
             yield changed
 
 
+@pytest.mark.long
 def test_corrupted_messages_change_nothing() -> None:
     actor, draw = shard(), random.Random(1)
     service = Service(20.0, 1.0)

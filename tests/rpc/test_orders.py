@@ -9,6 +9,7 @@ from tests.rpc.world import World
 HISTORIES, PARTS, ACTIONS = 10_000, 10, 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_orders_keep_every_write_once(part: int) -> None:
     for seed in range(part, HISTORIES, PARTS):

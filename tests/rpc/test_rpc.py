@@ -213,6 +213,7 @@ def test_without_the_runs_keys_nobody_is_admitted(stack: ExitStack, folder: Path
     assert not values(actor).any() and not server._server_loop.service.sessions  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_garbage_and_corrupted_frames_on_live_sockets_change_nothing(stack: ExitStack, folder: Path) -> None:
     """Strangers connect to both ports; one of them has a connection for tensors, but not the session's key."""
     actor = shard()

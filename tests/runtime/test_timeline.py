@@ -36,6 +36,7 @@ def rows(document: dict[str, Any]) -> dict[tuple[int, int], list[tuple[float, fl
     return {key: sorted(row) for key, row in found.items()}
 
 
+@pytest.mark.long
 @given(st.lists(spans, max_size=30))
 def test_any_spans_come_back_and_none_are_drawn_over_each_other(tmp_path_factory: Any, given_spans: list[Span]) -> None:
     path = tmp_path_factory.mktemp("timeline") / "trace.json"

@@ -62,6 +62,7 @@ def test_it_is_about_as_fast_as_the_best(model: str, network: str) -> None:
     assert own <= 1.05 * min(others.values())
 
 
+@pytest.mark.long
 def test_far_apart_every_worker_serves_a_share() -> None:
     """A ring pays a latency at every hop; a reduce-scatter and an all-gather among all at once pay few."""
     far = (1e9, 5e-3)

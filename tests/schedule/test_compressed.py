@@ -55,6 +55,7 @@ def test_it_is_never_above_sending_all_as_it_is_or_all_compressed(
         assert chosen.seconds <= seconds(groups, layers, price, coding, tensors, gated)
 
 
+@pytest.mark.long
 @pytest.mark.technique("compression_scheduler", check=2)
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("name", CNNS)

@@ -33,6 +33,7 @@ def test_it_trains_the_same_model_with_a_rings_bytes(word: str, workers: int) ->
         assert more.ledger.sent_bytes(Kind.PAYLOAD) - some.ledger.sent_bytes(Kind.PAYLOAD) == 2 * ring
 
 
+@pytest.mark.long
 @given(cases())
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("dear", check=2)

@@ -104,6 +104,7 @@ def test_a_top_priority_packet_waits_for_no_more_than_the_one_that_has_begun(
     assert max(begin - packet.seconds for begin, packet in zip(begins, top, strict=False)) <= 1.0 + 1e-9
 
 
+@pytest.mark.long
 @given(arrivals, arrivals)
 @settings(max_examples=100, deadline=None)
 def test_lower_queues_delay_a_queue_by_one_packet_at_most(
@@ -149,6 +150,7 @@ def latency(layers: LayerTimes, star: Star, queues: int) -> float:
     return max(at for piece, at in zip(messages, back, strict=True) if piece.tensor == 0) - layers.ready()[0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("tensorexpress", check=2)
 def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
     """Two workers at 10 Gb/s that push to one server at the same time; the mean over ten models."""
@@ -162,6 +164,7 @@ def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
     assert all(more < fewer for fewer, more in pairwise(means)), means
 
 
+@pytest.mark.long
 def test_queues_shorten_an_iteration_that_waits_for_the_network() -> None:
     layers = profile("vgg16")
     few, many = (tensorexpress(layers, Star(2, 1, 1e10), queues, packet_bytes=1e5) for queues in (1, 4))

@@ -193,6 +193,7 @@ def test_the_log_shows_no_less_urgent_piece_overtaking(word: str) -> None:
     assert waited, "the network is slow enough for a queue"
 
 
+@pytest.mark.long
 @pytest.mark.technique("bytescheduler_ps", check=3)
 def test_a_layer_computes_while_later_ones_are_still_under_way() -> None:
     """The next forward pass has begun with the second layer when some of the last layer's averages have not come; and

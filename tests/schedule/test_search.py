@@ -54,6 +54,7 @@ def bert_case(price: Price) -> Case:
     return Case(specs, tuple(reversed(range(len(specs)))), timing)
 
 
+@pytest.mark.long
 @pytest.mark.technique("general_scheduler", check=2)
 def test_it_merges_where_start_ups_decide() -> None:
     """BERT-Large on 32 GPUs, whose ring starts up in two milliseconds: fewer messages than tensors, none is cut."""
@@ -64,6 +65,7 @@ def test_it_merges_where_start_ups_decide() -> None:
     assert found.seconds < 0.8 * given.seconds(WFBP(0))
 
 
+@pytest.mark.long
 @pytest.mark.technique("general_scheduler", check=2)
 def test_it_splits_where_large_tensors_stand_in_the_way() -> None:
     """VGG-16 at servers, with next to no start-up: more messages than tensors."""

@@ -58,6 +58,7 @@ def test_an_averaging_is_one_event_for_both() -> None:
     assert stepped.tolist() == [3.0, 1.0] and mean.tolist() == [2.0, 0.0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("ad_psgd", check=2)
 @pytest.mark.parametrize("slow", [0, 3])
 def test_a_slow_worker_delays_nobody_whatever_its_side(slow: int) -> None:

@@ -68,6 +68,7 @@ def test_no_more_gradients_are_under_way_than_workers() -> None:
     assert most == 4
 
 
+@pytest.mark.long
 @pytest.mark.technique("asynchrony_momentum", check=1)
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
 def test_exponential_times_make_staleness_geometric(workers: int) -> None:

@@ -114,6 +114,7 @@ def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     assert np.linalg.norm(x - mean) > 0.3 * np.linalg.norm(mean) * np.sqrt(8)
 
 
+@pytest.mark.long
 def test_the_theorys_step_converges_too() -> None:
     mixing = mixing_of("dpsgd / ring", 8)
     eigenvalues = np.sort(np.abs(np.linalg.eigvalsh(mixing.at(0))))

@@ -75,6 +75,7 @@ def test_the_mean_over_all_columns_moves_by_the_effective_rate(auxiliary: int) -
         np.testing.assert_allclose(columns, mean, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("cooperative_sgd", check=3)
 @pytest.mark.parametrize("words,period", [("cooperative(1) / ring", 1), ("cooperative(4) / ring", 4)])
 def test_gradients_stay_below_the_bound(words: str, period: int) -> None:

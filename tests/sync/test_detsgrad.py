@@ -31,6 +31,7 @@ def test_without_a_threshold_everything_is_said() -> None:
     assert seen.seen[-1] == [20] * 5
 
 
+@pytest.mark.long
 @pytest.mark.technique("detsgrad", check=2)
 def test_nobody_strays_unsaid_beyond_the_threshold() -> None:
     seen = walk("detsgrad(0.5, decay=0.01)", 5, 60, targets=draws(5, DIMENSION), look=unsaid)

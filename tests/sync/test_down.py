@@ -28,6 +28,7 @@ def meeting(rank: int, step: int, name: str) -> Meeting:
     return Meeting(rank, 1, step, name)
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(["topk(0.2)", "int8", "qsgd", "one_bit", "fp16"]),
     st.lists(st.sampled_from(["read", "read", "read", "lost", "late", "restart", "move"]), min_size=1, max_size=30),

@@ -75,6 +75,7 @@ def test_a_worker_that_one_shard_lost_has_one_clock_everywhere() -> None:
     assert one.store.clocks[1] == 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_a2s_on_many_shards_goes_through_when_anybody_may_be_slow(seed: int) -> None:
     run = race("a2s / none / ps(shards=4)", 5, 150, straggling=Stragglers(0.3, 3.0), seed=seed)

@@ -50,6 +50,7 @@ def test_models_come_together_at_least_by_sqrt_rho_per_step(graph: str) -> None:
     assert apart[-1] < 0.5 * apart[0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("dpsgd", check=3)
 @pytest.mark.technique("gossip", check=3)
 @pytest.mark.parametrize("workers", [4, 8, 16, 64])
@@ -127,6 +128,7 @@ def test_casts_shorten_what_travels(words: str, element: int) -> None:
     assert laconic.simulate(run, 4).results == [2 * 310 * element] * 4
 
 
+@pytest.mark.long
 def test_finish_brings_everybody_to_the_mean_and_training_goes_on() -> None:
     def run(strategy: str) -> list[torch.Tensor]:
         model, out = Point(), []

@@ -49,6 +49,7 @@ def test_a_group_is_bounded_and_a_slow_group_delays_no_other() -> None:
     assert pace[0] == pytest.approx(pace[1], rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.technique("gssp", check=2)
 def test_one_group_is_ssp() -> None:
     one, ssp = (race(s, 4, 160, equal=True, slowness=(1, 1, 2, 3)) for s in ("gssp(groups=1)", "ssp(3)"))
@@ -79,6 +80,7 @@ def test_all_fast_is_bsp_and_all_slow_is_asp() -> None:
     assert torch.equal(slow.parameters[0], asp.parameters[0])
 
 
+@pytest.mark.long
 @pytest.mark.technique("a2s", check=2)
 def test_slow_workers_block_nobody_and_fast_ones_stay_together() -> None:
     run = race("a2s(threshold=1)", 4, 240, slowness=(1, 1, 1, 5))

@@ -96,6 +96,7 @@ def test_the_mean_over_draws_is_the_full_gradient() -> None:
 # ------------------------------------------------------------------------------------------------ the probabilities
 
 
+@pytest.mark.long
 @pytest.mark.technique("jointspar", check=2)
 @settings(max_examples=200)
 @given(
@@ -148,6 +149,7 @@ def test_with_all_layers_it_is_bsp() -> None:
         assert run.sent_bytes == other.sent_bytes
 
 
+@pytest.mark.long
 def test_layers_with_large_gradients_are_drawn_more_often() -> None:
     """One layer's gradient is ten times the other's: mirror descent moves p towards their ratio."""
 

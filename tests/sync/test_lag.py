@@ -140,6 +140,7 @@ def test_steep_workers_upload_more(by: str) -> None:
     assert 2 * last[0] < last[-1]
 
 
+@pytest.mark.long
 @pytest.mark.technique("lag", check=3)
 @pytest.mark.parametrize("by", ["worker", "server"])
 def test_the_server_steps_on_the_sum_of_what_it_remembers(by: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ def taking_the_mean(parameters: object) -> torch.optim.Optimizer:
 # ---------------------------------------------------------------------------------------------- local_sgd
 
 
+@pytest.mark.long
 @pytest.mark.technique("local_sgd", check=1)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("make", [sgd, with_momentum, adamw])
@@ -49,6 +50,7 @@ def test_a_period_of_one_is_bsp_to_the_bit(workers: int, make: Make) -> None:
     assert_same(ones, [run.path[-1] for run in everyone], tolerance=0)
 
 
+@pytest.mark.long
 @pytest.mark.technique("local_sgd", check=1)
 def test_averaging_parameters_in_every_step_is_bsp_to_rounding() -> None:
     """What a period of one would be if it did not average gradients: any momentum policy but the default does that."""
@@ -99,6 +101,7 @@ def test_with_one_hessian_the_mean_does_not_depend_on_the_period(strategy: str) 
     torch.testing.assert_close(averaged_iterate(strategy), averaged_iterate("bsp"), rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("local_sgd", check=3)
 @pytest.mark.parametrize("period", [2, 5, 8])
 def test_it_sends_what_bsp_sends_divided_by_the_period(period: int) -> None:
@@ -170,6 +173,7 @@ def test_buffers_are_averaged_with_the_parameters() -> None:
         torch.testing.assert_close(finished, own.mean(dim=0))
 
 
+@pytest.mark.long
 def test_changes_are_what_is_compressed() -> None:
     """Parameters in bfloat16 would keep three digits; changes lose three digits of themselves."""
     exact, rough = simulated("local(4)", 40), simulated("local(4) / bf16", 40)
@@ -344,6 +348,7 @@ def tiers(inner: int, blocks: int) -> str:
     return f"[local({inner})]@node > [local({inner * blocks})]@site"
 
 
+@pytest.mark.long
 @pytest.mark.technique("hierarchical_local_sgd", check=1)
 @pytest.mark.parametrize(("strategy", "flat_one"), [(tiers(3, 1), "local(3)"), (tiers(1, 1), "bsp")])
 def test_without_blocks_it_is_local_sgd(strategy: str, flat_one: str) -> None:

@@ -42,6 +42,7 @@ def test_matchings_are_disjoint_and_few(size: int, seed: int, density: float) ->
     assert len(matchings) <= max((degree for _, degree in graph.degree), default=0) + 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("matcha", check=1)
 @pytest.mark.parametrize("budget", [0.1, 0.3, 0.5, 0.9])
 def test_probabilities_keep_the_budget_and_beat_spreading_it_evenly(budget: float) -> None:
@@ -86,6 +87,7 @@ def test_a_tenth_of_the_budget_still_agrees_and_is_what_is_spent() -> None:
     assert active == pytest.approx(sum(plan.probabilities), rel=0.02)
 
 
+@pytest.mark.long
 def test_rho_is_what_models_come_together_by_in_the_mean() -> None:
     plan = activation(8, TWO_CLIQUES, 0.5)
     square = np.mean([plan.at(step, 1).T @ plan.at(step, 1) for step in range(4000)], axis=0)

@@ -41,6 +41,7 @@ def push(rule: SmoothedASP, store: Store, *gradient: float) -> dict[str, object]
     return dict(rule.receive(store, Push(0, 0, store.version, [tensor], {})))
 
 
+@pytest.mark.long
 @pytest.mark.technique("mipd", check=1)
 def test_a_step_touches_at_most_half_of_the_model() -> None:
     """Counted by what changed in the server's model, and by what the server says of each push; layer by layer too."""
@@ -70,6 +71,7 @@ def test_a_step_touches_at_most_half_of_the_model() -> None:
     assert all(noted["touched"] <= sum(sizes) // 2 for noted in trace.noted)
 
 
+@pytest.mark.long
 @pytest.mark.technique("mipd", check=2)
 @pytest.mark.parametrize("words", ["important(1.0)", "none"])
 def test_with_everything_kept_it_is_asynchronous_sgd(words: str) -> None:

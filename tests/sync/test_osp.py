@@ -18,6 +18,7 @@ from tests.sync import digits, rounds
 WORKERS = 4
 
 
+@pytest.mark.long
 @pytest.mark.technique("osp", check=1)
 @pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum, rounds.adamw])
 @pytest.mark.parametrize("strategy", ["osp(share=0)", "osp"])
@@ -113,6 +114,7 @@ def timed(strategy: str, steps: int, compute_seconds: float, seed: int = 0) -> t
     return max(seconds for seconds, _, _ in ends), ends[0][1], ends[0][2]
 
 
+@pytest.mark.long
 @pytest.mark.technique("osp", check=2)
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_what_fits_in_the_computation_costs_no_time(share: float) -> None:
@@ -122,6 +124,7 @@ def test_what_fits_in_the_computation_costs_no_time(share: float) -> None:
     assert seconds == pytest.approx(1.1 * BSP_SECONDS + first_stage, rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.technique("osp", check=3)
 def test_half_of_the_bytes_later_is_a_quarter_faster() -> None:
     bsp_seconds, _, _ = timed("bsp / ps", 25, BSP_SECONDS)

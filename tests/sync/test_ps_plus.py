@@ -36,6 +36,7 @@ def step_seconds(rule: str, compute: float, transfer: float) -> float:
     return float(laconic.simulate(body, 1, network, seconds, servers=1).results[0])
 
 
+@pytest.mark.long
 @pytest.mark.technique("ps_plus", check=1)
 def test_a_step_takes_as_long_as_its_longest_part() -> None:
     """Push and pull of the same length, and a push of half of it; computing the longest part, or the shortest.
@@ -63,6 +64,7 @@ def lateness(rule: str, workers: int, gradients: int) -> dict[int, list[int]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.technique("ps_plus", check=2)
 @pytest.mark.parametrize(("rule", "alone"), [("ps_plus", 1), ("ps_plus(pull=at_once)", 2)])
 def test_every_push_is_at_least_as_stale_as_asps(rule: str, alone: int) -> None:

@@ -66,6 +66,7 @@ def received(out: Simulated) -> list[Counter[int]]:
     return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.rpc.hosted_actors.values()]
 
 
+@pytest.mark.long
 @pytest.mark.technique("parameter_server", check=3)
 def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
     calm, _ = train("asp / none / ps(shards=2, replicas=1)")
@@ -86,6 +87,7 @@ def test_without_a_replica_the_loss_of_a_server_is_said() -> None:
         train("asp / none / ps(shards=2)", (Fault(0.4, math.inf, 0),))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["asp / none / ps(shards=2)", "ssp(2)", "bsp / none / ps"])
 def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -> None:
     calm, _ = train(strategy)
@@ -124,6 +126,7 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
     assert receipts[0] == receipts[1] and [fields["clock"] for fields in receipts[0]] == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["asp / none / ps", "ssp(1)", "bsp / none / ps"])
 def test_a_killed_worker_is_dropped_from_barriers_and_may_come_back(strategy: str) -> None:
     gone, acknowledged = train(strategy, events=(Event(0.3, 2, "die"),))

@@ -50,6 +50,7 @@ def test_one_peer_at_a_time_agrees_after_log2_n_steps(rounds: int) -> None:
     assert seen.sent_bytes == [rounds * 8 * (DIMENSION + 1)] * workers  # a model and one number
 
 
+@pytest.mark.long
 def test_push_sum_agrees_on_the_mean_where_some_are_heard_more_than_others() -> None:
     starts = draws(4, DIMENSION)
     matrix = mixing_of(f"sgp / {UNEVEN}", 4).at(0)
@@ -58,6 +59,7 @@ def test_push_sum_agrees_on_the_mean_where_some_are_heard_more_than_others() -> 
     np.testing.assert_allclose(seen.x[-1], np.tile(starts.mean(axis=0), (4, 1)), atol=1e-9)
 
 
+@pytest.mark.long
 def test_what_is_late_is_counted_so_many_steps_later() -> None:
     starts, matrix = draws(4, DIMENSION), mixing_of(f"sgp / {UNEVEN}", 4).at(0)
     seen = walk(f"sgp(2) / {UNEVEN}", 4, 80, curvature=0.0, starts=starts)
@@ -82,6 +84,7 @@ def test_doubly_stochastic_weights_make_it_dpsgd_that_mixes_after_the_step() -> 
             np.testing.assert_allclose(seen.x[step + 1], expected, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("sgp", check=3)
 def test_a_straggler_delays_whom_it_speaks_to_and_not_everyone() -> None:
     draw = np.random.default_rng(0)
@@ -94,6 +97,7 @@ def test_a_straggler_delays_whom_it_speaks_to_and_not_everyone() -> None:
     assert ends["sgp(1)"] < ends["sgp"] < ends["bsp"]
 
 
+@pytest.mark.long
 def test_momentum_stays_at_home_and_training_converges() -> None:
     targets = draws(4, DIMENSION)
     seen = walk("sgp", 4, 60, sgd(0.05, 0.8), targets=targets)

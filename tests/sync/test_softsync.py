@@ -47,6 +47,7 @@ def test_fresh_gradients_are_a_plain_average() -> None:
     torch.testing.assert_close(alone[-1].model, x)
 
 
+@pytest.mark.long
 @pytest.mark.technique("staleness_aware_lr", check=2)
 @pytest.mark.parametrize("n", [1, 4, 15, 30])
 def test_the_mean_staleness_is_about_n(n: int) -> None:

@@ -58,6 +58,7 @@ def test_every_parameters_point_moves_once_in_a_period() -> None:
         assert count.eq(2).all()  # in the last twelve steps
 
 
+@pytest.mark.long
 @pytest.mark.technique("streaming_diloco", check=3)
 @pytest.mark.parametrize("words", ["none", "e3m0"])
 @pytest.mark.parametrize("overlap", [1, 3])
@@ -96,6 +97,7 @@ def test_an_overlap_of_a_whole_period_is_refused() -> None:
         Strategy.parse("streaming_diloco(period=10, overlap=10)")
 
 
+@pytest.mark.long
 def test_workers_differ_only_by_what_they_did_since() -> None:
     """With one worker and no outer momentum the point follows; the four-bit sentence of the paper trains as well."""
     runs: list[Run] = simulated("streaming_diloco(period=6, fragments=3, overlap=2) / e3m0", 60, adamw)

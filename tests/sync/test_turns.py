@@ -75,6 +75,7 @@ def overlaps(over: list[Delivery]) -> int:
 # ---------------------------------------------------------------------------------------------- r2p
 
 
+@pytest.mark.long
 @pytest.mark.technique("r2p", check=1)
 @pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
 def test_turns_never_overlap_and_every_gradient_is_equally_old(slowness: tuple[float, ...]) -> None:
@@ -141,6 +142,7 @@ def test_uploads_never_overlap_and_gradients_are_one_version_old_at_most(slownes
     assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0, 1}
 
 
+@pytest.mark.long
 @pytest.mark.technique("hsp", check=2)
 def test_without_computing_ahead_it_is_bsp() -> None:
     compute = Compute(forward_seconds=0.01, slowness=(1, 2, 1, 3))
@@ -152,6 +154,7 @@ def test_without_computing_ahead_it_is_bsp() -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("hsp", check=3)
 def test_computing_ahead_halves_idleness() -> None:
     compute = Compute(forward_seconds=WORKERS * TRANSFER_SECONDS)

@@ -110,6 +110,7 @@ def test_without_start_ups_only_batch_times_intensity_matters(
     assert all(worse <= better * (1 + 1e-9) for better, worse in pairwise(rises))
 
 
+@pytest.mark.long
 @given(
     st.floats(1e6, 1e9),
     st.integers(1, 512),

@@ -63,6 +63,7 @@ def test_the_largest_stable_step_falls_as_one_over_the_delay() -> None:
     assert min(stable) > 0.5 and max(stable) < 2
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_stich_karimireddy_2020", check=3)
 def test_under_noise_delays_up_to_sigma2_over_epsilon_are_nearly_free() -> None:
     objective, start, epsilon, runs = Quadratic.between(0.1, 1.0, 10, sigma=1.0), np.ones(10), 0.02, 100
@@ -78,6 +79,7 @@ def test_under_noise_delays_up_to_sigma2_over_epsilon_are_nearly_free() -> None:
     assert best[12] < 2 * best[0] < np.inf
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_aviv_2021", check=3)
 def test_one_very_late_gradient_does_not_slow_the_delay_adaptive_rate() -> None:
     objective, start, count = Quadratic.between(0.002, 1.0, 10, sigma=0.01), np.ones(10), 12_000
@@ -152,6 +154,7 @@ def test_slow_workers_do_not_slow_picky_sgd_but_a_rate_tuned_to_them() -> None:
     assert asp(slow) >= 3 * max(with_slow, plain)
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_koloskova_2022", check=3)
 def test_with_one_slow_worker_the_adaptive_rule_needs_less_than_half_the_iterations() -> None:
     objective, workers, count = Quadratic.between(0.05, 1.0, 10, sigma=0.05), 8, 8000

@@ -34,6 +34,7 @@ def test_k_avg_stays_below_its_bound_in_every_run(period: int) -> None:
     assert np.all(seen < zhou_cong.bound(problem, workers=workers, period=period, averagings=n, rate=rate).total)
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_stich_2019", check=3)
 def test_the_weighted_average_is_below_its_bound_and_profits_from_every_worker() -> None:
     T, H, a = 2000, 4, 161.0
@@ -69,6 +70,7 @@ def test_pr_sgd_stays_below_its_bound(N: int) -> None:
     assert seen < yu.bound(QUADRATIC.problem(START, G2), workers=N, period=period, iterations=T, rate=rate).total
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_haddadpour_2019", check=3)
 def test_under_pl_the_recommended_period_costs_less_than_twice_the_error() -> None:
     objective = LeastSquares.of_rank(0.5, 1.0, rank=6, dimension=10, sigma=1.0)
@@ -115,6 +117,7 @@ def test_growing_batches_end_as_well_as_bsp_in_a_tenth_of_its_rounds(growing_bat
     assert growing_batches[growth] < yu_jin.bound(problem, workers=4, samples=10**5, rate=rate, growth=growth).total
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_yu_jin_2019", check=3)
 def test_batches_that_grow_too_fast_are_flagged_and_end_worse(growing_batches: dict[float, float]) -> None:
     problem = Quadratic.between(0.1, 1.0, 5, sigma=1.0).problem(np.ones(5))
@@ -160,6 +163,7 @@ def error_of(objective: OneSided, gaps: Iterable[int], T: int, runs: int = 10) -
     return float(objective.value(last(states).mean(axis=1)).mean())
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_spiridonoff_2021", check=2)
 def test_as_many_rounds_as_workers_are_enough_and_their_root_is_not() -> None:
     objective, T = OneSided(0.5, 1.0, sigma=1.0), 4096
@@ -178,6 +182,7 @@ def test_growing_gaps_help_where_noise_fades_with_the_gradient_and_cost_little_e
     assert 1.0 < error_of(constant, growing, T) / error_of(constant, equal, T) < 1.2
 
 
+@pytest.mark.long
 @pytest.mark.technique("cooperative_sgd", check=3)
 @pytest.mark.parametrize(
     ("name", "mixing", "period", "auxiliary"),

@@ -36,6 +36,7 @@ def test_the_mean_trajectory_follows_the_recursion_and_shows_its_momentum(worker
         momentum.fit(path[:3], path[:3])
 
 
+@pytest.mark.long
 @pytest.mark.technique("asynchrony_momentum", check=3)
 def test_the_best_explicit_momentum_falls_with_the_number_of_workers() -> None:
     """At every learning rate of the grid; steps until the mean loss of 20 runs is a thousandth of the first."""

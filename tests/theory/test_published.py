@@ -72,6 +72,7 @@ def test_the_best_elastic_matrix_leaves_m_over_m_plus_two(m: int) -> None:
 # ---------------------------------------------------------------------------------------------- rules over time
 
 
+@pytest.mark.long
 @reproduces("diloco")
 def test_diloco_says_five_hundred_times_less() -> None:
     """Douillard et al., abstract: 500 times less communication than synchronous training, by rounds of 500 steps."""
@@ -103,6 +104,7 @@ def test_eight_bits_after_a_hundred_steps_are_four_hundred_times_less() -> None:
         assert 100 * every / mine == pytest.approx(400, rel=0.01), (mine, every)
 
 
+@pytest.mark.long
 @reproduces("large_batch_sgd")
 def test_a_batch_of_8192_is_learnt_at_3_2_after_five_epochs() -> None:
     """Goyal et al.: η = 0.1·B/256 is 3.2 for a batch of 8192, to which it grows from 0.1 by a constant amount in every
@@ -124,6 +126,7 @@ def test_a_batch_of_8192_is_learnt_at_3_2_after_five_epochs() -> None:
     assert found[780:] == pytest.approx([3.2, 3.2])
 
 
+@pytest.mark.long
 @reproduces("staleness_aware_lr")
 @pytest.mark.parametrize("n", [1, 15, 30])
 def test_gradients_of_n_softsync_are_n_steps_old(n: int) -> None:
@@ -135,6 +138,7 @@ def test_gradients_of_n_softsync_are_n_steps_old(n: int) -> None:
     assert (late > 2 * n).mean() < 0.001
 
 
+@pytest.mark.long
 @reproduces("lag")
 def test_smooth_workers_upload_seldom() -> None:
     """Chen et al., lemma on lazy communication: a worker with L² ≤ ξ/(α²M²d) uploads at most k/(d + 1) times in k

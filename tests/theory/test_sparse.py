@@ -72,6 +72,7 @@ def in_order_of_arrival(vectors: Tensor) -> Tensor:
     return torch.cat(list(reversed(vectors.split(sizes, dim=-1))), dim=-1)
 
 
+@pytest.mark.long
 @pytest.mark.technique("alistarh_topk_theory", check=1)
 def test_the_point_is_ahead_of_sgds_by_the_mean_of_the_memories() -> None:
     """v - x, where x goes along the mean gradients at v: to float rounding, in every step of a live run."""
@@ -105,6 +106,7 @@ def test_xi_stays_bounded_and_the_drift_is_proportional_to_the_rate() -> None:
         assert fast / slow == pytest.approx(2, rel=0.2)
 
 
+@pytest.mark.long
 @given(st.integers(2, 60), st.floats(0.02, 1), st.integers(1, 4), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
 def test_the_drift_is_within_the_geometric_sum(numel: int, share: float, workers: int, seed: int) -> None:

@@ -126,6 +126,7 @@ def test_loaders_and_compiled_models_run_in_process_with_one_notice(tmp_path: Pa
     assert done.stderr.count("num_workers=0") == 1 and done.stderr.count("eager") == 1
 
 
+@pytest.mark.long
 def test_options_that_make_no_sense_together_are_refused(tmp_path: Path) -> None:
     for arguments, sentence in [
         (("--network", "1gbit"), "add --engine virtual"),

@@ -166,6 +166,7 @@ def test_shapes_from_the_optimizer_where_gradients_have_none() -> None:
     check(kineto.parse(made.text()))
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
@@ -215,6 +216,7 @@ def record(path: Path, shapes: bool, stepping: bool, checkpointed: bool = False)
     return module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stepping", "checkpointed", "name"),
     [(True, False, "trace.json"), (False, False, "trace.json.gz"), (True, True, "trace.json.gz")],

@@ -146,6 +146,7 @@ def test_a_timeline_zooms_within_its_box(browser: Browser, page: Path) -> None:
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.long
 def test_hostile_text_runs_nothing(browser: Browser, tmp_path: Path) -> None:
     bad = samples.HOSTILE
     paths = [

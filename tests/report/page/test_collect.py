@@ -34,6 +34,7 @@ lines = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @given(st.lists(lines, min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_a_table_is_read_as_it_was_written(written: list[Line]) -> None:

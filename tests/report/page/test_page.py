@@ -177,12 +177,14 @@ def test_hostile_names_and_logs_stay_text(tmp_path: Path) -> None:
     assert page.all("button", "copy")[0].attributes["data-copy"] == bad
 
 
+@pytest.mark.long
 def test_a_usual_comparison_is_a_small_page(tmp_path: Path) -> None:
     rows = [f"local(period={k}) / powersgd({k})+ef / allreduce / mgwfbp" for k in range(1, 13)]
     folder = samples.write_comparison(tmp_path / "c", strategies=rows, seeds=(2, 3, 4, 5, 6), logs=60)
     assert write([folder]).stat().st_size < 500_000
 
 
+@pytest.mark.long
 def test_a_long_trace_is_a_small_page(tmp_path: Path) -> None:
     folder = samples.write_run(tmp_path / "r", [{"seconds": 0.1 * k, "loss": 1 / (k + 1)} for k in range(20_000)])
     samples.timeline(workers=16, steps=200).write(folder / "trace.json")
@@ -199,6 +201,7 @@ def test_the_command_writes_into_the_first_folder_unless_told(tmp_path: Path, mo
     assert (tmp_path / "other.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.long
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "laconic", "report", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
