@@ -15,6 +15,7 @@ from laconic.cli import (
     compare,
     doctor,
     explain,
+    iteration,
     mixing,
     net,
     plan,
@@ -55,6 +56,7 @@ net.register(app)
 profile.register(app)
 doctor.register(app)
 explain.register(app)
+iteration.register(app)
 bounds.register(app)
 mixing.register(app)
 validate.register(app)
