@@ -341,7 +341,7 @@ def test_one_machine_needs_no_server_and_requests_wait_for_pushes() -> None:
 
 def test_clusters_and_methods_that_cannot_be_are_refused() -> None:
     hop = Price(0.0, 1e-9)
-    with pytest.raises(LaconicError, match="do not fill machines"):
+    with pytest.raises(LaconicError, match="do not fill hosts"):
         Cluster(6, hop, hop)
     with pytest.raises(LaconicError, match="no method 'WFBP'"):
         iteration_seconds("WFBP", LayerTimes((1.0,), (1.0,), (1.0,)), Cluster(8, hop, hop))

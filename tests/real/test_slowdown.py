@@ -78,7 +78,7 @@ SPEEDS = WorkerSpeeds((1.0, 5.0), Stragglers(0.5, 3.0))
 def training(crew: PoolRank, strategy: str, steps: int) -> tuple[list[float], int]:
     """What a worker of SPEEDS sleeps; beside its steps the script evaluates and loads, which is nobody's matter."""
     clock, worker = Clock(), connect()
-    worker.pace = Slowdown(SPEEDS, worker, clock, clock.sleep)  # type: ignore[attr-defined]
+    worker.slowdown = Slowdown(SPEEDS, worker, clock, clock.sleep)  # type: ignore[attr-defined]
     try:
         model: nn.Module = Model(clock)
         model, optimizer = laconic.distribute(model, Optimizer(model), strategy, process_group=crew.process_group)
@@ -91,9 +91,9 @@ def training(crew: PoolRank, strategy: str, steps: int) -> tuple[list[float], in
                 model(torch.ones(2, 3)).sum().backward()
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
-        return clock.slept, worker.pace.step  # type: ignore[attr-defined]
+        return clock.slept, worker.slowdown.step  # type: ignore[attr-defined]
     finally:
-        worker.pace = None  # type: ignore[attr-defined]
+        worker.slowdown = None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "local_sgd(2)", "torch:ddp"])
