@@ -1,9 +1,9 @@
-"""How long compiled loops take at first use, and when they lie on disk: each kernel, and whole sentences.
+"""Time the first use of compiled loops, and their use from the cache on disk: each kernel, and whole sentences.
 
     python bench/compile_time.py
 
 Each sentence gets a process and an empty cache of its own, then a second process with the cache of the first. Importing
-Numba is told apart, since it is paid once whatever is compiled.
+Numba is timed separately, since it is paid once whatever is compiled.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ WARM_UP, STEPS = 2, 4
 
 
 def profile() -> Profile:
-    """Backward divides over tensors by their multiplications."""
+    """Return the profile; the time of backward is divided over tensors by their multiplications."""
     folder = Path(os.environ.get("LACONIC_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
     lines = [line for line in (folder / "ddl-benchmarks/inputs.csv").open() if not line.startswith("#")]
     facts = {row["field"]: float(row["value"]) for row in csv.DictReader(lines) if row["name"] == "ResNet-50"}
@@ -53,7 +53,7 @@ def profile() -> Profile:
 
 
 def train(schedule: str, dilation: float, clock: Any) -> list[float]:
-    """When each step ended."""
+    """Train, and return the time at which each step ended."""
     import torch
 
     import laconic
@@ -85,7 +85,7 @@ def predict(schedule: str) -> float:
 
 
 def measure(schedule: str, dilation: float) -> list[float]:
-    """Dilated seconds of each step."""
+    """Return the dilated seconds of each step."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = stack.enter_context(shaped(WORKERS, BITS_PER_SECOND / dilation, 0.0))

@@ -1,13 +1,14 @@
-"""What the planner predicts over what real workers take, and whether its advice is the best that was measured.
+"""Compare the planner's predictions with the steps of real workers, and show whether its advice is the best that was
+measured.
 
     python bench/plan.py                              # 2 models x 4 ratios x 17 strategies, 45 minutes; needs root
     python bench/plan.py --only large --only 14       # cells of this model, of this ratio
     python bench/plan.py --output plan.json --csv src/laconic/planner/measured/steps.csv
 
 A cell is a model on shaped links, four workers with real computing. Its ratio r is the time of a plain exchange over
-that of computing; batches are chosen so that links of at most 1 Gb/s give r = 0.15 to 14. For each cell: a rehearsal
-(`laconic plan --network probe`'s own) leaves a profile; the planner prices every strategy from it; then real processes
-take the steps, strategies in turn, block by block. No step that is predicted is used to fit anything.
+that of computing; batches are chosen so that links of at most 1 Gb/s give r = 0.15 to 14. For each cell: a profiling
+run (that of `laconic plan --network probe`) leaves a profile; the planner prices every strategy from it; then real
+processes take the steps, strategies in turn, block by block. No step that is predicted is used to fit anything.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ STRATEGIES = {  # text: steps of one period
 
 @dataclass(frozen=True)
 class Work:
-    """What the real processes do: calibrate, rehearse, or take steps with every strategy in turn."""
+    """The task of the real processes: calibrate, profile, or take steps with every strategy in turn."""
 
     model: str
     samples: int
@@ -76,7 +77,7 @@ class Work:
 
 
 def make(model: str, samples: int) -> tuple[Any, Any, Any]:
-    """A model, its input and its targets."""
+    """Return a model, its input and its targets."""
     import torch
     from torch import nn
 
@@ -93,7 +94,7 @@ def make(model: str, samples: int) -> tuple[Any, Any, Any]:
 
 
 def prepare(work: Work, strategy: str | None) -> Any:
-    """A function that takes one training step; without a strategy, alone."""
+    """Return a function that takes one training step; without a strategy, one that does not communicate."""
     import torch
 
     import laconic
@@ -112,7 +113,7 @@ def prepare(work: Work, strategy: str | None) -> Any:
 
 
 def work(todo: Work) -> None:
-    """The life of one real worker."""
+    """Do a task as one real worker."""
     import torch
     import torch.distributed as dist
 
@@ -134,7 +135,7 @@ def work(todo: Work) -> None:
         return
     steps = {strategy: prepare(todo, strategy) for strategy in todo.strategies}
     while RunConfig.current().profile_to is not None:
-        steps[todo.strategies[0]]()  # until the rehearsal ends it
+        steps[todo.strategies[0]]()  # until the profiling run ends it
     for name, step in steps.items():
         for _ in range(WARM_UP if "auto" in name else STRATEGIES[name]):
             step()
@@ -168,7 +169,7 @@ def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> 
 
 
 def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, Any]:
-    """Calibrate, rehearse, predict, measure: one cell."""
+    """Calibrate, profile, predict and measure one cell."""
     from laconic.network.levels import Network
     from laconic.planner.deployment import Deployment
     from laconic.planner.price import Pricer
@@ -196,19 +197,19 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
         (few,), (many,) = (carry_out(Work(model, n, ()), heard, 1) for n in (8, 32))
         each = max(1e-6, (many - few) / 24)
         samples = max(1, round((exchange / ratio - (few - 8 * each)) / each))
-        console.print(f"{model}, r = {ratio}: {samples * LENGTH} samples a worker; rehearsing")
+        console.print(f"{model}, r = {ratio}: {samples * LENGTH} samples a worker; profiling")
         path = logs / "profile.json"
         chains = sorted({chain_of(s) for s in STRATEGIES} - {"none"})
-        rehearsal = RunConfig(
+        profiling = RunConfig(
             profile_to=str(path),
             net_bits_per_second=rate,
             heartbeat_seconds=60,
             profile_steps=16,
             profile_words=chains,
         )
-        carry_out(Work(model, samples, ("bsp",)), rehearsal, 0)
+        carry_out(Work(model, samples, ("bsp",)), profiling, 0)
         if not path.exists():
-            raise SystemExit("the rehearsal left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
+            raise SystemExit("the profiling run left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
         profile = Profile.read(path)
         pricer = Pricer(Deployment(profile, Network.from_profile(profile), WORKERS))
         predicted = {strategy: priced(pricer, strategy) for strategy in STRATEGIES}
@@ -248,7 +249,7 @@ def priced(pricer: Any, strategy: str) -> float:
 
 
 def judged(cell: dict[str, Any]) -> dict[str, Any]:
-    """The advice by prediction against the best that was measured, and whether saying no was right."""
+    """Return how far the advice is from the best that was measured, and whether advice against all was right."""
     measured = {name: statistics.median(seen) for name, seen in cell["measured"].items()}
     predicted = cell["predicted"]
     rivals = [name for name in measured if name.startswith("torch:ddp16")]
@@ -297,7 +298,7 @@ def show(cells: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def write_csv(cells: Sequence[dict[str, Any]], path: Path) -> None:
-    """For `laconic validate` and the planner's own intervals."""
+    """Write the cells for `laconic validate` and for the planner's own intervals."""
     names = ["model", "network", "r", "workers", "strategy"]
     names += ["predicted_seconds", "measured_seconds", "low_seconds", "high_seconds"]
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -4,9 +4,10 @@
     python bench/predict.py --only 1gbit --only cast       # cells whose network or sentence contains these
     python bench/predict.py --output predict.json
 
-For each network: first a rehearsal (`laconic profile`'s own: computing without talking, collectives without computing)
-leaves a profile; then the virtual engine predicts every sentence from this profile alone; only then four real processes
-take the steps, all sentences in turn, block by block. No step that is predicted is ever used to fit anything.
+For each network: first a profiling run (that of `laconic profile`: computing without communication, collectives without
+computing) leaves a profile; then the virtual engine predicts every sentence from this profile alone; only then four
+real processes take the steps, all sentences in turn, block by block. No step that is predicted is ever used to fit
+anything.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BLOCKS, WARM_UP = 11, 3
 
 @dataclass(frozen=True)
 class Work:
-    """What the real processes do: rehearse, or take steps with every sentence in turn."""
+    """The task of the real processes: profile, or take steps with every sentence in turn."""
 
     sentences: tuple[str, ...]
     blocks: int
@@ -52,7 +53,8 @@ class Work:
 
 
 def sentences() -> list[str]:
-    """Every word with its defaults and choices, compressors also with memory, every named sentence, several merges."""
+    """Return every word with its defaults and choices, compressors also with memory, every named sentence, several
+    merges."""
     from laconic import registry
     from laconic.strategy import Sentence, Word
 
@@ -74,7 +76,7 @@ def sentences() -> list[str]:
 
 
 def prepare(sentence: str) -> Any:
-    """A function that takes one training step."""
+    """Return a function that takes one training step."""
     import torch
 
     import laconic
@@ -95,7 +97,7 @@ def prepare(sentence: str) -> Any:
 
 
 def work(todo: Work) -> None:
-    """The life of one real worker."""
+    """Do a task as one real worker."""
     import time
 
     import torch
@@ -103,7 +105,7 @@ def work(todo: Work) -> None:
 
     steps = {sentence: prepare(sentence) for sentence in todo.sentences}
     while RunConfig.current().profile_to is not None:
-        steps["bsp"]()  # until the rehearsal ends it
+        steps["bsp"]()  # until the profiling run ends it
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
@@ -124,7 +126,7 @@ def work(todo: Work) -> None:
 
 
 def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
-    """Virtual seconds of one step, after as many to warm up as the real ones have."""
+    """Return the virtual seconds of one step, after as many warm-up steps as the real ones have."""
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
@@ -158,7 +160,7 @@ def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> 
 
 
 def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> list[dict[str, Any]]:
-    """Rehearse, predict, measure: one network's rows."""
+    """Profile, predict and measure the rows of one network."""
     rate, delay = NETWORKS[network]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -166,15 +168,15 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         path = logs / "profile.json"
         workers: list[subprocess.Popen[bytes]] = []
         stack.callback(lambda: end(workers))
-        console.print(f"{network}: rehearsing")
-        rehearsal = RunConfig(
+        console.print(f"{network}: profiling")
+        profiling = RunConfig(
             profile_to=str(path), net_bits_per_second=rate, net_delay_seconds=delay, heartbeat_seconds=60
         )
-        workers += start_all(net, Work(("bsp",), 0, 0, 0), logs, rehearsal)
+        workers += start_all(net, Work(("bsp",), 0, 0, 0), logs, profiling)
         for worker in workers:
             worker.wait(600)
         if not path.exists():
-            raise SystemExit("the rehearsal left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
+            raise SystemExit("the profiling run left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
         workers.clear()
         console.print(f"{network}: predicting {len(chosen)} sentences")
         predicted = {sentence: predict(sentence, path) for sentence in chosen}

@@ -51,7 +51,7 @@ MODELS = ("small", "large", "transformer")
 
 
 def shapes(model: str) -> list[tuple[str, int]]:
-    """Tensors in the order of the forward pass: 2 million parameters each."""
+    """Return tensors in the order of the forward pass: 2 million parameters each."""
     if model == "small":
         return [(f"layer{i}.{part}", n) for i in range(60) for part, n in (("weight", 33_000), ("bias", 300))]
     if model == "large":
@@ -68,8 +68,8 @@ def shapes(model: str) -> list[tuple[str, int]]:
 
 
 def profile(model: str, seconds: float) -> Profile:
-    """A step of so many seconds, a third of them forward; backward divides over tensors by the square root of their
-    size, between by layer and by element."""
+    """Return the profile of a step of this many seconds, a third of them forward; backward divides over tensors by the
+    square root of their size, between by layer and by element."""
     layers = list(reversed(shapes(model)))
     whole = sum(n**0.5 for _, n in layers)
     backward = seconds * 2 / 3
@@ -81,7 +81,7 @@ def profile(model: str, seconds: float) -> Profile:
 
 
 def train(model: str, seconds: float, dilation: float, variant: str, steps: int, clock: Any) -> list[float]:
-    """Seconds of each step after the warm-up."""
+    """Return the seconds of each step after the warm-up."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -134,8 +134,8 @@ def work(todo: dict[str, Any]) -> None:
 
 
 def predict(cell: dict[str, Any], links: dict[str, Any]) -> float:
-    """On the virtual engine: the model's profile, and collectives as they were measured alone and at once. Emulated
-    computing needs no processor, so that they go on beside it as without it."""
+    """Predict on the virtual engine, from the model's profile and collectives as they were measured alone and at once.
+    Emulated computing needs no processor, so that they go on beside it as without it."""
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
@@ -182,7 +182,8 @@ def measure(cells: list[dict[str, Any]], console: Console) -> tuple[dict[str, An
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What one worker sends at the network's rate sets the computing time; blocks interleave the variants."""
+    """Return the cells: the computing time follows from what one worker sends at the network's rate; blocks interleave
+    the variants."""
     found = []
     for model in args.models.split(","):
         nbytes = 4 * sum(n for _, n in shapes(model))

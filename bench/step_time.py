@@ -4,9 +4,9 @@
     python bench/step_time.py --only 2m/unshaped           # one cell
     python bench/step_time.py --output step_time.json
 
-Four processes live through a cell and take turns: DDP, laconic, and a second DDP (`ddp'`), a few steps each, in a
-rotating order. A block's ratio compares neighbours in time, so the machine's moods cancel; DDP'/DDP shows how much is
-left of them. Batches are small, so that communication matters. laconic's heartbeat threads run beside all variants.
+Four processes run all variants of a cell in turn: DDP, laconic, and a second DDP (`ddp'`), a few steps each, in a
+rotating order. A block's ratio compares neighbours in time, so that slow noise cancels; DDP'/DDP shows how much noise
+is left. Batches are small, so that communication matters. laconic's heartbeat threads run beside all variants.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Cell:
 
 
 def work(cell: Cell) -> None:
-    """The life of one worker: build, warm up, wait for the network to be limited, measure. Rank 0 tells the parent."""
+    """Run one worker: build, warm up, wait for the network to be limited, measure. Rank 0 reports to the parent."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -130,7 +130,7 @@ def work(cell: Cell) -> None:
 
 
 def build_model(layers: int, width: int) -> Any:
-    """A stock transformer: 12 tensors a layer of very different sizes, as real models have."""
+    """Return a stock transformer: 12 tensors a layer of very different sizes, as real models have."""
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
@@ -139,7 +139,8 @@ def build_model(layers: int, width: int) -> Any:
 
 
 def wire_bytes() -> int:
-    """What this worker's own interface has sent; the loopback's counter belongs to everyone and says nothing."""
+    """Return the bytes that this worker's own interface has sent; 0 on the loopback, whose counter all workers
+    share."""
     name = os.environ["GLOO_SOCKET_IFNAME"]
     return 0 if name == "lo" else interface_bytes(name)[0]
 
@@ -148,7 +149,7 @@ def wire_bytes() -> int:
 
 
 def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
-    """Run a cell's workers, and collect what rank 0 tells."""
+    """Run a cell's workers, and collect what rank 0 reports."""
     rate = NETWORKS[cell.network]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -175,7 +176,7 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, 5 % and 95 %."""
+    """Return the median, 5 % and 95 %."""
     ordered = sorted(values)
     if len(ordered) == 1:
         return ordered[0], ordered[0], ordered[0]
