@@ -44,7 +44,7 @@ from laconic.worker import Field
 
 WORKERS, SERVERS, STEPS = 4, 2, 60
 HEARTBEAT_SECONDS, SAVE_EVERY = 0.4, 8
-QUIET_SECONDS = 1.5  # between a worker's death and a server's: what it said last is saved by then
+QUIET_SECONDS = 1.5  # between a worker's death and a server's: its last writes are saved by then
 
 
 class Tagging:
@@ -134,12 +134,12 @@ class Tagged:
         self._model, self._optimizer = laconic.distribute(model, optimizer, sentence)
         self._draw = torch.Generator().manual_seed(seed)
         self.server: Any = self._optimizer.session.partitions[0].tiers[0].server
-        self._told: list[tuple[str, Any]] = []
+        self._in_flight: list[tuple[str, Any]] = []
         push = self.server.push
 
         def tagging(tensors: Any, step: int = 0, **fields: Any) -> Any:
-            self._told.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
-            return self._told[-1][1]
+            self._in_flight.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
+            return self._in_flight[-1][1]
 
         self.server.push = tagging
 
@@ -151,13 +151,13 @@ class Tagged:
 
     def acknowledged(self) -> list[str]:
         """Return the tags of pushes that have been answered since the last call."""
-        answered = [(tag, handle) for tag, handle in self._told if handle.done()]
-        self._told = [told for told in self._told if told not in answered]
+        answered = [(tag, handle) for tag, handle in self._in_flight if handle.done()]
+        self._in_flight = [push for push in self._in_flight if push not in answered]
         return [tag for tag, _ in answered]
 
     def rest(self) -> list[str]:
         """Wait for all other pushes, and return their tags."""
-        return [tag for tag, handle in self._told if handle.wait()]
+        return [tag for tag, handle in self._in_flight if handle.wait()]
 
     def finish(self) -> float:
         """Return the loss of the server's model."""

@@ -147,8 +147,8 @@ def main(folder: Path, sentence: str) -> None:
             acknowledged.writelines(f"{tag}\n" for tag in task.acknowledged())
         acknowledged.writelines(f"{tag}\n" for tag in task.rest())
     final = task.finish()
-    told = task.server.pull(wants="tags").wait().fields
-    content = {"loss": final, "tags": [fields["tags"] for fields in told]}
+    answers = task.server.pull(wants="tags").wait().fields
+    content = {"loss": final, "tags": [fields["tags"] for fields in answers]}
     (folder / f"listed-{rank}-{life}.json").write_text(json.dumps(content))
 
 

@@ -218,10 +218,10 @@ def run_alone(made: Any, x: Any, state: Any, step: int) -> None:
     from laconic.runtime.meeting import Meeting
     from laconic.testing.in_memory import answer_requests
 
-    talk, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
+    exchange, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
     while True:
         try:
-            answer = answer_requests([talk.send(answer)])[0]
+            answer = answer_requests([exchange.send(answer)])[0]
         except StopIteration:
             return
 
@@ -275,9 +275,9 @@ def carry_out(act: Callable[[Any], dict[str, Any]], wanted: Sequence[Any], kept:
             running: dict[Future[dict[str, Any]], Any] = {pool.submit(act, item): item for item in chunk}
             for done, future in enumerate(as_completed(running), first + 1):
                 kept.put(_key(running[future]), result := future.result())
-                told = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
+                shown = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
                 spent = time.monotonic() - begin
-                print(f"{done}/{len(missing)}  {spent:.0f} s  {running[future]}  {told}", flush=True)
+                print(f"{done}/{len(missing)}  {spent:.0f} s  {running[future]}  {shown}", flush=True)
 
 
 def _key(item: Any) -> Any:

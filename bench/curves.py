@@ -108,8 +108,8 @@ def carry_out(training: Training, device: str) -> list[tuple[int, float]] | None
         for rank in range(ranks)
     ]
     try:
-        said, _ = started[0].communicate(timeout=PATIENCE_SECONDS)
-        return [(step, loss) for step, loss in json.loads(said.splitlines()[-1])]
+        output, _ = started[0].communicate(timeout=PATIENCE_SECONDS)
+        return [(step, loss) for step, loss in json.loads(output.splitlines()[-1])]
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         return None
     finally:
@@ -151,7 +151,7 @@ def main() -> None:
         print(json.dumps(train(Training(**json.loads(args.as_worker)), args.device)), flush=True)
         os._exit(0)  # a rival's threads need not be waited for
     if args.output is None:
-        parser.error("--output says where the curves go")
+        parser.error("--output is missing: name the file of the curves")
     rates = [args.lr * 2.0**k for k in range(-(args.rates // 2), args.rates // 2 + 1)]
     seeds = [int(seed) for seed in args.seeds.split(",")]
     wanted = [Training(s, r, k, args.steps) for s in alternatives_of(args.strategies) for r in rates for k in seeds]

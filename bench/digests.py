@@ -67,8 +67,8 @@ class Case:
     def name(self) -> str:
         """The strategy, and the settings in which this case differs from most others."""
         plain = Case(self.strategy)
-        told = ("optimizer", "slowness", "workers", "servers", "sparse")
-        unlike = [f"{key}={getattr(self, key)}" for key in told if getattr(self, key) != getattr(plain, key)]
+        named = ("optimizer", "slowness", "workers", "servers", "sparse")
+        unlike = [f"{key}={getattr(self, key)}" for key in named if getattr(self, key) != getattr(plain, key)]
         return " | ".join([self.strategy, *unlike])
 
 
@@ -679,16 +679,16 @@ class Processes:
 
     def _answers(self, patience_seconds: float) -> list[Any]:
         """Return each process's answer in rank order, or raise the first error among them."""
-        said: dict[Any, Any] = {}
-        while len(said) < len(self._pipes):
-            ready = wait([pipe for pipe in self._pipes if pipe not in said], patience_seconds)
+        answers: dict[Any, Any] = {}
+        while len(answers) < len(self._pipes):
+            ready = wait([pipe for pipe in self._pipes if pipe not in answers], patience_seconds)
             if not ready:
                 raise RuntimeError(f"a process did not answer in {patience_seconds} s")
             for pipe in ready:
-                good, said[pipe] = pipe.recv()
+                good, answers[pipe] = pipe.recv()
                 if not good:
-                    raise RuntimeError(said[pipe])
-        return [said[pipe] for pipe in self._pipes]
+                    raise RuntimeError(answers[pipe])
+        return [answers[pipe] for pipe in self._pipes]
 
 
 def work(rank: int, size: int, port: int, device: str, pipe: Any) -> None:
@@ -792,10 +792,10 @@ def compare(engines: list[str], device: str, only: str, path: Path) -> int:
     for engine in engines:
         rows = {name: row for name, row in known.get(f"{engine} {device}", {}).items() if only in name}
         for name, found in digests(engine, device, only):
-            said = complaints(rows.pop(name, None), found)
-            different += len(said)
-            equal += 0 if isinstance(found, str) else len(found) - len(said)
-            for complaint in said:
+            printed = complaints(rows.pop(name, None), found)
+            different += len(printed)
+            equal += 0 if isinstance(found, str) else len(found) - len(printed)
+            for complaint in printed:
                 print(f"{engine}: {name}: {complaint}", flush=True)
         for name in rows:
             different += 1

@@ -169,8 +169,8 @@ def selections(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
         lambda: eager.topk(x, k),
         False,
     )
-    said = [kernels.select(torch.randn(n, device="cuda"), 2.5758) for _ in range(WORKERS)]
-    places, values = [at for at, _ in said], [v for _, v in said]
+    selected = [kernels.select(torch.randn(n, device="cuda"), 2.5758) for _ in range(WORKERS)]
+    places, values = [at for at, _ in selected], [v for _, v in selected]
     yield Operation(
         f"mean of {WORKERS} sparse, 1 % each",
         4 + 12 * sum(map(len, places)) / n,

@@ -152,10 +152,10 @@ def stream_bits_per_second(net: ShapedNetwork) -> float:
 def round_trips_seconds(net: ShapedNetwork) -> list[float]:
     here, there = net.places
     server = start(there.command, "echo")
-    said = start(here.command, "ping", there.address, wait=False).communicate(timeout=60)[0]
+    output = start(here.command, "ping", there.address, wait=False).communicate(timeout=60)[0]
     server.kill()
     server.communicate()
-    return [float(text) for text in said.split()]
+    return [float(text) for text in output.split()]
 
 
 def start(place: Callable[[list[str]], list[str]], *role: str, wait: bool = True) -> subprocess.Popen[str]:

@@ -35,7 +35,7 @@ from laconic.launch.net import ShapedNetwork, shaped
 from laconic.planner.autotune import PAYS
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, build_model, machine
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS = 4
 RATES = {0.15: 1e9, 0.65: 1e9, 2.5: 5e8, 14.0: 1e8}  # bits per second by ratio
@@ -131,7 +131,7 @@ def work(todo: Work) -> None:
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             took.append(mine.item())
         if laconic.rank() == 0:
-            tell(seconds=statistics.median(took[1:]))
+            report(seconds=statistics.median(took[1:]))
         return
     steps = {strategy: prepare(todo, strategy) for strategy in todo.strategies}
     while RunConfig.current().profile_to is not None:
@@ -154,7 +154,7 @@ def work(todo: Work) -> None:
             mine = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             seconds[name] = mine.item() / count
-        tell(seconds=seconds)
+        report(seconds=seconds)
 
 
 # ------------------------------------------------------------------------------------------------ the parent
@@ -176,7 +176,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
     from laconic.values.profile import Profile
 
     rate = RATES[ratio]
-    heard = RunConfig(heartbeat_seconds=60)
+    config = RunConfig(heartbeat_seconds=60)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = stack.enter_context(shaped(WORKERS, rate, 0.0))
@@ -185,7 +185,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
 
         def carry_out(todo: Work, config: RunConfig, reports: int) -> list[Any]:
             workers.extend(start_all(net, todo, logs, config))
-            facts = listen(workers, logs) if reports else iter(())
+            facts = reports_of(workers, logs) if reports else iter(())
             found = [next(facts)["seconds"] for _ in range(reports)]
             for worker in workers:
                 worker.wait(600)
@@ -194,7 +194,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
 
         elements = sum(p.numel() for p in make(model, 1)[0].parameters())
         exchange = 2 * (WORKERS - 1) / WORKERS * 4 * elements * 8 / rate * 1.15
-        (few,), (many,) = (carry_out(Work(model, n, ()), heard, 1) for n in (8, 32))
+        (few,), (many,) = (carry_out(Work(model, n, ()), config, 1) for n in (8, 32))
         each = max(1e-6, (many - few) / 24)
         samples = max(1, round((exchange / ratio - (few - 8 * each)) / each))
         console.print(f"{model}, r = {ratio}: {samples * LENGTH} samples a worker; profiling")
@@ -215,7 +215,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
         predicted = {strategy: priced(pricer, strategy) for strategy in STRATEGIES}
         steps = 1 if ratio > 5 else 2
         console.print(f"{model}, r = {ratio}: measuring {blocks} blocks")
-        measured = carry_out(Work(model, samples, tuple(STRATEGIES), blocks, steps), heard, blocks)
+        measured = carry_out(Work(model, samples, tuple(STRATEGIES), blocks, steps), config, blocks)
         return {
             "model": model,
             "ratio": ratio,
@@ -285,10 +285,10 @@ def show(cells: Sequence[dict[str, Any]], console: Console) -> None:
     console.print(table)
     for cell in cells:
         found = judged(cell)
-        said = "pays" if found["pays"] else "keep DDP16"
+        advice = "pays" if found["pays"] else "keep DDP16"
         truth = "pays" if found["really"] else "nothing pays"
         console.print(
-            f"{cell['model']} r={cell['ratio']}: advice {found['advised']} ({said}; measured: {truth}), "
+            f"{cell['model']} r={cell['ratio']}: advice {found['advised']} ({advice}; measured: {truth}), "
             f"{100 * found['regret']:.1f} % above the best measured ({found['best']}); error mean "
             f"{100 * found['mean']:.1f} %, largest {100 * found['largest']:.0f} %",
             markup=False,

@@ -31,7 +31,7 @@ from rich.table import Table
 from laconic.launch.net import ShapedNetwork, shaped
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, machine
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS = 4
 NETWORKS = {  # bits per second, one-way delay in seconds
@@ -122,7 +122,7 @@ def work(todo: Work) -> None:
             mine = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             seconds[name] = mine.item() / todo.steps
-        tell(seconds=seconds)
+        report(seconds=seconds)
 
 
 def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
@@ -184,7 +184,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         before = 3 if delay else 1
         console.print(f"{network}: measuring {blocks} blocks of {steps} steps")
         workers += start_all(net, Work(tuple(chosen), blocks, before, steps), logs, RunConfig(heartbeat_seconds=60))
-        facts = listen(workers, logs)
+        facts = reports_of(workers, logs)
         measured = [next(facts)["seconds"] for _ in range(blocks)]
         for worker in workers:
             worker.wait(60)
@@ -205,7 +205,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    made = Table(title=f"Step time, {WORKERS} real workers, and what the virtual engine said before; 2 M parameters")
+    made = Table(title=f"Step time, {WORKERS} real workers, and what the virtual engine predicted; 2 M parameters")
     for heading in ("network", "sentence", "measured ms [10–90 %]", "predicted ms", "predicted/measured"):
         made.add_column(heading, justify="left" if heading in ("network", "sentence") else "right")
     for row in rows:

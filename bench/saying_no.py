@@ -47,7 +47,7 @@ RATES = (10, 25, 100, 200, 400)  # Gb/s
 WORKERS = (8, 16, 32, 64, 128, 256)
 CHIPS = ("v100", "a100", "h100")
 SHRINK = 256
-SAMPLE = 0.05  # of the set-ups in which the planner says no
+SAMPLE = 0.05  # of the set-ups in which the planner advises against compression
 
 
 @dataclass(frozen=True)
@@ -186,19 +186,19 @@ def main() -> None:
         found.append(judged(*one, chance))
         last = found[-1]
         if last.engine_gain is not None:
-            said = f"planner {last.gain:.3f}, engine {last.engine_gain:.3f}"
+            gains = f"planner {last.gain:.3f}, engine {last.engine_gain:.3f}"
             print(
-                f"{number:4d} {last.model} {last.workers} x {last.chip} {last.rate}G: {last.strategy}: {said}",
+                f"{number:4d} {last.model} {last.workers} x {last.chip} {last.rate}G: {last.strategy}: {gains}",
                 flush=True,
             )
         elif number % 50 == 0:
             print(f"{number:4d} set-ups", file=sys.stderr, flush=True)
-    says = [v for v in found if v.gain >= PAYS]
-    false = [v for v in says if v.engine_gain is not None and v.engine_gain < PAYS]
+    positive = [v for v in found if v.gain >= PAYS]
+    false = [v for v in positive if v.engine_gain is not None and v.engine_gain < PAYS]
     missed = [v for v in found if v.gain < PAYS and v.engine_gain is not None and v.engine_gain >= PAYS]
     no = [v for v in found if v.gain < PAYS and v.engine_gain is not None]
     old = [v for v in found if v.over_32_bits >= PAYS]
-    print(f"{len(found)} set-ups; the planner says it pays in {len(says)}, falsely in {len(false)}")
+    print(f"{len(found)} set-ups; the planner predicts that it pays in {len(positive)}, falsely in {len(false)}")
     print(
         f"falsely: {100 * len(false) / len(found):.2f} % of all set-ups; missed in {len(missed)} of {len(no)} sampled"
     )

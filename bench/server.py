@@ -97,11 +97,11 @@ def serve_bare(todo: dict[str, Any]) -> None:
         sender, *parts = socket.recv_multipart(copy=False)
         frames = [part.buffer for part in parts]
         authenticator = authenticators[session_of(frames)]
-        address, said = decode_envelope(authenticator.verify(frames), Limits())
+        address, envelope = decode_envelope(authenticator.verify(frames), Limits())
         message = (
-            ActorMessage("receipt", {"clock": 1}) if said.writes else ActorMessage("values", {"version": 1}, values)
+            ActorMessage("receipt", {"clock": 1}) if envelope.writes else ActorMessage("values", {"version": 1}, values)
         )
-        answer = Answer(said.sender, said.life, said.number, said.writes, 1, 0, 0, message)
+        answer = Answer(envelope.sender, envelope.life, envelope.number, envelope.writes, 1, 0, 0, message)
         send(socket, [sender.bytes, *authenticator.sign(encode(address, answer))])
 
 
@@ -136,7 +136,7 @@ def through_server(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) ->
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
-                said = [
+                calls = [
                     endpoint.call(
                         address,
                         ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ()),
@@ -144,7 +144,7 @@ def through_server(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) ->
                     )
                     for address, gradient in shards
                 ]
-                for call in said:
+                for call in calls:
                     assert call.wait().kind in ("receipt", "values")
 
     return go
@@ -152,20 +152,20 @@ def through_server(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) ->
 
 def through_sockets(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
     context = zmq.Context()
-    lines = []
+    connections = []
     for k, gradient in enumerate(gradients):
         socket = context.socket(zmq.DEALER)
         socket.connect((Path(todo["folder"]) / f"bare-{k}").read_text())
-        lines.append((f"shard/{k}", gradient, socket, MessageAuthenticator.of_worker(*bare_session(rank))))
+        connections.append((f"shard/{k}", gradient, socket, MessageAuthenticator.of_worker(*bare_session(rank))))
 
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
-                for address, gradient, socket, authenticator in lines:
+                for address, gradient, socket, authenticator in connections:
                     message = ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ())
-                    said = Envelope(rank, 0, 1, part == "push", 0, 0, message)
-                    send(socket, authenticator.sign(encode(address, said)))
-                for _, _, socket, authenticator in lines:
+                    envelope = Envelope(rank, 0, 1, part == "push", 0, 0, message)
+                    send(socket, authenticator.sign(encode(address, envelope)))
+                for _, _, socket, authenticator in connections:
                     frames = [frame.buffer for frame in socket.recv_multipart(copy=False)]
                     decode_answer(authenticator.verify(frames), Limits())
 
@@ -238,14 +238,14 @@ def loopback(console: Console, blocks: int, rounds: int) -> bool:
     fine = True
     for servers in (1, 2):
         with ExitStack() as stack:
-            crew = ProcessManager(stack, servers, bare=True)
+            processes = ProcessManager(stack, servers, bare=True)
             for way in ("bare", "laconic"):
-                crew.block(way, 1, ["push", "pull"])
+                processes.block(way, 1, ["push", "pull"])
             moved = WORKERS * rounds * 2 * 4 * PARAMETERS / 1e9
             rates: dict[str, list[float]] = {"bare": [], "laconic": []}
             for _ in range(blocks):
                 for way, seen in rates.items():
-                    seen.append(moved / crew.block(way, rounds, ["push", "pull"]))
+                    seen.append(moved / processes.block(way, rounds, ["push", "pull"]))
         ratios = [own / bare for own, bare in zip(rates["laconic"], rates["bare"], strict=True)]
         table.add_row(str(servers), spread(rates["bare"]), spread(rates["laconic"]), spread(ratios))
         fine = fine and statistics.median(ratios) >= 0.70
@@ -261,10 +261,10 @@ def links(console: Console, blocks: int) -> bool:
     fine = True
     with ExitStack() as stack:
         net = stack.enter_context(shaped(WORKERS + servers, LINK_BITS_PER_SECOND, 0.0))
-        crew = ProcessManager(stack, servers, bare=False, places=net.places)
+        processes = ProcessManager(stack, servers, bare=False, places=net.places)
         for part in ("push", "pull"):
-            crew.block("laconic", 1, [part])
-            rates = [8 * 4 * PARAMETERS / crew.block("laconic", 1, [part]) for _ in range(blocks)]
+            processes.block("laconic", 1, [part])
+            rates = [8 * 4 * PARAMETERS / processes.block("laconic", 1, [part]) for _ in range(blocks)]
             shares = [rate / LINK_BITS_PER_SECOND for rate in rates]
             table.add_row(part, spread([rate / 1e6 for rate in rates], 0), spread(shares))
             fine = fine and statistics.median(shares) >= 0.85

@@ -33,7 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from laconic.launch.net import interface_bytes, shaped
-from workers import STORE_PORT, end, free_port, listen, start, tell
+from workers import STORE_PORT, end, free_port, report, reports_of, start
 
 WORKERS = 4
 MODELS = {"2m": (4, 192), "25m": (8, 512)}  # layers, width
@@ -106,7 +106,7 @@ def work(cell: Cell) -> None:
 
     for name in VARIANTS:
         take_steps(name, 3)  # both plan their messages anew after the first step
-    tell(parameters=sum(p.numel() for p in own.parameters()), tensors=len(list(own.parameters())))
+    report(parameters=sum(p.numel() for p in own.parameters()), tensors=len(list(own.parameters())))
     if laconic.rank() == 0 and not sys.stdin.readline():
         sys.exit("the process that measures is gone")
 
@@ -119,14 +119,14 @@ def work(cell: Cell) -> None:
             dist.barrier()
             before = (ledger.sent_bytes(), wire_bytes())
             seconds[name] = timed(lambda name=name: take_steps(name, cell.steps))
-            said, sent = ledger.sent_bytes() - before[0], wire_bytes() - before[1]
+            counted, sent = ledger.sent_bytes() - before[0], wire_bytes() - before[1]
             if name != "ddp'":
-                share = [said, sent, 0] if name == "laconic" else [0, 0, sent]
+                share = [counted, sent, 0] if name == "laconic" else [0, 0, sent]
                 counted_bytes += torch.tensor(share, dtype=torch.float64)
-        tell(seconds=seconds, compute=timed(alone))
+        report(seconds=seconds, compute=timed(alone))
     dist.all_reduce(counted_bytes)
     ledgered, wire, wire_ddp = (counted_bytes / (WORKERS * cell.blocks * cell.steps)).tolist()
-    tell(ledger_bytes=ledgered, wire_bytes=wire, wire_bytes_ddp=wire_ddp)
+    report(ledger_bytes=ledgered, wire_bytes=wire, wire_bytes_ddp=wire_ddp)
 
 
 def build_model(layers: int, width: int) -> Any:
@@ -160,7 +160,7 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
         stack.callback(end, workers)
         for rank, home in enumerate(homes):
             workers.append(start(__file__, asdict(cell), rank, WORKERS, store, home, logs))
-        facts = listen(workers, logs)
+        facts = reports_of(workers, logs)
         result: dict[str, Any] = {"cell": asdict(cell), **next(facts), "blocks": []}
         if net is not None and rate is not None:
             net.limit(rate)

@@ -35,7 +35,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "examples")]
 
-from workers import STORE_PORT, end, free_port, listen, start, tell  # noqa: E402
+from workers import STORE_PORT, end, free_port, report, reports_of, start  # noqa: E402
 
 WORKERS, SITE_WORKERS = 4, 2
 UPLINK_BITS_PER_SECOND, DELAY_SECONDS = 2e8, 0.025
@@ -111,7 +111,7 @@ def work(training: Training) -> None:
     if not t.first and laconic.rank() == 0:
         torch.save({"model": bare.state_dict(), "optimizer": optimizer.base.state_dict()}, t.model)
     nats = validate(bare, held_out, shape.context, 100_000) if t.validate and laconic.rank() == 0 else None
-    tell(rows=rows, nats=nats, parameters=sum(p.numel() for p in bare.parameters()))
+    report(rows=rows, nats=nats, parameters=sum(p.numel() for p in bare.parameters()))
     worker.world.barrier().wait()
 
 
@@ -134,16 +134,16 @@ def run(training: Training, net: Any) -> dict[str, Any]:
         try:
             for rank, home in enumerate(homes):
                 started.append(start(__file__, asdict(training), rank, WORKERS, store, home, Path(folder), sites))
-            said = next(listen(started, Path(folder)))
+            facts = next(reports_of(started, Path(folder)))
             for worker in started:
                 worker.wait(60)
         finally:
             end(started)
-    total, waited, sent = zip(*said["rows"], strict=True)
+    total, waited, sent = zip(*facts["rows"], strict=True)
     timed = TIMED_STEPS if training.steps == WARM_STEPS + TIMED_STEPS else training.steps
     return {
-        "loss": said["nats"],
-        "parameters": said["parameters"],
+        "loss": facts["nats"],
+        "parameters": facts["parameters"],
         "step_seconds": max(total) / timed,
         "busy": 1 - sum(waited) / sum(total),
         "least_busy": 1 - max(w / t for w, t in zip(waited, total, strict=True)),
@@ -199,8 +199,8 @@ class Notes:
         row: dict[str, Any] = json.loads(path.read_text())
         if "busy" in row:
             loss = "" if row["loss"] is None else f", loss {row['loss']:.4f}"
-            said = f"{name}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}"
-            self._console.print(said, style="dim", markup=False)
+            line = f"{name}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}"
+            self._console.print(line, style="dim", markup=False)
         return row
 
 
@@ -259,7 +259,7 @@ def table(result: dict[str, Any]) -> Table:
         sizes.append(f"{row['rate']:g}" + "*" * row["edge"])
         shown.add_row(escape(row["strategy"]), *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
     r = rows["bsp"]["step_seconds"] / alone["step_seconds"] - 1
-    spent = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}"
+    spent = f"{1e3 * alone['step_seconds']:.0f} ms per step without communication; r of bsp = {r:.1f}"
     shown.caption = f"{spent}; one seed; * at the edge of the rates tried"
     return shown
 

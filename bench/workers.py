@@ -60,13 +60,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     """Send a value from rank 0 to the parent."""
     if os.environ["RANK"] == "0":
         print(json.dumps(facts), flush=True)
 
 
-def listen(workers: Sequence[subprocess.Popen[bytes]], logs: Path) -> Iterator[dict[str, Any]]:
+def reports_of(workers: Sequence[subprocess.Popen[bytes]], logs: Path) -> Iterator[dict[str, Any]]:
     """Yield what rank 0 reports; if it ends before the caller stops reading, exit with the last lines of all logs."""
     for line in workers[0].stdout or ():
         if line.startswith(b"{"):
