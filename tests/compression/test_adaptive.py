@@ -70,7 +70,7 @@ def test_many_draws_are_right_in_the_mean() -> None:
 @given(st.integers(2, 500), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("egc", check=1)
-def test_what_is_said_and_the_memory_are_what_came_in(numel: int, seed: int) -> None:
+def test_what_is_sent_and_the_memory_are_what_came_in(numel: int, seed: int) -> None:
     """Without momentum; over ten steps of two workers."""
     made, draw = EGC(ratio=0.1, floor=0.01), torch.Generator().manual_seed(seed)
     states = [made.init(spec_of(torch.zeros(numel))) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_a_constant_gradient_keeps_the_floor() -> None:
 @given(st.integers(0, 1000), st.floats(0.05, 5), st.floats(0.05, 5))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("egc", check=2)
-def test_more_entropy_says_no_less(seed: int, one: float, other: float) -> None:
+def test_more_entropy_sends_no_less(seed: int, one: float, other: float) -> None:
     """Layers of the same size, of values with tails more or less heavy."""
     draw = torch.Generator().manual_seed(seed)
     flats = [torch.randn(3000, generator=draw).sign() * torch.rand(3000, generator=draw) ** p for p in (one, other)]

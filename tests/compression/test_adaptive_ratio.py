@@ -51,7 +51,7 @@ def exchanged(
 @pytest.mark.technique("iteration_ratio", check=1)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_shares_by_the_list_are_the_list(workers: int) -> None:
-    """Every worker says what topk of that share says, epoch by epoch; the last share goes on."""
+    """Every worker sends what topk of that share sends, epoch by epoch; the last share goes on."""
     steps = 3
     made = compressor(f"topk(0.01)+iteration_ratio(by=list, steps={steps})+ef")
     states = [made.init(spec_of(tensor("long"))) for _ in range(workers)]
@@ -88,7 +88,7 @@ def test_all_workers_have_the_same_share_in_the_same_step(by: str, inner: str) -
 
 
 def test_lost_energy_comes_between_its_bounds_and_stays() -> None:
-    """From too much said and from too little."""
+    """From too much sent and from too little."""
     x = torch.randn(4000, generator=torch.Generator().manual_seed(0))
     for start in (1.0, 0.001):
         made = compressor(f"topk({start})+iteration_ratio(steps=2, low=0.5, high=0.9)")

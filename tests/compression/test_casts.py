@@ -138,7 +138,7 @@ def test_whole_numbers_are_half_a_step_off_at_most(kind: str, n: int, block: int
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 @pytest.mark.parametrize("block", [0, 64])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_codes_of_one_scale_add_up_to_what_all_said(workers: int, block: int, rounding: str) -> None:
+def test_codes_of_one_scale_add_up_to_what_all_sent(workers: int, block: int, rounding: str) -> None:
     """With a step that is a power of two nothing is rounded but values to codes, so that sums agree to the bit."""
     inputs = [tensor("normal", seed=rank).clamp(-3, 3) for rank in range(workers)]
     inputs[-1].view(-1)[:: block or 480] = -127 * 2.0**-5

@@ -149,7 +149,7 @@ def test_without_quantisation_it_is_local_sgd_and_with_period_one_bsp() -> None:
 
 @pytest.mark.technique("pqasgd", check=2)
 def test_bytes_are_those_of_the_meetings() -> None:
-    """Three meetings in 24 steps; each worker gathers from three others what one says."""
+    """Three meetings in 24 steps; each worker gathers from three others what one sends."""
     sizes = (2048, 32, 320, 10)
     each = sum(-(-2 * n // 8) + 4 * -(-n // 512) for n in sizes)
     out = digits.trained("pqasgd", 24, 8, digits.sgd(0.1))

@@ -169,7 +169,7 @@ def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> 
     assert near(pair[1].T @ pair[0], model[0].weight.grad) <= 1e-5
 
 
-def test_nobody_listens_to_copies_or_after_the_end() -> None:
+def test_nothing_is_kept_for_copies_or_after_the_end() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6))
     factors = LinearFactors(model)
     factors.record(["0.weight"])

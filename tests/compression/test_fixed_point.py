@@ -56,7 +56,7 @@ def test_every_output_is_on_the_grid_and_in_range(x: float, fraction: int, worke
 )
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("gupta_fixed_point", check=2)
-def test_the_sum_on_the_wire_is_the_sum_of_what_all_said(
+def test_the_sum_on_the_wire_is_the_sum_of_what_all_sent(
     workers: int, n: int, size: float, bits: int, rounding: str
 ) -> None:
     """Integers of 32 bits alone are handed over; their sum, in any order, is everybody's decoded tensors' to the bit,
@@ -90,11 +90,11 @@ def test_sums_of_the_largest_words_fit_beside_each_other(workers: int) -> None:
 
 def test_more_workers_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(StrategyError, match="do not fit"):
-        next(FixedPoint().exchange(torch.ones(3), {}, _Crowd()))  # type: ignore[arg-type]
+        next(FixedPoint().exchange(torch.ones(3), {}, _TooManyWorkers()))  # type: ignore[arg-type]
 
 
-class _Crowd:
-    """A meeting of too many."""
+class _TooManyWorkers:
+    """A meeting of more workers than sums have bits for."""
 
     size = 2**15 + 1
 

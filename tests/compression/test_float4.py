@@ -1,4 +1,4 @@
-"""Four-bit floats say what 4 bits can, and nothing else."""
+"""Four-bit floats represent exactly the values of their 4 bits."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.sync import digits
 
 
 @pytest.mark.parametrize("case", ["int8_P2", "int8_P4", "int32_P2"])
-def test_the_authors_program_says_and_scales_the_same(case: str) -> None:
+def test_the_authors_program_sends_and_scales_the_same(case: str) -> None:
     """Integers and their sums exactly, among them those that are cut; the first step is an exact mean."""
     kept = {key: torch.from_numpy(value) for key, value in fixture("intsgd.npz").items() if key.startswith(case)}
     grads, alphas = kept[f"{case}_grad"], kept[f"{case}_alpha"]
@@ -40,7 +40,7 @@ def test_the_authors_program_says_and_scales_the_same(case: str) -> None:
 @pytest.mark.technique("intsgd", check=1)
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_integers_alone_cross_the_wire_and_nobody_is_told_the_scale(bits: int, size: int) -> None:
+def test_integers_alone_cross_the_wire_and_the_scale_is_not_sent(bits: int, size: int) -> None:
     made, states = IntSGD(bits=bits), None
     kind = torch.int8 if bits == 8 else torch.int32
     for step in range(12):

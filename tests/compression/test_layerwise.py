@@ -45,7 +45,7 @@ def recorded(deep: bool = False) -> list[list[Tensor]]:
 
 
 def said(text: str, x: Tensor) -> tuple[Tensor, int]:
-    """What arrives of a tensor, and in how many bytes."""
+    """Return the decoded tensor, and the bytes of its message."""
     heard: list[list[tuple[str, Tensor]]] = []
     (outcome,) = meet(compressor(text), [x], payloads=heard)
     return outcome.result, sum(part.nbytes for _, part in heard[0])
@@ -130,7 +130,7 @@ def test_equal_curves_share_the_budget_equally(layers: int, falls: list[int], st
 @pytest.mark.technique("layerwise_ratio", check=2)
 @given(st.integers(2, 6), st.integers(2, 60), st.data())
 @settings(max_examples=40, deadline=None)
-def test_equal_layers_say_equally_much(layers: int, length: int, more: Any) -> None:
+def test_equal_layers_send_equally_much(layers: int, length: int, more: Any) -> None:
     """The same values in another order: as many places in each layer; and the same bits."""
     each = more.draw(st.integers(1, length))
     draw = torch.Generator().manual_seed(length)
@@ -160,7 +160,7 @@ def test_what_is_spent_fits_and_no_single_step_more_would(falls: list[list[int]]
         assert error_of(curves, chosen) == pytest.approx(min(error_of(curves, c) for c in paid), abs=1e-9)
 
 
-def test_what_is_not_finite_is_said_first() -> None:
+def test_what_is_not_finite_is_sent_first() -> None:
     small, large = torch.full((64,), 1e-3), torch.full((64,), 10.0) * torch.arange(64)
     small[5] = math.inf
     assert LayerwiseBits(2).divide([small, large])[0] > 0

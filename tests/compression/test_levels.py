@@ -218,7 +218,7 @@ def test_terngrad_without_clipping_is_right_in_the_mean(kind: str) -> None:
 @pytest.mark.technique("terngrad", check=2)
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse"])
-def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_said(workers: int, kind: str) -> None:
+def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_sent(workers: int, kind: str) -> None:
     """To the bit where neither the scale nor the number of workers can make a rounding; else to the last place."""
     inputs = [tensor(kind, seed=rank) for rank in range(workers)]
     outcomes = meet(TernGrad(), inputs)
@@ -238,7 +238,7 @@ def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_said(workers: int, kin
 
 
 def ternary_bytes(n: int, workers: int) -> tuple[list[int], int]:
-    """What each worker says, and what it hears: the scale, and the sums of all owners."""
+    """What each worker sends, and what it receives: the scale, and the sums of all owners."""
     heard: list[list[tuple[str, Tensor]]] = []
     meet(TernGrad(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
     assert all([hop for hop, _ in said] == ["Reduce", "Scatter", "Gather"] for said in heard)

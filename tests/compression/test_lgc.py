@@ -56,7 +56,7 @@ def test_the_first_phases_train_as_bsp_and_topk_do(phases: str, same: str) -> No
 
 
 class Task:
-    """The first layer's gradients of the digits, of each of four workers, and steps on what all say of them."""
+    """The first layer's gradients of the digits, of each of four workers, and steps on what all send of them."""
 
     def __init__(self, words: str) -> None:
         self.made = compressor(words)

@@ -1,4 +1,4 @@
-"""How outer gradients travel: bucket means in two hops with a memory (MuLoCo), and round a ring (INTELLECT-1)."""
+"""How outer gradients are sent: bucket means in two hops with a memory (MuLoCo), and round a ring (INTELLECT-1)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_values_are_read_as_the_mean_of_their_bucket(kind: str, bits: int, devia
 @settings(max_examples=30, deadline=None)
 @given(scale=st.floats(1e-30, 1e34), bits=st.integers(1, 8))
 def test_nothing_overflows_that_needs_not(scale: float, bits: int) -> None:
-    """What is far from one is said as well as what is near it."""
+    """What is far from one is sent as well as what is near it."""
     x, made = tensor("normal"), compressor(f"bucket_means(bits={bits})")
     near, far = meet(made, [x])[0].result, meet(made, [x * scale])[0].result
     error = float((near - x).norm() / x.norm())
@@ -183,8 +183,8 @@ def test_other_codecs_go_round_it(text: str) -> None:
             assert counted == made.payload_bytes(spec_of(inputs[0]), size)
 
 
-def test_a_memory_around_the_ring_keeps_what_all_did_not_say() -> None:
-    """One's own share of a sum cannot be told apart, so that memories hold the common error, in the mean."""
+def test_a_memory_around_the_ring_keeps_what_all_did_not_send() -> None:
+    """A worker's own share of a sum cannot be separated, so that memories hold the common error, in the mean."""
     made = compressor("bucket_means(bits=2, deviations=3)+ring_hop+ef")
     states = [made.init(spec_of(tensor("normal"))) for _ in range(3)]
     said, came = 0.0, 0.0

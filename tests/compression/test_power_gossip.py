@@ -20,7 +20,7 @@ from tests.sync.digits import network
 
 
 def across(made: PowerGossip, low: Any, high: Any, states: tuple[Any, Any]) -> tuple[Outcome, Outcome, int]:
-    """One conversation along the edge 0-1, and the bytes each end sends."""
+    """One exchange along the edge 0-1, and the bytes each end sends."""
     talks = [
         made.edge(x, s, EdgeMeeting(r, 2, 0, "x", other=1 - r))
         for r, (x, s) in enumerate(((low, states[0]), (high, states[1])))

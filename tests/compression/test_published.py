@@ -55,7 +55,7 @@ def test_what_declares_a_published_figure_here_has_a_test_of_it() -> None:
     assert published == set(HERE), "declare the evidence, and write the test, of the same techniques"
 
 
-def test_what_a_compression_does_to_a_tensor_is_said_in_one_line() -> None:
+def test_what_a_compressor_does_to_a_tensor_fits_in_one_line() -> None:
     for entry in entries("compression"):
         assert entry.formula.isprintable() and 0 < len(entry.formula) <= 110, entry.name
 
@@ -189,7 +189,7 @@ def test_sixteen_bits_with_fourteen_behind_the_point() -> None:
 
 
 def patterns(codec: Codec, values: list[float]) -> list[str]:
-    """What travels, in hexadecimal."""
+    """What is sent, in hexadecimal."""
     payload = codec.encode(torch.tensor(values), MEETING)
     return [f"{n & 0xFFFF:04X}" for n in payload.view(torch.int16).tolist()]
 

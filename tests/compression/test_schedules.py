@@ -34,7 +34,7 @@ def test_the_dgc_papers_stairs() -> None:
 @pytest.mark.parametrize(
     "text", ["topk(0.01)+ramp(10)", "topk(0.01)+qsgd+ramp(10)", "mstopk(0.01)+ramp(10, 0.5, linear)"]
 )
-def test_what_is_said_in_a_step_is_its_share(text: str) -> None:
+def test_what_is_sent_in_a_step_is_its_share(text: str) -> None:
     """As many bytes as the same compressor with that share; at the end the very same message."""
     x = tensor("normal", (50, 40))
     made = compressor(text)

@@ -49,7 +49,7 @@ def test_cocktails_codec_gives_the_authors_numbers() -> None:
 
 
 @pytest.mark.technique("cocktail_sgd", check=1)
-def test_cocktail_that_says_everything_averages_models() -> None:
+def test_cocktail_that_sends_everything_averages_models() -> None:
     whole = train("difference_averaging / flat+masked(1.0)+topk(1.0)+two_hop(memory=true)", 12, 3, sgd)[0]
     assert all(torch.equal(x, whole[0]) for x in whole)
     torch.testing.assert_close(whole[0], train("bsp", 12, 3, sgd)[0][0], rtol=1e-4, atol=1e-6)
@@ -78,7 +78,8 @@ def test_the_common_model_is_common_and_bytes_are_the_formulas(overlap: str) -> 
 
 @pytest.mark.technique("cocktail_sgd", check=3)
 def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
-    """At the table: what all said in the mean is what was applied and what owners keep; and it left the workers."""
+    """Exchanged in memory: what all sent in the mean is what was applied and what owners keep; and it left the
+    workers."""
     made, size = compressor(CODEC.removeprefix("flat+")), 3
     apart = [tensor("heavy", (40, 30), seed=r) for r in range(size)]
     states = [made.init(spec_of(apart[0])) for _ in range(size)]
@@ -99,7 +100,7 @@ def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
 
 
 @pytest.mark.technique("sparseloco", check=1)
-def test_sparseloco_that_says_everything_is_local_sgd() -> None:
+def test_sparseloco_that_sends_everything_is_local_sgd() -> None:
     whole = train("diloco(period=3, lr=1.0, momentum=0.0) / chunk_topk(k=4096)+ef(decay=0.95)", 12, 3, sgd)[0]
     local = train("local_sgd(3)", 12, 3, sgd)[0]
     torch.testing.assert_close(whole[0], local[0], rtol=1e-5, atol=1e-6)
@@ -139,7 +140,7 @@ def test_sparselocos_payload(numel: int, k: int) -> None:
 
 
 @pytest.mark.technique("qsparse_local_sgd", check=1)
-def test_saying_everything_is_local_sgd_and_bsp() -> None:
+def test_sending_everything_is_local_sgd_and_bsp() -> None:
     local = train("local_sgd(4)", 12, 3, sgd)[0][0]
     torch.testing.assert_close(train("local_sgd(4) / topk(1.0)+ef", 12, 3, sgd)[0][0], local, rtol=1e-5, atol=1e-6)
     assert torch.equal(train("local_sgd(1) / none", 12, 3, sgd)[0][0], train("bsp", 12, 3, sgd)[0][0])
@@ -148,7 +149,7 @@ def test_saying_everything_is_local_sgd_and_bsp() -> None:
 @pytest.mark.technique("qsparse_local_sgd", check=2)
 @pytest.mark.parametrize("levels", [1, 4, 30])
 def test_composed_operators_contract(levels: int) -> None:
-    """γ = (1-b)·k/n where b < 1, and k/(n(1+b)) for any b when what is said counts 1/(1+b)."""
+    """γ = (1-b)·k/n where b < 1, and k/(n(1+b)) for any b when what is sent counts 1/(1+b)."""
     made = compressor(f"topk(0.1)+qsgd(levels={levels}, bucket=64)")
     for kind in ("normal", "heavy", "sparse"):
         x = tensor(kind)

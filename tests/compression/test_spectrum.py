@@ -81,7 +81,7 @@ def test_bytes_of_a_spectrum(numel: int, ratio: float, width: int) -> None:
 
 
 @pytest.mark.technique("pca_awfl", check=1)
-def test_gradients_inside_the_basis_are_said_whole() -> None:
+def test_gradients_inside_the_basis_are_sent_whole() -> None:
     """Three workers, all gradients in four directions of a hundred: accelerated descent is the uncompressed one."""
     draw = torch.Generator().manual_seed(0)
     plane = torch.linalg.qr(torch.randn(100, 4, generator=draw)).Q
@@ -154,7 +154,7 @@ def test_entries_with_this_budget_are_kept_as_terngrad_does(numel: int, seed: in
 
 @pytest.mark.technique("atomo", check=3)
 @pytest.mark.parametrize("budget", [5, 9])
-def test_a_budget_of_the_whole_rank_says_everything(budget: int) -> None:
+def test_a_budget_of_the_whole_rank_sends_everything(budget: int) -> None:
     x = tensor("heavy", (7, 5))
     u, sizes, v = torch.linalg.svd(x, full_matrices=False)
     assert bool((keep_probabilities(sizes, budget) == 1).all())

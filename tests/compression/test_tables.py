@@ -100,7 +100,7 @@ def test_the_variance_of_a_table_is_a_bound(table: Tensor, norm: str, seed: int,
     "made", [DoReFa(), QNN(), Binary(), NaturalDithering(), NUQSGD(), NaturalDithering(norm="max")]
 )
 def test_neither_large_nor_small_values_are_lost(made: Codec, size: float) -> None:
-    """Their squares do not exist in float32; what is said is the same in units of the size."""
+    """Their squares do not exist in float32; what is sent is the same in units of the size."""
     x = tensor("normal", (200,))
     torch.testing.assert_close(decoded(made, x * size) / size, decoded(made, x), rtol=1e-3, atol=1e-3)
 
@@ -164,7 +164,7 @@ def test_dorefa_is_the_papers_noise_before_rounding(k: int, kind: str, seed: int
 @pytest.mark.technique("dorefa", check=2)
 @given(k=st.integers(1, 12), n=st.integers(1, 900), kind=st.sampled_from(KINDS))
 @settings(max_examples=60, deadline=None)
-def test_dorefa_says_one_of_2_to_the_k_values_in_k_bits(k: int, n: int, kind: str) -> None:
+def test_dorefa_sends_one_of_2_to_the_k_values_in_k_bits(k: int, n: int, kind: str) -> None:
     x, made = tensor(kind, (n,)), DoReFa(bits=k)
     found, most = decoded(made, x), x.abs().max()
     points = (found / most.where(most > 0, 1) * (2**k - 1)).round()

@@ -1,4 +1,4 @@
-"""Thresholds: what passes them, what stays in the memory, the authors' numbers, and training with little said."""
+"""Thresholds: what passes them, what stays in the memory, the authors' numbers, and training with little sent."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_quantum_takes_four_bytes_and_none_takes_nothing(numel: int, tau: floa
     assert len(Strom(float(x.abs().max()) + 1e-3, index="golomb").encode(x, MEET)) == 0
 
 
-def test_a_value_equal_to_the_quantum_waits_and_a_place_of_any_size_is_said() -> None:
+def test_a_value_equal_to_the_quantum_waits_and_a_place_of_any_size_is_sent() -> None:
     x = torch.tensor([0.5, -0.5, 0.75, -0.75])
     assert Strom(0.5).decode(Strom(0.5).encode(x, MEET), x.shape, MEET).tolist() == [0, 0, 0.5, -0.5]
     words = torch.tensor([(1 << 31) - 2, -2], dtype=torch.int64)
@@ -115,7 +115,7 @@ def test_some_quantum_trains_as_well_with_a_fiftieth_of_the_bytes() -> None:
 # ---------------------------------------------------------------------------------------------- hard_threshold
 
 
-def test_hard_threshold_says_and_remembers_what_the_authors_program_does() -> None:
+def test_hard_threshold_sends_and_remembers_what_the_authors_program_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("hard_threshold.npz").items() if value.ndim}
     limit = float(fixture("hard_threshold.npz")["lam"])
     made = compressor(f"hard_threshold(limit={limit})+ef")
@@ -275,7 +275,7 @@ def test_adaptation_that_reverses_ends_with_the_right_number_of_stages() -> None
     assert ends["plain"][0] == 1 and ends["plain"][1] > 4
 
 
-def test_sidco_keeps_what_it_did_not_say_and_its_stages_beside_a_memory() -> None:
+def test_sidco_keeps_what_it_did_not_send_and_its_stages_beside_a_memory() -> None:
     made = compressor("sidco(0.05)+ef")
     x = student(0, 2000)
     state = made.init(spec_of(x))
@@ -289,7 +289,7 @@ def test_sidco_keeps_what_it_did_not_say_and_its_stages_beside_a_memory() -> Non
 
 
 @pytest.mark.parametrize("fit", list(FITS))
-def test_sidco_of_nothing_says_nothing_and_of_equal_values_no_more_than_it_may(fit: str) -> None:
+def test_sidco_of_nothing_sends_nothing_and_of_equal_values_no_more_than_it_may(fit: str) -> None:
     made = SIDCo(0.05, fit=fit, stages=3)
     assert len(made.choose(torch.zeros(100), 3)) == 0
     assert len(made.choose(torch.full((100,), -2.0), 3)) <= made.most(100) == 40
@@ -320,7 +320,7 @@ def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio
 
 
 @pytest.mark.technique("dragonn", check=1)
-def test_of_a_large_tensor_too_only_candidates_are_said_and_the_first_place_can_be() -> None:
+def test_of_a_large_tensor_too_only_candidates_are_sent_and_the_first_place_can_be() -> None:
     """The threshold is that of a sample; index 0 is a place like any other."""
     made, x = Dragonn(0.01), normal(3, 4 * EXACT)
     x[0] = 100.0
@@ -367,7 +367,7 @@ def test_a_tensor_goes_dense_exactly_where_the_model_says_so(
         assert made.accepts(TensorSpec("x", (numel,), torch.float32)) is (gain > 0)
 
 
-def test_dense_and_sparse_tensors_travel_side_by_side() -> None:
+def test_dense_and_sparse_tensors_are_sent_side_by_side() -> None:
     """Of a network's four tensors the biases and the last matrix go dense, as the model says: 4 bytes an element."""
     strategy = "dragonn(0.01, fixed=0.000005, latency=0, each=0) / sequential"
     sizes = [64 * 32, 32, 32 * 10, 10]
@@ -397,7 +397,7 @@ def test_bisection_finds_between_k_and_twice_as_many(draw: Any, ratio: float, nu
 
 @pytest.mark.technique("redsync", check=1)
 def test_bisection_says_where_there_is_no_such_threshold() -> None:
-    """Of equal values all or none pass; then the k largest are said all the same."""
+    """Of equal values all or none pass; then the k largest are sent all the same."""
     assert not bisected(torch.ones(1000), 10)[1]
     made, x = RedSync(0.01, small=0, large=0), torch.full((1000,), 0.5)
     (outcome,) = meet(made, [x])
@@ -433,7 +433,7 @@ def test_quantised_messages_have_one_sign_that_alternates(kind: str, large: int)
 @pytest.mark.technique("redsync", check=3)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("large", [0, 2**30], ids=["bisected", "trimmed"])
-def test_what_redsync_said_and_its_sums_are_what_came_in(quantized: bool, large: int) -> None:
+def test_what_redsync_sent_and_its_sums_are_what_came_in(quantized: bool, large: int) -> None:
     made, numel, workers = RedSync(0.01, quantized=quantized, small=0, large=large), 3000, 3
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(workers)]
     came = said = torch.zeros(numel, dtype=torch.float64)
@@ -463,7 +463,7 @@ def test_a_threshold_is_used_again_while_as_many_pass_as_should() -> None:
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
-def test_redsync_and_dragonn_say_what_is_not_finite_and_forget_it(quantized: bool, poison: float) -> None:
+def test_redsync_and_dragonn_send_what_is_not_finite_and_forget_it(quantized: bool, poison: float) -> None:
     for made in (RedSync(0.01, quantized=quantized, small=0), RedSync(0.01, quantized=quantized, small=0, large=0)):
         x = normal(0, 1000)
         x[7] = poison

@@ -25,7 +25,7 @@ from tests.sync import digits
     st.integers(0, 999),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_was_said_and_what_is_kept_is_what_came_to_the_bit(
+def test_what_was_sent_and_what_is_kept_is_what_came_to_the_bit(
     chain: str, numel: int, workers: int, ratio: float, seed: int
 ) -> None:
     """Gradients of whole numbers, whose sums are exact; without momentum to be added to them."""
@@ -82,7 +82,7 @@ def test_no_workers_norm_is_above_its_part(theta: float, workers: int, kind: str
 @pytest.mark.technique("auxiliary_tricks", check=3)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_whole_gradient_is_cut_before_it_is_remembered(workers: int) -> None:
-    """Of the named sentence: after one step, what was said and what is kept have the norm of the cut gradient."""
+    """Of the named sentence: after one step, what was sent and what is kept have the norm of the cut gradient."""
     for outcome in meet(compressor("auxiliary_tricks"), [100 * tensor("normal", (4000,))] * workers):
         assert outcome.sent is not None
         whole = outcome.sent + outcome.state["sum"]

@@ -1,4 +1,4 @@
-"""Random supports: chances, what is said in the mean, how far from it, and in how many bytes."""
+"""Random supports: chances, what is sent in the mean, how far from it, and in how many bytes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_three_greedy_rounds_meet_the_count(ratio: float) -> None:
 @pytest.mark.technique("gspar", check=2)
 @pytest.mark.parametrize("solver", ["greedy", "exact"])
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
-def test_gspar_is_right_in_the_mean_and_says_one_magnitude_where_it_draws(solver: str, kind: str) -> None:
+def test_gspar_is_right_in_the_mean_and_sends_one_magnitude_where_it_draws(solver: str, kind: str) -> None:
     made, x = GSpar(0.2, solver=solver, epsilon=2.0), tensor(kind, (60,))
     scale = made.scale(x.abs())
     found = draws(made, x, 600)
@@ -132,7 +132,7 @@ def test_the_error_of_the_mean_is_the_formulas(support: str, keep: str, centre: 
 @given(st.integers(1, 400), st.floats(0.005, 1.0), SEEDS, st.sampled_from(["mean", "zero"]))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("konecny_richtarik", check=2)
-def test_protocols_say_the_same_in_the_bytes_of_their_formulas(
+def test_protocols_send_the_same_in_the_bytes_of_their_formulas(
     numel: int, ratio: float, seed: int, centre: str
 ) -> None:
     """r = 32 bits a value, and a seed of 64; bits are filled up to bytes."""

@@ -65,7 +65,7 @@ def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Mak
 
 
 def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
-    """The first `kappa` gaps are of one step, the next of two, then of four; what is said between takes one bit."""
+    """The first `kappa` gaps are of one step, the next of two, then of four; what is sent between takes one bit."""
     updated: list[bool] = []
 
     def look(run: Run, step: int) -> None:
@@ -176,7 +176,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path, at: int) -> None:
         assert torch.equal(a.remembered("moved"), b.remembered("moved"))
 
 
-def test_a_rate_of_zero_moves_nothing_and_says_nothing() -> None:
+def test_a_rate_of_zero_moves_nothing_and_sends_nothing() -> None:
     def still(run: Run, step: int) -> None:
         for group in run.optimizer.param_groups:
             group["lr"] = 0.0 if 12 <= step < 15 else 0.02

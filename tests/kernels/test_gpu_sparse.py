@@ -55,7 +55,7 @@ def test_more_workers_than_are_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("count", [31, 32, 33, 127, 128, 129, 300])
-def test_a_tile_may_be_said_much_of(count: int) -> None:
+def test_a_tile_may_hold_many_places(count: int) -> None:
     """All in the first tile, and some in the third, in which the count goes on."""
     n = 3500
     places = [torch.cat([torch.arange(count) + 5, torch.arange(2000, 2000 + k)]).to(DEVICE) for k in (3, 40)]

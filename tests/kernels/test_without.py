@@ -1,4 +1,4 @@
-"""Numba and Triton are extras: without them everything is plain torch, and that is said once."""
+"""Numba and Triton are extras: without them everything is plain torch, and that is reported once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(*(str(warning.message) for warning in said), sep="\\n")
 
 
 @pytest.mark.parametrize("missing", [("numba",), ("triton",), ("numba", "triton")])
-def test_what_is_not_installed_is_said_once_and_missed_nowhere(missing: tuple[str, ...]) -> None:
+def test_what_is_not_installed_is_reported_once_and_missed_nowhere(missing: tuple[str, ...]) -> None:
     if "triton" not in missing:
         pytest.importorskip("triton", reason="without Triton there are no bodies for GPUs")
     found = subprocess.run(

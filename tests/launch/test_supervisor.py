@@ -1,4 +1,4 @@
-"""Processes that die and come back one by one: who is started again, who is not, and what is said of them."""
+"""Processes that die and are restarted one by one: which are restarted, which are not, and what is reported."""
 
 from __future__ import annotations
 

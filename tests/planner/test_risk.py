@@ -1,4 +1,4 @@
-"""What is said of a strategy's accuracy: the nearest measured row, and what its words promise."""
+"""What is predicted of a strategy's accuracy: the nearest measured row, and what its words promise."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_knob_between_two_rows_takes_the_harsher_one() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.0005, 1.0), min_size=2, max_size=4), st.integers(1, 256))
-def test_saying_less_never_looks_safer(densities: list[float], workers: int) -> None:
+def test_sending_less_never_looks_safer(densities: list[float], workers: int) -> None:
     """Where the rows themselves are so: gentler is not worse."""
     found = [risk_of(f"bsp / topk({density:.6f})+ef", workers, ROWS) for density in sorted(densities)]
     ratios = [risk.loss_ratio for risk in found if risk is not None]

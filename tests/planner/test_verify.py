@@ -1,4 +1,5 @@
-"""Short trainings of a script: who is compared with whom, what is seen of it, and what is said when nothing is."""
+"""Short trainings of a script: which candidates are compared, what is shown of it, and which error is raised when
+nothing is logged."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def resumes_a_map(crew: PoolRank, folder: str) -> bool:
     return torch.equal(whole, values(model))
 
 
-def test_each_sections_memory_comes_back_to_it(pool: Pool, tmp_path: Path) -> None:
+def test_each_partitions_memory_comes_back_to_it(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(resumes_a_map, str(tmp_path)) == [True, True]
 
 

@@ -186,7 +186,7 @@ def quiet_micro_steps(crew: PoolRank) -> list[bool]:
     return alike
 
 
-def test_only_the_last_micro_step_talks(pool: Pool) -> None:
+def test_only_the_last_micro_step_communicates(pool: Pool) -> None:
     assert pool.run(quiet_micro_steps)[1] == [False, False, True, False, False, True]
 
 

@@ -28,7 +28,7 @@ WORKERS = 4
 
 
 class Passed(NamedTuple):
-    """Something that a machine's inbox took in, or answered."""
+    """A message that an actor's inbox received or answered."""
 
     goes_in: bool
     worker: int
@@ -38,7 +38,7 @@ class Passed(NamedTuple):
 
 
 class Meter:
-    """What goes in and out of the machines that this process serves, in the order of their serving thread."""
+    """The messages in and out of the actors that this process hosts, in the order of their serving thread."""
 
     def __init__(self) -> None:
         self.log: list[Passed] = []
@@ -67,7 +67,7 @@ class Meter:
         return sum(p.goes_in and (p.worker, p.kind) == (worker, kind) for p in self.log)
 
     def until(self, worker: int, kind: str, count: int, patience_seconds: float) -> bool:
-        """Wait until so many letters of this kind have come from this worker; no, if they do not."""
+        """Wait for this many messages of this kind from this worker; return whether they arrived."""
         with self._more:
             return self._more.wait_for(lambda: self.count(worker, kind) >= count, patience_seconds)
 
@@ -112,7 +112,7 @@ def served_bytes(crew: PoolRank, shards: int, steps: int = 3) -> tuple[int, int,
 @pytest.mark.technique("bsp_ps", check=1)
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_each_server_receives_and_sends_its_share(pool: Pool, shards: int) -> None:
-    """The bytes of tensors in each server's letters; beside the model's, a flag for each parameter, and a part's
+    """The bytes of tensors in each server's messages; beside the model's, a flag for each parameter, and a part's
     length is rounded to whole elements."""
     found = pool.run(served_bytes, shards, workers=WORKERS)
     for rank, (weights, flags, came, went) in enumerate(found):
@@ -171,7 +171,7 @@ def test_the_first_push_leaves_before_backward_ends(pool: Pool) -> None:
 
 
 def streamed(crew: PoolRank, strategy: str) -> list[Passed]:
-    """What one server sees of one large tensor, whose gradient travels in frames of 64 KiB."""
+    """What one server sees of one large tensor, whose gradient is sent in frames of 64 KiB."""
     model: nn.Module = nn.Linear(512, 512, bias=False)  # 16 frames
     with metered(crew, model, strategy) as (model, optimizer, meter):
         model(torch.full((1, 512), 1.0 + crew.rank)).sum().backward()

@@ -83,7 +83,7 @@ def outer_compressed(crew: PoolRank, strategy: str) -> tuple[list[float], float]
 
 
 def test_each_tier_compresses_its_own_way(pool: Pool) -> None:
-    """Inside a node nothing is lost; between sites only half the bytes travel, and only of matrices."""
+    """Inside a node nothing is lost; between sites only half the bytes are sent, and only of matrices."""
     model = mlp()
     elements = sum(p.numel() for p in model.parameters())
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
@@ -100,7 +100,7 @@ def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:
 
 
 def inner_bsp_outer_local(crew: PoolRank) -> tuple[list[float], float]:
-    """The outer tier talks every fourth step only; inside a node replicas stay equal always."""
+    """The outer tier communicates every fourth step only; inside a node replicas stay equal always."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
     values, sent, _ = train(crew, "[bsp]@node > [toy_local(4)]@site", steps=6, mesh=mesh)
     rows = [torch.empty_like(values) for _ in range(4)]
@@ -208,7 +208,7 @@ def test_ragged_payloads_meet(pool: Pool) -> None:
 
 
 def remembers(crew: PoolRank) -> float:
-    """Telescoping: all that was said plus the last memory is all that was meant."""
+    """Telescoping: all that was sent plus the last memory is all that was meant."""
     toys.register()
     model = nn.Linear(12, 5).double()
     model, optimizer = laconic.distribute(

@@ -22,7 +22,7 @@ FORWARD, BACKWARD, STEP = 2.0, 3.0, 0.5
 
 
 class Clock:
-    """Moves when computing says so, and while somebody sleeps."""
+    """A clock that moves when computing asks for it, and while a thread sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0

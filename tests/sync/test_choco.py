@@ -97,7 +97,7 @@ def consensus(strategy: str, steps: int, workers: int = 8) -> tuple[Array, Array
 @pytest.mark.technique("choco_sgd", check=3)
 def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     """Linearly, and on the mean, to which plain gossip of what was selected of the models does not come: there, a
-    worker hears its neighbours' tenth alone."""
+    worker receives its neighbours' tenth alone."""
     apart, moved, sent = consensus("choco_sgd(gamma=0.2) / topk(0.1) / ring", 161)
     assert moved.max() < 1e-5
     assert apart[-1] < 0.001 * apart[0]

@@ -20,7 +20,7 @@ def unsaid(tier: Any) -> tuple[float, int]:
 
 
 @pytest.mark.technique("detsgrad", check=1)
-def test_without_a_threshold_everything_is_said() -> None:
+def test_without_a_threshold_everything_is_sent() -> None:
     seen = walk("detsgrad(0, gain=0.6, decay=0.01)", 5, 20, targets=draws(5, DIMENSION), look=broadcasts)
     weights = mixing_of("detsgrad", 5).at(0)
     laplacian = np.eye(5) - weights

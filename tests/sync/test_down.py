@@ -1,4 +1,4 @@
-"""What servers say to readers, compressed: how values change, with a memory of what each reader was not told."""
+"""What servers send to readers, compressed: how values change, with a memory of what each reader was not sent."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
 
 
 @pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
-def test_what_was_not_said_is_said_later(text: str) -> None:
-    """Values that stand still are known to the last bits, however little is said at a time."""
+def test_what_was_not_sent_is_sent_later(text: str) -> None:
+    """Values that stand still are known to the last bits, however little is sent at a time."""
     made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
     readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 0)
     reader.decode(ActorMessage("values", *readers.encode(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
@@ -82,7 +82,7 @@ def test_reads_of_a_tenth_train_as_well() -> None:
     assert sum(short.results) < 1.1 * sum(whole.results) + 0.02
 
 
-def test_a_server_that_dies_tells_everything_once() -> None:
+def test_a_server_that_dies_sends_everything_once() -> None:
     out, acknowledged = train('asp / none / ps(shards=2, down="topk(0.3)")', (Fault(0.4, 0.7, 1),))
     assert acknowledged == [STEPS] * WORKERS and max(out.results) < 1.0
 

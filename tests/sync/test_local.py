@@ -360,7 +360,7 @@ def test_each_level_pays_for_its_own_averagings() -> None:
 
 @pytest.mark.technique("hierarchical_local_sgd", check=3)
 def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
-    """Where `bsp` talks about ten times as long as it computes."""
+    """Where `bsp` communicates about ten times as long as it computes."""
     network = Network(4, (Level(1, 1e9), Level(2, 1e8)))
     compute = Compute(forward_seconds=4e-5, backward_seconds=8e-5)
 
@@ -379,7 +379,7 @@ def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "local(1)", "local(2)", "accumulate(2)"])
-def test_who_is_together_already_has_nothing_to_say(strategy: str) -> None:
+def test_who_is_together_already_has_nothing_to_send(strategy: str) -> None:
     def body() -> float:
         run = train(strategy, 4)
         before = connect().ledger.sent_bytes()

@@ -43,7 +43,8 @@ def push(rule: SmoothedASP, store: Store, *gradient: float) -> dict[str, object]
 
 @pytest.mark.technique("mipd", check=1)
 def test_a_step_touches_at_most_half_of_the_model() -> None:
-    """Counted by what changed in the server's model, and by what the server says of each push; layer by layer too."""
+    """Counted by what changed in the server's model, and by what the server reports of each push; layer by layer
+    too."""
 
     def body() -> list[list[int]]:
         model = digits.network(0)
@@ -148,7 +149,7 @@ def test_each_layer_has_a_limit_of_its_own(n: int, ratio: float, seed: int) -> N
         assert full or float(x[~kept].abs().max()) <= limit * (1 + 1e-5)
 
 
-def test_heavy_tails_say_less_and_flat_layers_no_more_than_half() -> None:
+def test_heavy_tails_send_less_and_flat_layers_no_more_than_half() -> None:
     draw = torch.Generator().manual_seed(0)
     normal = torch.randn(20_000, generator=draw)
     shares = [int((said(x) != 0).sum()) / x.numel() for x in (normal, normal**3, torch.ones(500))]

@@ -1,4 +1,4 @@
-"""A parameter server whose servers die: from a snapshot, from a copy; and what workers hear of those who are gone."""
+"""A parameter server whose servers die: from a snapshot, from a copy; and what workers learn of those who are gone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def train(
 
 
 def received(out: Simulated) -> list[Counter[int]]:
-    """By machine: how many writes of whom it has, from what its snapshots and replays left."""
+    """Return, by actor, how many writes of each worker it has, from what its snapshots and replays left."""
     return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.rpc.hosted_actors.values()]
 
 
@@ -81,7 +81,7 @@ def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
     assert out.results[0] == pytest.approx(calm.results[0], rel=0.3)
 
 
-def test_without_a_replica_the_loss_of_a_server_is_said() -> None:
+def test_without_a_replica_the_loss_of_a_server_is_reported() -> None:
     with pytest.raises(WorkerLost, match=r"server 0 is gone for good.*replicas=1"):
         train("asp / none / ps(shards=2)", (Fault(0.4, math.inf, 0),))
 
@@ -97,7 +97,7 @@ def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -
 
 
 def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
-    """Workers repeat what it was told in any order: pushes that come before the first values count all the same."""
+    """Workers repeat their writes in any order: pushes that come before the first values count all the same."""
     specs = [TensorSpec("x", (4,), torch.float32)]
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([parameter], lr=1.0)

@@ -75,7 +75,7 @@ def test_bytes_and_seconds_appear_with_what_they_are_made_of() -> None:
     assert late.seconds == pytest.approx(8 * 10**6 / (7 / 1.01 + 1 / 1.02))
 
 
-def test_theory_prefers_not_to_wait_for_a_straggler_when_talking_is_cheap() -> None:
+def test_theory_prefers_not_to_wait_for_a_straggler_when_communication_is_cheap() -> None:
     cheap = ("--workers", "4", "--speeds", "1,1,1,0.2", "--step-seconds", "50ms", "--round-seconds")
     quick, dear = (asked(*cheap, seconds)["preference"] for seconds in ("1ms", "10s"))
     assert "nobody waits for the slowest (gradients per second ×4)" in quick

@@ -127,7 +127,7 @@ def test_a_slack_that_does_not_shrink_is_refused() -> None:
 
 
 def test_one_worker_has_no_xi() -> None:
-    """What is said of the mean of one is what it says."""
+    """The message of the mean over one worker is that worker's own message."""
     x = torch.randn(1, 300, generator=torch.Generator().manual_seed(0))
     found = lag(x, torch.zeros_like(x), topk)
     assert found.xi == 0 and found.drift == found.memory == pytest.approx(float((x[0] - topk(x[0])).norm()))

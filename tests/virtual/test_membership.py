@@ -89,7 +89,7 @@ def test_without_a_return_nobody_can_start_again() -> None:
         laconic.simulate(training(5), 3, NETWORK, COMPUTE, events=[Event(2.5, 1, "die")], restarts=3)
 
 
-def test_a_death_breaks_what_is_on_its_way() -> None:
+def test_a_death_breaks_what_is_in_flight() -> None:
     """The message takes a second; its sender dies in the middle of it."""
 
     def run() -> str:

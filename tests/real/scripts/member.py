@@ -1,6 +1,7 @@
-"""A process of a run with servers that ends in each of its lives as it is told: `{"rank 1": ["kill", "end"], …}`.
+"""A process of a run with servers that ends in each of its lives as its instructions say: `{"rank 1": ["kill", "end"],
+…}`.
 
-What it is not told it does by its role: a worker ends, a server stays. It never imports torch.
+Without an instruction it acts by its role: a worker ends, a server stays. It never imports torch.
 """
 
 from __future__ import annotations
