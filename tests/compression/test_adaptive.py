@@ -28,9 +28,9 @@ def descend(made: Compressor, seed: int, steps: int = STEPS) -> tuple[float, lis
     bits = []
     for step in range(steps):
         inputs = [slopes * x + 0.1 * torch.randn(DIMENSION, generator=draw) for _ in range(WORKERS)]
-        heard: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, seed=seed, payloads=heard)
-        bits.append([8 * sum(part.nbytes for _, part in said) for said in heard])
+        messages: list[list[tuple[str, torch.Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, seed=seed, payloads=messages)
+        bits.append([8 * sum(part.nbytes for _, part in decoded) for decoded in messages])
         states = [outcome.state for outcome in outcomes]
         x = x - 0.04 * outcomes[0].result
     return float((slopes * x * x).sum() / 2), bits
@@ -60,8 +60,8 @@ def test_no_constant_choice_of_the_same_bits_ends_nearer() -> None:
 
 def test_many_draws_are_right_in_the_mean() -> None:
     made, x = ACSGD(bits=1.5), torch.randn(60, generator=torch.Generator().manual_seed(0))
-    said = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])
-    assert bool(((said.mean(0) - x).abs() <= 4.5 * said.std(0) / math.sqrt(len(said))).all())
+    decoded = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])
+    assert bool(((decoded.mean(0) - x).abs() <= 4.5 * decoded.std(0) / math.sqrt(len(decoded))).all())
 
 
 # ------------------------------------------------------------------------------------------------ entropy

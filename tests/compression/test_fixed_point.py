@@ -41,10 +41,10 @@ def test_every_output_is_on_the_grid_and_in_range(x: float, fraction: int, worke
     step, reach = 2.0 ** (made.room(workers) - fraction), 2.0 ** (15 - fraction)
     for outcome in outcomes:
         assert outcome.sent is not None
-        said = outcome.sent.double()
-        assert torch.equal(said / step, (said / step).round())
+        sent = outcome.sent.double()
+        assert torch.equal(sent / step, (sent / step).round())
         inside = torch.tensor([x, -x, x / 3]).double().clamp(-reach, reach - step)
-        assert bool(((said - inside).abs() < step).all())
+        assert bool(((sent - inside).abs() < step).all())
 
 
 @given(
@@ -62,18 +62,18 @@ def test_the_sum_on_the_wire_is_the_sum_of_what_all_sent(
     """Integers of 32 bits alone are handed over; their sum, in any order, is everybody's decoded tensors' to the bit,
     whether a sum has 32 bits or two share them."""
     made = FixedPoint(sum_bits=bits, rounding=rounding)
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], payloads=heard)
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], payloads=messages)
     step = 2.0 ** (made.room(workers) - 14)
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double() / step
-    words = [whole for ((how, whole),) in heard if how == "Reduce" and whole.dtype == torch.int32]
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double() / step
+    words = [whole for ((how, whole),) in messages if how == "Reduce" and whole.dtype == torch.int32]
     assert len(words) == workers
     total = words[-1].clone()
     for word in words[-2::-1]:  # backwards, in 32 bits
         total += word
     found = unpaired(total, workers)[:n] if bits == 16 else total
-    assert torch.equal(found.double(), said.sum(dim=0))
-    mean = said.sum(dim=0) * step / workers
+    assert torch.equal(found.double(), sent.sum(dim=0))
+    mean = sent.sum(dim=0) * step / workers
     assert all(torch.equal(o.result.double(), mean.float().double()) for o in outcomes)
 
 
@@ -138,8 +138,10 @@ def test_a_word_takes_two_bytes(n: int, workers: int) -> None:
     inputs = [tensor("normal", (n,), rank) for rank in range(workers)]
     for bits, expected in ((16, 4 * math.ceil(n / 2)), (32, 4 * n)):
         made = FixedPoint(sum_bits=bits)
-        heard: list[list[tuple[str, Tensor]]] = []
-        meet(made, inputs, payloads=heard)
+        messages: list[list[tuple[str, Tensor]]] = []
+        meet(made, inputs, payloads=messages)
         assert (
-            {said.nbytes for ((_, said),) in heard} == {made.payload_bytes(spec_of(inputs[0]), workers)} == {expected}
+            {sent.nbytes for ((_, sent),) in messages}
+            == {made.payload_bytes(spec_of(inputs[0]), workers)}
+            == {expected}
         )

@@ -44,11 +44,11 @@ def recorded(deep: bool = False) -> list[list[Tensor]]:
     return found
 
 
-def said(text: str, x: Tensor) -> tuple[Tensor, int]:
+def sent(text: str, x: Tensor) -> tuple[Tensor, int]:
     """Return the decoded tensor, and the bytes of its message."""
-    heard: list[list[tuple[str, Tensor]]] = []
-    (outcome,) = meet(compressor(text), [x], payloads=heard)
-    return outcome.result, sum(part.nbytes for _, part in heard[0])
+    messages: list[list[tuple[str, Tensor]]] = []
+    (outcome,) = meet(compressor(text), [x], payloads=messages)
+    return outcome.result, sum(part.nbytes for _, part in messages[0])
 
 
 def energy(x: Tensor) -> float:
@@ -57,10 +57,10 @@ def energy(x: Tensor) -> float:
 
 def at_equal_bytes(layers: list[Tensor], ratio: float) -> tuple[float, float]:
     """Energy that one threshold captures, and that the same ratio in every layer does."""
-    uniform = [said(f"topk({ratio}, index=plain)", layer) for layer in layers]
+    uniform = [sent(f"topk({ratio}, index=plain)", layer) for layer in layers]
     flat = torch.cat([layer.reshape(-1) for layer in layers])
     count = sum(nbytes for _, nbytes in uniform) // 8
-    whole, nbytes = said(f"topk({count / flat.numel()!r}, index=plain)", flat)
+    whole, nbytes = sent(f"topk({count / flat.numel()!r}, index=plain)", flat)
     assert nbytes == sum(nbytes for _, nbytes in uniform)
     return energy(whole), sum(energy(result) for result, _ in uniform)
 
@@ -173,9 +173,9 @@ def test_the_message_tells_layers_apart(workers: int) -> None:
     draw = torch.Generator().manual_seed(1)
     scale = torch.cat([torch.full((n,), s) for n, s in zip(spec.parts, (0.01, 1.0, 30.0), strict=True)])
     inputs = [torch.randn(1300, generator=draw) * scale for _ in range(workers)]
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], payloads=heard)
-    for (_, payload), *_ in heard:
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], payloads=messages)
+    for (_, payload), *_ in messages:
         assert payload.numel() <= made.payload_bytes(spec, workers)
         assert payload[0] < payload[2], "the layer of large gradients has more bits"
     mean = torch.stack([o.sent for o in outcomes if o.sent is not None]).mean(0)

@@ -97,8 +97,8 @@ def test_the_payload_is_two_thin_factors(rank: int, rows: int, columns: int, siz
         return
     handed: list[list[tuple[str, Tensor]]] = []
     meet(made, [x] * size, payloads=handed)
-    for said in handed:
-        assert [(kind, part.nbytes) for kind, part in said] == [
+    for sent in handed:
+        assert [(kind, part.nbytes) for kind, part in sent] == [
             ("Reduce", 4 * rank * rows),
             ("Reduce", 4 * rank * columns),
         ]

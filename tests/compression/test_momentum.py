@@ -97,8 +97,8 @@ def test_gaps_lose_nothing_and_take_six_bytes(places: list[int]) -> None:
     at = torch.tensor(sorted(places))
     values = torch.arange(1.0, len(places) + 1)
     payload = pack(*runs.gaps(at, values))
-    found, said = runs.read(payload)
-    assert torch.equal(found[said != 0], at) and torch.equal(said[said != 0], values)
+    found, decoded = runs.read(payload)
+    assert torch.equal(found[decoded != 0], at) and torch.equal(decoded[decoded != 0], values)
     longest = max(int(d) for d in torch.diff(at, prepend=torch.tensor([-1]))) - 1
     if longest <= 0xFFFF:
         assert payload.numel() == 6 * len(places)

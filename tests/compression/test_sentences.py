@@ -88,8 +88,8 @@ def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
         outcomes = meet(made, apart, states, step)
         states = [o.state for o in outcomes]
         after = sum(s["owner"].double() for s in states)
-        said = torch.stack([o.sent for o in outcomes]).double().mean(0)  # type: ignore[arg-type,misc]
-        torch.testing.assert_close(outcomes[0].result.double() + after, said + before, rtol=1e-4, atol=1e-5)
+        decoded = torch.stack([o.sent for o in outcomes]).double().mean(0)  # type: ignore[arg-type,misc]
+        torch.testing.assert_close(outcomes[0].result.double() + after, decoded + before, rtol=1e-4, atol=1e-5)
         apart = [
             x - o.sent + tensor("normal", (40, 30), 100 * step + r) / 10
             for r, (x, o) in enumerate(zip(apart, outcomes, strict=True))
@@ -116,17 +116,17 @@ def test_sparseloco_that_sends_everything_is_local_sgd() -> None:
 @pytest.mark.parametrize("beta", [1.0, 0.95, 0.5])
 def test_what_a_fading_memory_holds(beta: float) -> None:
     made = compressor(f"chunk_topk(chunk=64, k=4)+two_bit+ef(decay={beta})")
-    state, told, came = made.init(spec_of(tensor("heavy"))), 0.0, 0.0
+    state, reported, came = made.init(spec_of(tensor("heavy"))), 0.0, 0.0
     for step in range(20):
         x = tensor("heavy", seed=step)
         old = state["error"].clone()
         (outcome,) = meet(made, [x], [state], step)
         state = outcome.state
-        said = outcome.result
-        torch.testing.assert_close(state["error"] + said, beta * old + x, rtol=1e-4, atol=1e-4)
-        told, came = told + said.double(), came + x.double()
+        decoded = outcome.result
+        torch.testing.assert_close(state["error"] + decoded, beta * old + x, rtol=1e-4, atol=1e-4)
+        reported, came = reported + decoded.double(), came + x.double()
     if beta == 1.0:
-        torch.testing.assert_close(told + state["error"].double(), came, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(reported + state["error"].double(), came, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("numel", "k"), [(4096, 32), (3 * 4096, 64), (8192, 128)])

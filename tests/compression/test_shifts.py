@@ -311,11 +311,11 @@ def test_locos_memory_is_a_moving_average_that_is_emptied() -> None:
     for step in range(1, 13):
         x = tensor("normal", seed=step)
         wanted = x + before
-        (said,) = meet(plain, [wanted])
+        (decoded,) = meet(plain, [wanted])
         (outcome,) = meet(made, [x], states, step)
         states = [outcome.state]
-        torch.testing.assert_close(outcome.result, said.result)
-        before = torch.zeros(24, 20) if step % 5 == 0 else 0.7 * before + 0.3 * (wanted - said.result)
+        torch.testing.assert_close(outcome.result, decoded.result)
+        before = torch.zeros(24, 20) if step % 5 == 0 else 0.7 * before + 0.3 * (wanted - decoded.result)
         torch.testing.assert_close(states[0]["codes"].view(torch.float32).view(24, 20), before, rtol=1e-5, atol=1e-6)
 
 

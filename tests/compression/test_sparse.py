@@ -102,14 +102,14 @@ def test_what_topk_sent_and_remembers_is_what_came_in(numel: int, ratio: float, 
     """In the mean over three workers; a coordinate is sent as it is, so that only sums round."""
     made, workers = compressor(f"topk({ratio})+ef"), 3
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(workers)]
-    came = said = torch.zeros(numel, dtype=torch.float64)
+    came = sent = torch.zeros(numel, dtype=torch.float64)
     for step in range(12):
         inputs = [normal(seed + 10 * step + rank, numel) for rank in range(workers)]
         outcomes = meet(made, inputs, states, step)
         states = [outcome.state for outcome in outcomes]
-        came, said = came + torch.stack(inputs).double().mean(dim=0), said + outcomes[0].result
+        came, sent = came + torch.stack(inputs).double().mean(dim=0), sent + outcomes[0].result
         memory = torch.stack([state["error"] for state in states]).double().mean(dim=0)
-        torch.testing.assert_close(said + memory, came, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sent + memory, came, rtol=0, atol=1e-5)
 
 
 @given(VECTORS, RATIOS)
@@ -190,10 +190,10 @@ def test_a_sampled_threshold_at_the_edges(numel: int) -> None:
 def test_values_chosen_by_a_sample_are_written_in_any_code() -> None:
     made, x = compressor("topk(0.1, threshold=sampled)+fp16+ef"), tensor("heavy")
     outcomes = meet(made, [x, -2 * x])
-    heard = x.half().float() - (2 * x).half().float()
-    said = outcomes[0].result != 0
-    torch.testing.assert_close(2 * outcomes[0].result[said], heard[said])
-    assert 48 <= int(said.sum()) <= 72
+    received = x.half().float() - (2 * x).half().float()
+    sent = outcomes[0].result != 0
+    torch.testing.assert_close(2 * outcomes[0].result[sent], received[sent])
+    assert 48 <= int(sent.sum()) <= 72
 
 
 # ---------------------------------------------------------------------------------------------- randk
@@ -209,16 +209,16 @@ def test_both_forms_have_the_variance_of_their_identity(kind: str, block: bool) 
     x = x.clamp(-30, 30)  # a single coordinate that is everything would need millions of draws
     scaled, bare = RandK(0.25, True, block), RandK(0.25, False, block)
     k = scaled.count(n)
-    said = torch.zeros(draws, dtype=torch.float64)
+    sent = torch.zeros(draws, dtype=torch.float64)
     for step in range(draws):
-        said[step] = x[bare.choose(n, Meeting(0, 1, step, "x"), x.device)].double().square().sum()
+        sent[step] = x[bare.choose(n, Meeting(0, 1, step, "x"), x.device)].double().square().sum()
     whole = energy(x)
-    left = float((whole - said).mean())
+    left = float((whole - sent).mean())
     assert left == pytest.approx((1 - k / n) * whole, rel=0.02)
-    assert left + (n / k - 1) ** 2 * float(said.mean()) == pytest.approx((n / k - 1) * whole, rel=0.02)
+    assert left + (n / k - 1) ** 2 * float(sent.mean()) == pytest.approx((n / k - 1) * whole, rel=0.02)
     for made, step in ((scaled, 0), (bare, 1)):  # that these are the errors of what is decoded
         (outcome,) = meet(made, [x], step=step)
-        missing, over = whole - float(said[step]), (n / k - 1) ** 2 * float(said[step]) if made is scaled else 0.0
+        missing, over = whole - float(sent[step]), (n / k - 1) ** 2 * float(sent[step]) if made is scaled else 0.0
         assert energy(outcome.result - x) == pytest.approx(missing + over, rel=1e-5)
     spec = spec_of(x)
     assert scaled.variance(spec) == n / k - 1 and bare.contraction(spec) == k / n
@@ -242,13 +242,13 @@ def test_reduced_values_are_the_mean_of_what_all_say(
     handed: list[list[tuple[str, Tensor]]] = []
     outcomes = meet(made, inputs, step=seed, payloads=handed)
     k = max(1, math.ceil(ratio * numel - 1e-9))
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
     scale = numel / k if made.scaled else 1.0
     places = outcomes[0].result.nonzero().view(-1)
     assert places.numel() == k
-    torch.testing.assert_close(said, torch.stack([dense(places, scale * x[places], numel) for x in inputs]))
+    torch.testing.assert_close(sent, torch.stack([dense(places, scale * x[places], numel) for x in inputs]))
     for outcome, messages in zip(outcomes, handed, strict=True):
-        torch.testing.assert_close(outcome.result, said.mean(dim=0))
+        torch.testing.assert_close(outcome.result, sent.mean(dim=0))
         assert [(kind, part.nbytes) for kind, part in messages] == [("Reduce", 4 * k)]
     assert made.payload_bytes(spec_of(inputs[0]), size) == 4 * k
 
@@ -479,16 +479,16 @@ def test_scalecom_hands_over_the_same_and_loses_nothing(size: int, per: str) -> 
     """With a memory that follows at once, each worker's messages and memory are what came in."""
     made, numel = compressor(f"scalecom(0.05, per={per})+ef(low_pass=1.0)"), 400
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(size)]
-    came, said = torch.zeros(2, size, numel, dtype=torch.float64)
+    came, sent = torch.zeros(2, size, numel, dtype=torch.float64)
     for step in range(2 * size + 8):
         inputs = [normal(100 * step + rank, numel) for rank in range(size)]
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         came += torch.stack(inputs)
-        said += torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
+        sent += torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
         kept = torch.stack([state["error"] for state in states])
-        torch.testing.assert_close(said + kept, came, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sent + kept, came, rtol=0, atol=1e-5)
         for messages in handed:
             assert [(kind, part.nbytes) for kind, part in messages] == [("Broadcast", 80), ("Reduce", 80)]
 
@@ -497,8 +497,8 @@ def test_a_memory_that_follows_slowly_is_the_papers() -> None:
     """m + beta·(g - what was sent)."""
     made, x, memory = compressor("scalecom(0.1)+ef(low_pass=0.1)"), normal(1, 50), normal(2, 50)
     (outcome,) = meet(made, [x], [{"error": memory.clone()}])
-    said = dense(p := largest(x + memory, 5), (x + memory)[p], 50)
-    torch.testing.assert_close(outcome.state["error"], memory + 0.1 * (x - said))
+    sent = dense(p := largest(x + memory, 5), (x + memory)[p], 50)
+    torch.testing.assert_close(outcome.state["error"], memory + 0.1 * (x - sent))
 
 
 @pytest.mark.technique("scalecom", check=3)

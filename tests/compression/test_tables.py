@@ -68,11 +68,11 @@ def test_any_table_is_right_in_the_mean_and_loses_what_its_gaps_say(table: Tenso
     values, many = torch.tensor(x), 1000
     draws = ((torch.arange(many) + 0.5) / many)[:, None].expand(-1, len(x))
     codes = rounded(values.expand(many, -1).contiguous(), table, draws)
-    said = table[codes].double()
+    sent = table[codes].double()
     wide = float(table.diff().max())
-    assert bool(((said.mean(dim=0) - values).abs() <= wide / many).all())
+    assert bool(((sent.mean(dim=0) - values).abs() <= wide / many).all())
     assert bool(((codes.amax(dim=0) - codes.amin(dim=0)) <= 1).all()), "only neighbours"
-    measured = (said - values).square().mean(dim=0)
+    measured = (sent - values).square().mean(dim=0)
     assert bool(((measured - lost(values.double(), table.double())).abs() <= 2 * wide**2 / many + 1e-7).all())
 
 

@@ -29,9 +29,9 @@ def spread(runs: list[tuple[int, int]]) -> Tensor:
     return torch.tensor([digit for digit, count in runs for _ in range(count)], dtype=torch.int8)
 
 
-def by_definition(said: Tensor) -> bytes:
+def by_definition(decoded: Tensor) -> bytes:
     """A digit from each of five stretches to a byte, and 2 to 14 bytes of zeros in one, as the paper writes it."""
-    digits = [int(q) + 1 for q in said] + [1] * (-len(said) % 5)
+    digits = [int(q) + 1 for q in decoded] + [1] * (-len(decoded) % 5)
     stretch = len(digits) // 5
     quartic = [int("".join(map(str, digits[j::stretch])), base=3) for j in range(stretch)]
     short: list[int] = []
@@ -48,10 +48,10 @@ def by_definition(said: Tensor) -> bytes:
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
 def test_bytes_are_the_papers_and_decode_to_the_same_digits(runs: list[tuple[int, int]]) -> None:
-    said = spread(runs)
-    short = trits.shorten(trits.pack(said))
-    assert bytes(short.tolist()) == by_definition(said)
-    assert torch.equal(trits.unpack(trits.lengthen(short), len(said)), said)
+    decoded = spread(runs)
+    short = trits.shorten(trits.pack(decoded))
+    assert bytes(short.tolist()) == by_definition(decoded)
+    assert torch.equal(trits.unpack(trits.lengthen(short), len(decoded)), decoded)
 
 
 @given(DIGITS, st.floats(1e-30, 1e30), SPARSITIES)
@@ -93,7 +93,7 @@ def test_the_memory_is_within_half_a_step_and_something_is_sent(s: float, kind: 
     in."""
     made = compressor(f"three_lc({s!r})+ef")
     error = torch.zeros(12, 11)
-    said, came = torch.zeros(2, 12, 11, dtype=torch.float64)
+    decoded, came = torch.zeros(2, 12, 11, dtype=torch.float64)
     for step in range(8):
         x, handed = tensor(kind, (12, 11), seed + step), list[list[tuple[str, Tensor]]]()
         wanted = x + error
@@ -102,8 +102,8 @@ def test_the_memory_is_within_half_a_step_and_something_is_sent(s: float, kind: 
         most, error = float(payload[:4].clone().view(torch.float32)), outcome.state["error"]
         assert float(error.abs().max()) <= most / 2 * (1 + 1e-6)
         assert bool(outcome.result.any()) == bool(wanted.any())
-        said, came = said + outcome.result, came + x
-        torch.testing.assert_close(said + error, came, rtol=0, atol=1e-6 * float(came.abs().max() + most))
+        decoded, came = decoded + outcome.result, came + x
+        torch.testing.assert_close(decoded + error, came, rtol=0, atol=1e-6 * float(came.abs().max() + most))
 
 
 @given(SPARSITIES, st.integers(1, 5), st.sampled_from(["normal", "heavy", "sparse"]), st.integers(0, 10_000))

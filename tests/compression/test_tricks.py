@@ -31,15 +31,15 @@ def test_what_was_sent_and_what_is_kept_is_what_came_to_the_bit(
     """Gradients of whole numbers, whose sums are exact; without momentum to be added to them."""
     made, draw = compressor(chain.format(ratio)), torch.Generator().manual_seed(seed)
     states = [made.init(spec_of(torch.zeros(numel))) for _ in range(workers)]
-    said, came = torch.zeros(2, numel)
+    sent, came = torch.zeros(2, numel)
     for step in range(12):
         inputs = [torch.randint(-50, 51, (numel,), generator=draw).float() for _ in range(workers)]
         outcomes = meet(made, inputs, states, step)
         states = [outcome.state for outcome in outcomes]
-        said += outcomes[0].result
+        sent += outcomes[0].result
         came += torch.stack(inputs).sum(0) / workers
     kept = [state["error" if "error" in state else "sum"] for state in states]
-    assert torch.equal(said + torch.stack(kept).sum(0) / workers, came)
+    assert torch.equal(sent + torch.stack(kept).sum(0) / workers, came)
 
 
 @pytest.mark.technique("auxiliary_tricks", check=2)

@@ -232,7 +232,7 @@ def test_on_text_it_ends_near_adam_with_less_than_a_bit() -> None:
     frozen, steps = 100, 300
     make = lambda model: torch.optim.Adam(model.parameters(), lr=0.004, betas=(0.9, 0.99))  # noqa: E731
     sentence = STAGES.format(16, frozen, "doubling=50")
-    plain, said = ([text.trained(s, make, steps, seed=seed) for seed in range(2)] for s in ("bsp", sentence))
-    assert mean(run.loss for run in said) < 1.03 * mean(run.loss for run in plain)
-    for run in said:
+    plain, decoded = ([text.trained(s, make, steps, seed=seed) for seed in range(2)] for s in ("bsp", sentence))
+    assert mean(run.loss for run in decoded) < 1.03 * mean(run.loss for run in plain)
+    for run in decoded:
         assert 8 * sum(run.sent_bytes[frozen:]) / (steps - frozen) < run.parameters

@@ -10,10 +10,10 @@ from laconic.kernels.gpu import sparse_means
 from tests.kernels.on import DEVICE, gpu, misaligned, poisoned, same, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # an infinite number less itself
-Said = tuple[list[torch.Tensor], list[torch.Tensor]]
+SparseTensors = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
-def sparse(n: int, shares: list[float]) -> Said:
+def sparse(n: int, shares: list[float]) -> SparseTensors:
     places, values = [], []
     for seed, share in enumerate(shares):
         draw = torch.Generator().manual_seed(seed)
@@ -24,10 +24,10 @@ def sparse(n: int, shares: list[float]) -> Said:
     return places, values
 
 
-def right(said: Said, n: int, left_out: float) -> bool:
+def right(sent: SparseTensors, n: int, left_out: float) -> bool:
     with poisoned():
-        found = gpu.mean_of_sparse(*said, n, left_out)
-    expected = reference.mean_of_sparse(*said, n, left_out)
+        found = gpu.mean_of_sparse(*sent, n, left_out)
+    expected = reference.mean_of_sparse(*sent, n, left_out)
     signs = torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
     return signs and same(found, expected)
 
@@ -37,10 +37,10 @@ def right(said: Said, n: int, left_out: float) -> bool:
 def test_means_are_the_references(shares: list[float], left_out: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of places that few or many workers name, in programs of one tile or of several."""
     for n in (1, 2048, 3001):
-        said = sparse(n, shares)
+        sent = sparse(n, shares)
         for programs in (2, 1 << 14):
             monkeypatch.setattr(sparse_means, "_PROGRAMS", programs)
-            assert right(said, n, left_out), (n, programs)
+            assert right(sent, n, left_out), (n, programs)
 
 
 @pytest.mark.parametrize("programs", [2, 1 << 14])
@@ -81,6 +81,6 @@ def test_nothing_is_written_outside_whatever_a_message_says() -> None:
 def test_a_mean_is_the_one_of_dense_vectors_in_the_order_of_workers() -> None:
     places, values = sparse(3000, [0.4] * 5)
     total = torch.zeros(3000, device=DEVICE)
-    for where, said in zip(places, values, strict=True):
-        total += torch.zeros(3000, device=DEVICE).index_put_((where,), said)
+    for where, sent in zip(places, values, strict=True):
+        total += torch.zeros(3000, device=DEVICE).index_put_((where,), sent)
     assert same(gpu.mean_of_sparse(places, values, 3000, 0.0), total / torch.tensor(5.0, device=DEVICE))

@@ -14,7 +14,7 @@ for name in {missing}:
 import torch
 from laconic import kernels
 from laconic.kernels import messages, reference
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     x, error = torch.randn(5000), torch.zeros(5000)
     for _ in range(3):
@@ -23,7 +23,7 @@ with warnings.catch_warnings(record=True) as said:
 assert torch.equal(message, messages.encode_signs(reference, [x], [error.zero_()]))
 assert ("numba" in {missing}) == (kernels.bodies("cpu").pack_signs is reference.pack_signs)
 assert ("triton" in {missing}) == (not hasattr(kernels.bodies("cuda"), "encode_signs"))
-print(*(str(warning.message) for warning in said), sep="\\n")
+print(*(str(warning.message) for warning in caught), sep="\\n")
 """
 
 

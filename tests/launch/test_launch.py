@@ -179,8 +179,8 @@ def test_a_module_runs_as_python_would_run_it_and_a_dry_run_is_one_lone_process(
     arguments, path, environment = shown(done.stdout)
     assert arguments[1:] == ["--deep"] and path == str(tmp_path)
     assert environment["RANK"] == "0" and environment["WORLD_SIZE"] is None
-    letter = json.loads(environment["LACONIC_RUN"])
-    assert letter["dry_run"] and letter["workers"] == 4 and letter["targets"] == {"loss": 1.6, "accuracy": 0.9}
+    message = json.loads(environment["LACONIC_RUN"])
+    assert message["dry_run"] and message["workers"] == 4 and message["targets"] == {"loss": 1.6, "accuracy": 0.9}
     assert not (tmp_path / "runs").exists()
 
 

@@ -133,7 +133,7 @@ def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("bsp / qsgd", "unbiased"),
         ("bsp / topk(0.01)+ef", r"contraction \(δ = 0.01\) with error feedback"),
@@ -155,11 +155,11 @@ def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
         ("bsp until step 5, then local(8)", "8 local steps"),
     ],
 )
-def test_guarantees_are_read_from_the_words(text: str, said: str) -> None:
+def test_guarantees_are_read_from_the_words(text: str, message: str) -> None:
     lossless, phrase = guarantee_of(text)
     assert not lossless and EXACT not in phrase
 
-    assert re.search(said, phrase), phrase
+    assert re.search(message, phrase), phrase
 
 
 def test_every_word_and_sentence_that_can_stand_alone_has_an_answer() -> None:

@@ -108,8 +108,8 @@ def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     x = torch.randn(8, 40, generator=torch.Generator().manual_seed(0)).double().numpy()
     mean = x.mean(0)
     for _ in range(500):
-        said = np.where(np.abs(x) >= np.sort(np.abs(x), axis=1)[:, [-4]], x, 0.0)
-        x = np.diag(weights)[:, None] * x + (weights - np.diag(np.diag(weights))) @ said
+        decoded = np.where(np.abs(x) >= np.sort(np.abs(x), axis=1)[:, [-4]], x, 0.0)
+        x = np.diag(weights)[:, None] * x + (weights - np.diag(np.diag(weights))) @ decoded
     assert np.linalg.norm(x - mean) > 0.3 * np.linalg.norm(mean) * np.sqrt(8)
 
 

@@ -40,8 +40,8 @@ def test_nobody_strays_unsaid_beyond_the_threshold() -> None:
         assert all(distance <= allowed for distance, _ in row)
         silent += sum(distance > 0 for distance, _ in row)
     assert 0 < silent < 300  # some spoke, some did not
-    spoken = [count for _, count in seen.seen[-1]]
-    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in spoken]
+    sent = [count for _, count in seen.seen[-1]]
+    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in sent]
 
 
 @pytest.mark.long

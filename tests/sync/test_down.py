@@ -51,10 +51,10 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
             message = ActorMessage("values", *copy.deepcopy(readers.encode(1, reader.reads, values)))
             late.append(message)
             if event == "read":
-                heard = reader.decode(message)
+                messages = reader.decode(message)
                 known = readers._known[1].values
-                assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
-                assert torch.equal(heard[1], values[1])  # what the compressor does not take goes as it is
+                assert all(torch.equal(a, b) for a, b in zip(messages, known, strict=True))
+                assert torch.equal(messages[1], values[1])  # what the compressor does not take goes as it is
 
 
 @pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
@@ -64,8 +64,8 @@ def test_what_was_not_sent_is_sent_later(text: str) -> None:
     readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 0)
     reader.decode(ActorMessage("values", *readers.encode(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
     for _ in range(60):
-        (heard, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
-    torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
+        (messages, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
+    torch.testing.assert_close(messages, values[0], atol=2e-3, rtol=0)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

@@ -198,12 +198,12 @@ def test_it_sends_one_model_up_and_one_down_however_long_it_ran(steps: int) -> N
     def body() -> tuple[float, float, float]:
         ledger = connect().ledger
         run = train("one_shot", steps)
-        said = sum(run.sent_bytes)
+        decoded = sum(run.sent_bytes)
         before = ledger.sent_bytes(Kind.PAYLOAD), ledger.received_bytes(Kind.PAYLOAD)
         laconic.finish(run.model, run.optimizer)
         laconic.finish(run.model, run.optimizer)  # nothing is left to say
         up, down = ledger.sent_bytes(Kind.PAYLOAD) - before[0], ledger.received_bytes(Kind.PAYLOAD) - before[1]
-        return said, up, down
+        return decoded, up, down
 
     size = flat(net().parameters()).nbytes
     for workers in (2, 4):

@@ -87,7 +87,7 @@ class Client:
         self.world.is_in_flight.append(envelope)
         return handle
 
-    def heard(self, answer: Answer) -> None:
+    def receive(self, answer: Answer) -> None:
         message, again = self.outbox.receive(answer)
         if message is not None:
             self.handles[answer.writes, answer.number].message = message
@@ -182,7 +182,7 @@ class World:
 
     def _deliver(self, message: Envelope | Answer) -> None:
         if isinstance(message, Answer):
-            self.clients[message.to].heard(message)
+            self.clients[message.to].receive(message)
             return
         self.is_in_flight += self.inbox.receive(message)
         if message.writes:

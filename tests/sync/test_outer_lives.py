@@ -74,6 +74,6 @@ def test_real_processes_agree_with_virtual_workers(pool: Pool, strategy: str) ->
 def test_four_processes_send_as_much_as_four_virtual_workers(pool: Pool) -> None:
     strategy = "streaming_diloco(period=4, fragments=2, overlap=1) / e3m0"
     real, virtual = pool.run(on_processes, strategy, workers=4), laconic.simulate(lambda: script(strategy), 4).results
-    for (a, said), (b, counted) in zip(real, virtual, strict=True):
+    for (a, sent), (b, counted) in zip(real, virtual, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
-        assert said == counted > 0
+        assert sent == counted > 0

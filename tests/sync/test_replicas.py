@@ -102,7 +102,7 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
 
-    def heard(order: tuple[int, ...]) -> tuple[Shard, list[Answer]]:
+    def received_in(order: tuple[int, ...]) -> tuple[Shard, list[Answer]]:
         store = Store(even(specs, 1), specs, [parameter], optimizer, 2)
         shard = Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
         inbox = Inbox(shard)
@@ -117,10 +117,10 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
                 answers += inbox.receive(Envelope(1, 0, 2, True, 0, 0, written[1]))
         return shard, answers
 
-    (first, told), (again, told_again) = heard((0, 1)), heard((1, 0))
+    (first, usual), (again, reordered) = received_in((0, 1)), received_in((1, 0))
     assert torch.equal(first.store.values[0], again.store.values[0])
     assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 2
-    receipts = [[a.message.fields for a in answers if a.to == 1 and a.message] for answers in (told, told_again)]
+    receipts = [[a.message.fields for a in answers if a.to == 1 and a.message] for answers in (usual, reordered)]
     assert receipts[0] == receipts[1] and [fields["clock"] for fields in receipts[0]] == [1, 2]
 
 

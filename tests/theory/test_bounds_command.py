@@ -34,9 +34,14 @@ def rows(**changes: Any) -> dict[tuple[str, str], Row]:
 
 
 def test_every_result_has_a_row_and_every_row_is_registered() -> None:
-    told = {row["technique"] for row in asked(*EVERYTHING)["rows"]}
+    reported = {row["technique"] for row in asked(*EVERYTHING)["rows"]}
     known = {entry.name for entry in registry.entries("theory") if entry.module.startswith("laconic.theory")}
-    assert told == known - {"asynchrony_momentum", "alistarh_topk_theory", "c2c_ratio", "uniform_benchmark"}  # no rates
+    assert reported == known - {
+        "asynchrony_momentum",
+        "alistarh_topk_theory",
+        "c2c_ratio",
+        "uniform_benchmark",
+    }  # no rates
 
 
 def test_what_is_not_given_leaves_out_what_needs_it() -> None:

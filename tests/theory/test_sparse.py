@@ -114,8 +114,8 @@ def test_the_drift_is_within_the_geometric_sum(numel: int, share: float, workers
     for _ in range(30):
         steps = torch.randn(workers, numel, generator=draw, dtype=torch.float64)
         wanted = steps + memory
-        said = torch.stack([torch.zeros_like(w).index_put_((p := largest(w, k),), w[p]) for w in wanted])
-        memory = wanted - said
+        sent = torch.stack([torch.zeros_like(w).index_put_((p := largest(w, k),), w[p]) for w in wanted])
+        memory = wanted - sent
         norms.append(float(steps.square().sum(dim=1).mean().sqrt()))
         assert float(memory.mean(dim=0).square().sum()) <= drift_bound(norms, numel, k) * (1 + 1e-9) + 1e-12
 
