@@ -1,4 +1,4 @@
-"""What strategies do to the final loss: rows technique x knob x workers x task, beside `bsp` tuned alike.
+"""Measure what strategies do to the final loss: technique x knob x workers x task, beside `bsp` tuned alike.
 
     python bench/accuracy.py --out accuracy.csv --minutes 45     # quick by the protocol's measure; every row says so
     python bench/accuracy.py --out accuracy.csv --show
@@ -10,9 +10,9 @@ scikit-learn's digits (a convolutional network, 38,282 parameters) or 64 steps o
 three more at most. The best of these and half of it go on to seeds 1 and 2 (1 alone with more than four workers), and
 the better in the mean over the seeds is taken: chosen and reported on the same seeds, for `bsp` as well. Asynchronous
 rules also choose a momentum of 0.9 or 0. The validation loss is over that of `bsp`, seed by seed. A fifth of the steps
-take three times as long, at random, which only asynchronous rules feel. A loss that is not finite, or more than a
-thousand times `bsp`'s, counts as a thousand times. What the output holds already is not made again; `--start` puts the
-rows of docs/measured/compressors.csv (91 compressors, default settings, rates by hand) in front.
+take three times as long, at random, which affects only asynchronous rules. A loss that is not finite, or more than a
+thousand times `bsp`'s, counts as a thousand times. Rows that the output already holds are not measured again; `--start`
+puts the rows of docs/measured/compressors.csv (91 compressors, default settings, rates by hand) in front.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LIMIT = 6  # learning rates
 
 @dataclass(frozen=True)
 class Setting:
-    """A sentence as it is measured; `scale` moves its grid of learning rates."""
+    """A sentence to be measured; `scale` multiplies its grid of learning rates."""
 
     sentence: str
     optimizer: str | None = None
@@ -124,7 +124,7 @@ class Measured:
 
 
 def train(setting: Setting, task: str, workers: int, rate: float, momentum: float, seed: int) -> tuple[float, float]:
-    """The final validation loss, and what a worker sent in all."""
+    """Train, and return the final validation loss and the bytes that a worker sent in all."""
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
@@ -217,8 +217,8 @@ Runs = dict[int, tuple[float, float]]  # by seed: loss, bytes
 def tuned(
     setting: Setting, task: str, workers: int, centre: float, seeds: Sequence[int]
 ) -> tuple[float, float, int, Runs]:
-    """Learning rate, momentum, how many were tried, and the runs. The best on the first seed may be at the edge of what
-    still converges, so it and half of it are trained on all seeds, and the better in the mean is taken."""
+    """Return learning rate, momentum, how many were tried, and the runs. The best on the first seed may be at the edge
+    of what still converges, so it and half of it are trained on all seeds, and the better in the mean is taken."""
     first, *others = seeds
     tried = 0
     ends: dict[tuple[float, float], Runs] = {}
@@ -238,7 +238,7 @@ def tuned(
 
 
 def further(losses: dict[float, float]) -> list[float]:
-    """The rate beyond the end at which the best lies, while there may be more."""
+    """Return the next rate beyond the end of the grid at which the best lies, while more may be tried."""
     best = min(losses, key=lambda rate: losses[rate])
     if len(losses) >= LIMIT or math.isinf(losses[best]):
         return [min(losses) / 4] if math.isinf(losses[best]) and len(losses) < LIMIT else []
@@ -285,7 +285,7 @@ def baseline(known: Sequence[Measured], task: str, workers: int) -> Measured | N
 
 
 def names(sentence: str) -> list[str]:
-    """The words that change the mathematics, in canonical form."""
+    """Return the words that change the mathematics, in canonical form."""
     from laconic.strategy import Sentence, Strategy
 
     strategy = Strategy.parse(sentence)
@@ -300,7 +300,7 @@ def rounded(value: float) -> float:
 
 
 def from_compressors(path: Path) -> Iterator[Measured]:
-    """The quick table of all compressors, in this table's columns."""
+    """Return the quick table of all compressors, in this table's columns."""
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             for task in ("digits", "chars"):
@@ -345,7 +345,8 @@ def append(path: Path, rows: Sequence[Measured]) -> None:
 
 
 def order(tasks: Sequence[str], workers: Sequence[int]) -> Iterator[tuple[Setting, str, int]]:
-    """What is proposed most first: with the fewest workers, with the next number, a part of it with most, the rest."""
+    """Order the cells by what the planner proposes most: the fewest workers, the next number, some of the most, then
+    the rest."""
     few, *more = workers
     parts = [(CORE, few), *((CORE[:: 1 + k], number) for k, number in enumerate(more)), (OTHERS, few)]
     parts += [(settings, number) for number in more for settings in (CORE, OTHERS)]
@@ -354,7 +355,7 @@ def order(tasks: Sequence[str], workers: Sequence[int]) -> Iterator[tuple[Settin
 
 
 def show(rows: Sequence[Measured]) -> None:
-    """The tuned rows as a table: strategies, then the loss with each number of workers."""
+    """Print the tuned rows as a table: strategies, then the loss with each number of workers."""
     tuned = [row for row in rows if row.rates]
     places = sorted({(row.task, row.workers) for row in tuned})
     print("| strategy | fewer bytes | " + " | ".join(f"{task}, {workers} workers" for task, workers in places) + " |")

@@ -1,17 +1,17 @@
-"""Everything goes wrong, as one command: kills, restarts, cut links and delays, and nothing acknowledged may be lost.
+"""Fault injection: kills, restarts, cut links and delays, after which no acknowledged update may be lost.
 
     python bench/chaos.py                      # 100 virtual runs and 10 real ones
     python bench/chaos.py --virtual 500 --real 0
 
-Each virtual run draws a rule, a network with its delays, and a story: workers that die and come back, servers that are
-killed and return from a snapshot, links that are cut for a while. All together make as many gradients as without. Every
-push carries a tag; the server's list of tags is part of its snapshot, as the parameters are. At the end every tag that
-was acknowledged must be on every shard's list, exactly once, and the loss must lie where those of undisturbed runs of
-the same setting lie (mean and four standard deviations of five). The real runs start `laconic run --servers 2` and send
-SIGKILL to processes of it, drawn at random.
+Each virtual run draws a rule, a network with its delays, and a sequence of faults: workers that die and come back,
+servers that are killed and return from a snapshot, links that are cut for a while. All together make as many gradients
+as without. Every push carries a tag; the server's list of tags is part of its snapshot, as the parameters are. At the
+end every tag that was acknowledged must be on every shard's list, exactly once, and the loss must lie where those of
+undisturbed runs of the same setting lie (mean and four standard deviations of five). The real runs start `laconic run
+--servers 2` and send SIGKILL to processes of it, drawn at random.
 
 The fault model: any number of kills, except that a worker and a server do not die within one snapshot interval of each
-other, since then what that worker had been told and the server had not yet saved is nowhere any more.
+other, since then writes that were acknowledged to that worker and not yet saved by the server are lost.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from laconic.worker import Field
 
 WORKERS, SERVERS, STEPS = 4, 2, 60
 HEARTBEAT_SECONDS, SAVE_EVERY = 0.4, 8
-QUIET_SECONDS = 1.5  # between a worker's death and a server's: what it said last is saved by then
+QUIET_SECONDS = 1.5  # between a worker's death and a server's: its last writes are saved by then
 
 
 class Tagging:
-    """A rule that also lists what it took in, where snapshots keep it."""
+    """A rule that also lists the tags of the pushes it applied, in state that snapshots keep."""
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         store.memory.setdefault("tags", []).append(f"{push.worker}/{push.fields['tag']}")
@@ -64,7 +64,7 @@ class Tagging:
 
 
 def register() -> None:
-    """`tagged_asp` and `tagged_ssp`: the rules themselves, with a tag on every push."""
+    """Register `tagged_asp` and `tagged_ssp`: the rules themselves, with a tag on every push."""
     from dataclasses import dataclass as plain
 
     @technique("tagged_asp", paper="this bench's own")
@@ -80,7 +80,7 @@ def register() -> None:
 
 @dataclass
 class Account:
-    """What the workers were told, and what the servers have."""
+    """The tags that were acknowledged to the workers, and the tags that the servers hold."""
 
     acknowledged: list[str] = field(default_factory=list)
     lost: int = 0
@@ -92,7 +92,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Story:
-    """A run to be: a rule, a network, and what happens in it."""
+    """A planned run: a rule, a network, and the faults in it."""
 
     sentence: str
     latency_seconds: float
@@ -134,12 +134,12 @@ class Tagged:
         self._model, self._optimizer = laconic.distribute(model, optimizer, sentence)
         self._draw = torch.Generator().manual_seed(seed)
         self.server: Any = self._optimizer.session.partitions[0].tiers[0].server
-        self._told: list[tuple[str, Any]] = []
+        self._in_flight: list[tuple[str, Any]] = []
         push = self.server.push
 
         def tagging(tensors: Any, step: int = 0, **fields: Any) -> Any:
-            self._told.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
-            return self._told[-1][1]
+            self._in_flight.append((f"{rank}/{life}.{step}", push(tensors, step, tag=f"{life}.{step}", **fields)))
+            return self._in_flight[-1][1]
 
         self.server.push = tagging
 
@@ -150,17 +150,17 @@ class Tagged:
         self._optimizer.zero_grad()
 
     def acknowledged(self) -> list[str]:
-        """Tags of pushes that have been answered since this was last asked."""
-        answered = [(tag, handle) for tag, handle in self._told if handle.done()]
-        self._told = [told for told in self._told if told not in answered]
+        """Return the tags of pushes that have been answered since the last call."""
+        answered = [(tag, handle) for tag, handle in self._in_flight if handle.done()]
+        self._in_flight = [push for push in self._in_flight if push not in answered]
         return [tag for tag, _ in answered]
 
     def rest(self) -> list[str]:
-        """Those of all others, when they are."""
-        return [tag for tag, handle in self._told if handle.wait()]
+        """Wait for all other pushes, and return their tags."""
+        return [tag for tag, handle in self._in_flight if handle.wait()]
 
     def finish(self) -> float:
-        """The loss of the server's model."""
+        """Return the loss of the server's model."""
         laconic.finish(self._model, self._optimizer)
         x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(7))
         with torch.no_grad():
@@ -168,7 +168,7 @@ class Tagged:
 
 
 def run(story: Story, seed: int) -> Account:
-    """On the virtual engine, with real gradients of a small regression."""
+    """Run a story on the virtual engine, with real gradients of a small regression."""
     account = Account()
     tags: dict[str, list[str]] = {}
     lives: Counter[int] = Counter()

@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 150
 
 
 def real(runs: int, seed: int) -> int:
-    """So many disturbed runs, beside three calm ones of each sentence."""
+    """Make this many disturbed runs, beside three undisturbed ones of each sentence."""
     calm: dict[str, list[float]] = {}
     for sentence in SENTENCES:
         for _ in range(3):
@@ -60,7 +60,7 @@ def real(runs: int, seed: int) -> int:
 
 
 def _run(sentence: str, folder: Path, plan: list[tuple[float, str]]) -> tuple[Path, str | None]:
-    """Start a run, kill what the plan says (seconds after the first step), and wait for its end."""
+    """Start a run, kill the processes of the plan (at its seconds after the first step), and wait for its end."""
     command = [
         sys.executable, "-m", "laconic", "run", "--workers", str(WORKERS), "--servers", str(SERVERS),
         "--restarts", "3", "--heartbeat", "3", "--timeout", str(TIMEOUT_SECONDS), "--folder", str(folder / "run"),
@@ -85,7 +85,7 @@ def _run(sentence: str, folder: Path, plan: list[tuple[float, str]]) -> tuple[Pa
 
 
 def _members(launcher: int) -> list[tuple[int, str, int]]:
-    """The run's processes as (id, role, number), by what the launcher told them."""
+    """Return the run's processes as (id, role, number), from the environment that the launcher gave them."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -131,7 +131,7 @@ def _account(ran: tuple[Path, str | None]) -> dict[str, Any]:
 
 
 def main(folder: Path, sentence: str) -> None:
-    """What every process of the run does; servers stay in `distribute`."""
+    """Train in a process of the run; servers stay in `distribute`."""
     sys.path.insert(0, str(Path(__file__).parent))
     from chaos import Tagged, register
     from laconic.values.run_config import RunConfig
@@ -147,8 +147,8 @@ def main(folder: Path, sentence: str) -> None:
             acknowledged.writelines(f"{tag}\n" for tag in task.acknowledged())
         acknowledged.writelines(f"{tag}\n" for tag in task.rest())
     final = task.finish()
-    told = task.server.pull(wants="tags").wait().fields
-    content = {"loss": final, "tags": [fields["tags"] for fields in told]}
+    answers = task.server.pull(wants="tags").wait().fields
+    content = {"loss": final, "tags": [fields["tags"] for fields in answers]}
     (folder / f"listed-{rank}-{life}.json").write_text(json.dumps(content))
 
 

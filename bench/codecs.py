@@ -1,4 +1,4 @@
-"""What compression takes on a device: seconds per tensor and per element of every chain the planner considers.
+"""Time compression on a device: seconds per tensor and per element of every chain the planner considers.
 
     python bench/codecs.py --device cuda --out src/laconic/planner/measured/codecs.csv
     python bench/codecs.py --device cpu --elements 2000000

@@ -1,9 +1,9 @@
-"""How long compiled loops take at first use, and when they lie on disk: each kernel, and whole sentences.
+"""Time the first use of compiled loops, and their use from the cache on disk: each kernel, and whole sentences.
 
     python bench/compile_time.py
 
 Each sentence gets a process and an empty cache of its own, then a second process with the cache of the first. Importing
-Numba is told apart, since it is paid once whatever is compiled.
+Numba is timed separately, since it is paid once whatever is compiled.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from laconic.compression.base import TensorSpec
 from laconic.strategy import Strategy
 made = Strategy.parse("{text}").compressor
 big = torch.randn(1 << 17)
-talk = made.exchange(big, made.init(TensorSpec("x", tuple(big.shape), big.dtype)), Meeting(0, 1, 0, "x"))
-def hold(talk):
+exchange = made.exchange(big, made.init(TensorSpec("x", tuple(big.shape), big.dtype)), Meeting(0, 1, 0, "x"))
+def run(exchange):
     answer = None
     while True:
         try:
-            request = talk.send(answer)
+            request = exchange.send(answer)
         except StopIteration:
             return
-        kind, word = type(request).__name__, request.tensor
-        answer = dict(GatherRagged=[word], Gather=word.view(1, -1)).get(kind, word)
+        kind, sent = type(request).__name__, request.tensor
+        answer = dict(GatherRagged=[sent], Gather=sent.view(1, -1)).get(kind, sent)
 """
 
 
@@ -80,7 +80,7 @@ def once(prepare: str, act: str, cache: str) -> list[float]:
 
 def main() -> None:
     rows = {name: ("", act) for name, act in KERNELS.items()}
-    rows |= {text: (SENTENCE.format(text=text), "hold(talk)") for text in SENTENCES}
+    rows |= {text: (SENTENCE.format(text=text), "run(exchange)") for text in SENTENCES}
     print(f"{'':32}{'first use, s':>14}{'from disk, s':>14}{'import Numba, s':>17}")
     for name, (prepare, act) in rows.items():
         with tempfile.TemporaryDirectory() as cache:

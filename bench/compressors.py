@@ -1,15 +1,14 @@
-"""Every technique of compression on both examples: loss at equal samples, bytes, what encoding costs, memory.
+"""Measure every compressor on both examples: loss at equal samples, bytes, the cost of encoding, memory.
 
     python bench/compressors.py --folder compressors              # quick: own learning rates, few seeds; says so
     python bench/compressors.py --folder compressors --protocol   # seven rates on seeds 0-1, reported on seeds 2-6
     python bench/compressors.py --folder compressors --only topk,qsgd
 
-Four virtual workers train a small network on scikit-learn's digits and a character transformer of 0.1 M parameters
-(0.8 M by the protocol);
-`compressors.toml` says in which sentence each technique stands. Loss is over that of `bsp` with the same optimizer at
-equal samples, paired by seed. Encoding and decoding are timed alone, on a matrix of a million elements among four;
-memory is what a worker keeps, and what it needs on top while it encodes and decodes, over the size of that matrix. What
-a folder holds already is not made again. The table goes to `table.csv` there.
+Four virtual workers train a small network on scikit-learn's digits and a character transformer of 0.1 M parameters (0.8
+M by the protocol); `compressors.toml` names the sentence in which each technique is trained. Loss is over that of `bsp`
+with the same optimizer at equal samples, paired by seed. Encoding and decoding are timed alone, on a matrix of a
+million elements among four; memory is what a worker keeps, and what it needs on top while it encodes and decodes, over
+the size of that matrix. What a folder already holds is not measured again. The table goes to `table.csv` there.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Training:
 
 
 def train(training: Training) -> dict[str, Any]:
-    """In a process of the pool: the loss at the end, and what a worker sent in a step."""
+    """Train in a process of the pool; return the final loss, and the bytes that a worker sent in a step."""
     import torch
 
     import laconic
@@ -127,7 +126,7 @@ def optimizer_for(training: Training, model: Any) -> Any:
 
 
 def fit(training: Training, model: Any, loss_of: Callable[[Any, int], Any], judge: Callable[[Any], float]) -> float:
-    """A plain loop; the mean model's loss, which is everybody's where workers hold the same."""
+    """Train in a plain loop and return the loss of the workers' mean model."""
     import laconic
 
     bare, (model, optimizer) = (
@@ -184,8 +183,8 @@ def chars(training: Training) -> float:
 
 
 def cost(sentence: str) -> dict[str, Any]:
-    """Of the chain alone, on a matrix with heavy tails, after what it needs to settle; none where it meets one
-    neighbour only."""
+    """Time the chain alone, on a matrix with heavy tails, after the steps it needs to settle; return None where it
+    exchanges with one neighbour only."""
     import torch
 
     from laconic.testing.in_memory import Stopwatch, meet, spec_of
@@ -219,16 +218,16 @@ def run_alone(made: Any, x: Any, state: Any, step: int) -> None:
     from laconic.runtime.meeting import Meeting
     from laconic.testing.in_memory import answer_requests
 
-    talk, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
+    exchange, answer = made.exchange(x, state, Meeting(0, 1, step, "x")), None
     while True:
         try:
-            answer = answer_requests([talk.send(answer)])[0]
+            answer = answer_requests([exchange.send(answer)])[0]
         except StopIteration:
             return
 
 
 def working_memory(act: Callable[[], None]) -> float:
-    """Bytes at the worst moment beyond those at the start, by the kernel's own mark."""
+    """Return the peak memory in bytes beyond that at the start, as the operating system recorded it."""
     libc = ctypes.CDLL("libc.so.6")
     libc.mallopt(-3, 65536)  # M_MMAP_THRESHOLD: what is freed goes back at once
     act()
@@ -251,7 +250,7 @@ def _status(name: str) -> float:
 
 
 class Kept:
-    """Results by what made them, in a file that grows: an interrupted table goes on."""
+    """Results by their settings, in a file that is appended to, so that an interrupted table is continued."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -276,9 +275,9 @@ def carry_out(act: Callable[[Any], dict[str, Any]], wanted: Sequence[Any], kept:
             running: dict[Future[dict[str, Any]], Any] = {pool.submit(act, item): item for item in chunk}
             for done, future in enumerate(as_completed(running), first + 1):
                 kept.put(_key(running[future]), result := future.result())
-                told = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
+                shown = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items())
                 spent = time.monotonic() - begin
-                print(f"{done}/{len(missing)}  {spent:.0f} s  {running[future]}  {told}", flush=True)
+                print(f"{done}/{len(missing)}  {spent:.0f} s  {running[future]}  {shown}", flush=True)
 
 
 def _key(item: Any) -> Any:
@@ -294,7 +293,7 @@ def trainings(
 
 
 def chosen(row: Row, example: str, kept: Kept, sentence: str | None = None) -> float:
-    """The scale of the learning rate with the least loss over the choosing seeds."""
+    """Return the scale of the learning rate with the least loss over the choosing seeds."""
 
     def loss(scale: float) -> float:
         found = [kept.get(_key(t)) for t in trainings(row, example, scale, CHOOSING, sentence)]
@@ -337,7 +336,7 @@ def main() -> None:
 
 
 def plan(row: Row, example: str, protocol: bool, kept: Kept) -> tuple[list[Training], list[Training]]:
-    """What is reported: the technique's trainings and the baseline's, with the same seeds."""
+    """Return the trainings that are reported: the technique's and the baseline's, with the same seeds."""
     seeds = REPORTING if protocol else QUICK_SEEDS[example]
     own, bsp = (
         (chosen(row, example, kept), chosen(row, example, kept, "bsp")) if protocol else (row.rate_on(example), 1)
@@ -373,7 +372,8 @@ def line(row: Row, plans: dict[str, tuple[list[Training], list[Training]]], kept
 
 
 def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
-    """Why it ends above the baseline, as far as its promises tell. The quick form's rates are the baseline's."""
+    """Return why a technique ends above the baseline, as far as its claims explain it. The quick form's rates are the
+    baseline's."""
     import torch
 
     from laconic.compression.error_feedback import Remembering
@@ -401,7 +401,7 @@ def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
 
 
 def compressor_of(sentence: str) -> tuple[Any, Any]:
-    """The last phase's sentence, and its compressor where that speaks to everybody."""
+    """Return the last phase's sentence, and its compressor where that exchanges with all workers."""
     from laconic.strategy import Phases, Strategy
 
     strategy = Strategy.parse(sentence)

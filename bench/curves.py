@@ -1,4 +1,5 @@
-"""What each method learns: the character transformer's validation loss after every few steps, whatever the network.
+"""Measure what each method learns: the character transformer's validation loss after every few steps, whatever the
+network.
 
     python bench/curves.py --output curves.jsonl --seeds 0,1 --rates 7 "bsp" "bsp / power_sgd(rank={1|2|4})"
     python bench/curves.py --output curves.jsonl --seeds 0 --rates 1 --lr 0.004 "torch:powersgd(rank=2)"
@@ -46,7 +47,7 @@ class Training:
 
 
 def train(training: Training, device: str) -> list[tuple[int, float]]:
-    """(steps, loss) as rank 0 sees it; ours as virtual workers, a rival as one of four processes."""
+    """Return (steps, loss) as rank 0 measures it; ours on virtual workers, a rival in one of four processes."""
     import torch
 
     torch.set_num_threads(1)
@@ -90,7 +91,7 @@ def work(training: Training, device: str, curve: list[tuple[int, float]]) -> Non
 
 
 def carry_out(training: Training, device: str) -> list[tuple[int, float]] | None:
-    """In processes of its own; None when it failed or hung."""
+    """Train in separate processes; return None when the training failed or hung."""
     from workers import environment, free_port
 
     ranks = WORKERS if training.rival else 1
@@ -107,8 +108,8 @@ def carry_out(training: Training, device: str) -> list[tuple[int, float]] | None
         for rank in range(ranks)
     ]
     try:
-        said, _ = started[0].communicate(timeout=PATIENCE_SECONDS)
-        return [(step, loss) for step, loss in json.loads(said.splitlines()[-1])]
+        output, _ = started[0].communicate(timeout=PATIENCE_SECONDS)
+        return [(step, loss) for step, loss in json.loads(output.splitlines()[-1])]
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         return None
     finally:
@@ -124,7 +125,7 @@ def alternatives_of(texts: list[str]) -> list[str]:
 
 
 def read(path: Path) -> dict[Training, list[tuple[int, float]]]:
-    """What was trained already."""
+    """Return the trainings that the file already holds."""
     lines = path.read_text().splitlines() if path.exists() else ()
     known = {}
     for line in lines:
@@ -150,7 +151,7 @@ def main() -> None:
         print(json.dumps(train(Training(**json.loads(args.as_worker)), args.device)), flush=True)
         os._exit(0)  # a rival's threads need not be waited for
     if args.output is None:
-        parser.error("--output says where the curves go")
+        parser.error("--output is missing: name the file of the curves")
     rates = [args.lr * 2.0**k for k in range(-(args.rates // 2), args.rates // 2 + 1)]
     seeds = [int(seed) for seed in args.seeds.split(",")]
     wanted = [Training(s, r, k, args.steps) for s in alternatives_of(args.strategies) for r in rates for k in seeds]

@@ -1,9 +1,9 @@
-"""`make demo`: why anyone would come, in a few minutes, on whatever this machine allows.
+"""`make demo`: what the library gains on a slow network, in a few minutes, with whatever this machine allows.
 
 Four workers train the character transformer (0.8 M parameters) over links of 100 Mb/s, in network namespaces where that
 is possible (Linux, root, iproute2) and virtually elsewhere: torch's DDP in 32 and 16 bits, gradient accumulation at a
-quarter of the bytes, and sentences of this library. The table is printed, the page is written, and one sentence says
-what came of it. One seed, no tuning: a demonstration, not a result (`bench/README.md` has those). The text is
+quarter of the bytes, and sentences of this library. The table is printed, the page is written, and one sentence sums
+up the result. One seed, no tuning: a demonstration, not a result (`bench/README.md` has those). The text is
 Shakespeare's where LACONIC_DATA has it, else the example's own source: what is learned matters less here than what is
 sent.
 """

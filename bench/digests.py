@@ -1,4 +1,4 @@
-"""What training does, as digests: whether a change that should change nothing has changed something.
+"""Digests of what training does, which show whether a change that should change nothing has changed something.
 
     python bench/digests.py record before.json [--engine virtual|real|both] [--device cpu|cuda] [--only TEXT]
     python bench/digests.py compare before.json [the same options]
@@ -65,10 +65,10 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The strategy, and whatever is unlike most others."""
+        """The strategy, and the settings in which this case differs from most others."""
         plain = Case(self.strategy)
-        told = ("optimizer", "slowness", "workers", "servers", "sparse")
-        unlike = [f"{key}={getattr(self, key)}" for key in told if getattr(self, key) != getattr(plain, key)]
+        named = ("optimizer", "slowness", "workers", "servers", "sparse")
+        unlike = [f"{key}={getattr(self, key)}" for key in named if getattr(self, key) != getattr(plain, key)]
         return " | ".join([self.strategy, *unlike])
 
 
@@ -76,7 +76,7 @@ class Case:
 
 UNEQUAL = (1.0, 1.5, 1.0, 2.25)
 
-HEADERS = "what stands beside the payload of a letter tells how far both sides are at that moment"
+HEADERS = "the header of a message depends on how far both sides are at that moment"
 RACES = "whoever comes first decides with which parameters real processes end"
 RACES_IN_BYTES = "whoever comes first, or is measured to be faster, decides how often real processes speak"
 MEASURES = "messages are padded, and joined, by times that are measured"
@@ -473,7 +473,7 @@ def lines(text: str) -> list[str]:
 
 
 def all_cases() -> list[Case]:
-    """Every strategy with what it needs; names are unique."""
+    """Return every strategy with what it needs; names are unique."""
     read = {"real": ("parameters", "payload"), "why": HEADERS}  # of whoever has a server
     raced = {"real": ("payload",), "why": RACES}
     more_workers = {"real": (), "why": MORE_WORKERS}
@@ -514,7 +514,7 @@ def all_cases() -> list[Case]:
 
 
 def chosen_cases(engine: str, device: str, only: str) -> list[Case]:
-    """Those of which this engine repeats something, on this device, whose name contains the text."""
+    """Return the cases that this engine can repeat on this device and whose name contains the text."""
     on_gpus = set(lines(ON_GPUS))
     return [
         case
@@ -527,7 +527,7 @@ def chosen_cases(engine: str, device: str, only: str) -> list[Case]:
 
 
 class Net(nn.Module):
-    """Every role a parameter can have, in sizes that no power of two divides."""
+    """A model with every role a parameter can have, in sizes that no power of two divides."""
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()
@@ -559,14 +559,14 @@ def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def batch(rank: int, step: int, samples: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for a rank and a step wherever it is drawn."""
+    """Return the batch of a rank and a step, which is the same wherever it is drawn."""
     draw = torch.Generator().manual_seed(1000 * step + rank)
     tokens = torch.randint(0, WORDS, (samples, TOKENS), generator=draw)
     return tokens.to(device), (tokens.sum(1) % CLASSES).to(device)
 
 
 def train(case: Case, device: str, **options: Any) -> tuple[list[str], Any]:
-    """One worker's script: digests of its values before and after workers meet at the end, and what spoke for it."""
+    """Train as one worker; return digests of its values before and after `laconic.finish`, and the worker."""
     torch.manual_seed(4)
     model = Net(case.sparse).to(device)
     model, optimizer = laconic.distribute(model, optimizer_of(case.optimizer, model), case.strategy, **options)
@@ -578,7 +578,7 @@ def train(case: Case, device: str, **options: Any) -> tuple[list[str], Any]:
         laconic.log(loss=2.0 - step / 10)
         optimizer.step()
         optimizer.zero_grad()
-    seen = [digest_of(model.state_dict().values())]  # a state_dict waits for what is under way
+    seen = [digest_of(model.state_dict().values())]  # a state_dict waits for what is in flight
     laconic.finish(model, optimizer)
     seen.append(digest_of(model.state_dict().values()))
     laconic.undistribute(model, optimizer)
@@ -604,13 +604,14 @@ def counted(ledger: Any, kind: str | None) -> tuple[float, float]:
 
 
 def type_of(parameter: str) -> Any:
-    """The class that `laconic.simulate` takes for one of its parameters, wherever it is defined."""
+    """Return the class that `laconic.simulate` takes for one of its parameters, wherever it is defined."""
     hint = typing.get_type_hints(laconic.simulate)[parameter]
     return next(kind for kind in typing.get_args(hint) if kind is not type(None))
 
 
 def network_of(case: Case) -> Any:
-    """Links of 100 Mb/s; where there are machines, slower ones between them."""
+    """Return a network with links of 100 Mb/s; where there are hosts of several workers, with slower ones between
+    them."""
     levels = [{"workers": 1, "bandwidth": "100Mbit", "latency": "200us"}]
     if case.machines:
         levels.append({"workers": 2, "bandwidth": "40Mbit", "latency": "2ms"})
@@ -677,21 +678,21 @@ class Processes:
         self._answers(START_SECONDS)
 
     def _answers(self, patience_seconds: float) -> list[Any]:
-        """What each process says, in rank order; the first error that any of them has is raised."""
-        said: dict[Any, Any] = {}
-        while len(said) < len(self._pipes):
-            ready = wait([pipe for pipe in self._pipes if pipe not in said], patience_seconds)
+        """Return each process's answer in rank order, or raise the first error among them."""
+        answers: dict[Any, Any] = {}
+        while len(answers) < len(self._pipes):
+            ready = wait([pipe for pipe in self._pipes if pipe not in answers], patience_seconds)
             if not ready:
                 raise RuntimeError(f"a process did not answer in {patience_seconds} s")
             for pipe in ready:
-                good, said[pipe] = pipe.recv()
+                good, answers[pipe] = pipe.recv()
                 if not good:
-                    raise RuntimeError(said[pipe])
-        return [said[pipe] for pipe in self._pipes]
+                    raise RuntimeError(answers[pipe])
+        return [answers[pipe] for pipe in self._pipes]
 
 
 def work(rank: int, size: int, port: int, device: str, pipe: Any) -> None:
-    """The life of one real process: it trains whatever it is told to."""
+    """Train, as one real process, every case that the parent sends."""
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({key: str(value) for key, value in place.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
@@ -711,7 +712,7 @@ def work(rank: int, size: int, port: int, device: str, pipe: Any) -> None:
 
 
 def run_real(case: Case, device: str, mesh: Any) -> dict[str, Any]:
-    """What one process saw."""
+    """Train a case in this process, and return its digests and bytes."""
     ledger = ledger_of_process()
     payload, total = counted(ledger, "payload"), counted(ledger, None)
     seen, _ = train(case, device, **({"mesh": mesh} if case.machines else {}))
@@ -723,7 +724,7 @@ def run_real(case: Case, device: str, mesh: Any) -> dict[str, Any]:
 
 
 def ledger_of_process() -> Any:
-    """What this process has counted so far, found through a model that is distributed for a moment."""
+    """Return this process's byte counts so far, found through a model that is distributed for a moment."""
     model = nn.Linear(1, 1)
     model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "bsp")
     ledger = optimizer.session.worker.ledger
@@ -732,7 +733,7 @@ def ledger_of_process() -> Any:
 
 
 def differences(after: Iterable[float], before: Iterable[float]) -> list[float]:
-    """Rounded, because the sums so far are floating-point numbers."""
+    """Return the counts since then, rounded because the sums are floating-point numbers."""
     return [round(b - a, 3) for a, b in zip(before, after, strict=True)]
 
 
@@ -740,7 +741,7 @@ def differences(after: Iterable[float], before: Iterable[float]) -> list[float]:
 
 
 def prepare(device: str) -> None:
-    """The same bits in every run, as far as torch can promise them."""
+    """Make every run give the same bits, as far as torch can promise that."""
     torch.set_num_threads(1)
     if device == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -748,7 +749,7 @@ def prepare(device: str) -> None:
 
 
 def digests(engine: str, device: str, only: str) -> Iterator[tuple[str, Digests | str]]:
-    """Names with their digests, or with the error that ended the training."""
+    """Return each name with its digests, or with the error that ended the training."""
     cases = chosen_cases(engine, device, only)
     processes = Processes(device)
     try:
@@ -767,7 +768,7 @@ def digests(engine: str, device: str, only: str) -> Iterator[tuple[str, Digests 
 
 
 def record(engines: list[str], device: str, only: str, path: Path) -> int:
-    """How many trainings failed; those that did not are in the file, beside what it had for other engines."""
+    """Write the digests to the file, beside those of other engines, and return how many trainings failed."""
     known = json.loads(path.read_text()) if path.exists() else {}
     failures = 0
     for engine in engines:
@@ -785,16 +786,16 @@ def record(engines: list[str], device: str, only: str, path: Path) -> int:
 
 
 def compare(engines: list[str], device: str, only: str, path: Path) -> int:
-    """How many differences there are; each is printed as it is found."""
+    """Train again, print each difference as it is found, and return how many there are."""
     known = json.loads(path.read_text())
     different = equal = 0
     for engine in engines:
         rows = {name: row for name, row in known.get(f"{engine} {device}", {}).items() if only in name}
         for name, found in digests(engine, device, only):
-            said = complaints(rows.pop(name, None), found)
-            different += len(said)
-            equal += 0 if isinstance(found, str) else len(found) - len(said)
-            for complaint in said:
+            printed = complaints(rows.pop(name, None), found)
+            different += len(printed)
+            equal += 0 if isinstance(found, str) else len(found) - len(printed)
+            for complaint in printed:
                 print(f"{engine}: {name}: {complaint}", flush=True)
         for name in rows:
             different += 1
@@ -804,7 +805,7 @@ def compare(engines: list[str], device: str, only: str, path: Path) -> int:
 
 
 def complaints(recorded: Digests | None, found: Digests | str) -> list[str]:
-    """How a training differs from what was recorded of it."""
+    """Return how a training differs from its record."""
     if isinstance(found, str):
         return [f"failed\n{found}"]
     if recorded is None:

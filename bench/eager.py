@@ -110,8 +110,8 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def mean_of_sparse(places: list[Tensor], values: list[Tensor], n: int) -> Tensor:
     total = torch.zeros(n, device=values[0].device)
-    for where, said in zip(places, values, strict=True):
-        total.index_add_(0, where, said)
+    for where, sent in zip(places, values, strict=True):
+        total.index_add_(0, where, sent)
     return total / len(values)
 
 

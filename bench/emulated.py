@@ -29,7 +29,7 @@ from rich.table import Table
 from laconic.launch.net import shaped
 from laconic.profile.zoo import resnet50
 from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS, BITS_PER_SECOND, LATENCY_SECONDS = 8, 1e10, 50e-6
 FORWARD_SHARE = 1 / 3  # of an iteration; backward takes two operations for each of forward's
@@ -38,7 +38,7 @@ WARM_UP, STEPS = 2, 4
 
 
 def profile() -> Profile:
-    """Backward divides over tensors by their multiplications."""
+    """Return the profile; the time of backward is divided over tensors by their multiplications."""
     folder = Path(os.environ.get("LACONIC_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
     lines = [line for line in (folder / "ddl-benchmarks/inputs.csv").open() if not line.startswith("#")]
     facts = {row["field"]: float(row["value"]) for row in csv.DictReader(lines) if row["name"] == "ResNet-50"}
@@ -53,7 +53,7 @@ def profile() -> Profile:
 
 
 def train(schedule: str, dilation: float, clock: Any) -> list[float]:
-    """When each step ended."""
+    """Train, and return the time at which each step ended."""
     import torch
 
     import laconic
@@ -85,7 +85,7 @@ def predict(schedule: str) -> float:
 
 
 def measure(schedule: str, dilation: float) -> list[float]:
-    """Dilated seconds of each step."""
+    """Return the dilated seconds of each step."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = stack.enter_context(shaped(WORKERS, BITS_PER_SECOND / dilation, 0.0))
@@ -94,7 +94,7 @@ def measure(schedule: str, dilation: float) -> list[float]:
         store = (net.places[0].address, STORE_PORT)
         for rank, place in enumerate(net.places):
             workers.append(start(__file__, [schedule, dilation], rank, WORKERS, store, place, logs))
-        ends: list[float] = next(listen(workers, logs))["ends"]
+        ends: list[float] = next(reports_of(workers, logs))["ends"]
         for worker in workers:
             worker.wait(60)
         return [b - a for a, b in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
@@ -107,7 +107,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.as_worker:
         schedule, dilation = json.loads(args.as_worker)
-        tell(ends=train(schedule, dilation, time.perf_counter))
+        report(ends=train(schedule, dilation, time.perf_counter))
         return
     compute = profile().model.seconds
     console = Console()
@@ -115,14 +115,14 @@ def main() -> None:
     for heading in ("schedule", "step ms [least–most]", "predicted ms", "measured/predicted", "step/compute"):
         made.add_column(heading, justify="left" if heading == "schedule" else "right")
     for schedule in SCHEDULES:
-        said, seen = predict(schedule), [seconds / args.dilation for seconds in measure(schedule, args.dilation)]
+        predicted, seen = predict(schedule), [seconds / args.dilation for seconds in measure(schedule, args.dilation)]
         typical = statistics.median(seen)
         spread = f"\\[{1e3 * min(seen):.1f}–{1e3 * max(seen):.1f}]"
         made.add_row(
             schedule,
             f"{1e3 * typical:.1f} {spread}",
-            f"{1e3 * said:.1f}",
-            f"{typical / said:.3f}",
+            f"{1e3 * predicted:.1f}",
+            f"{typical / predicted:.3f}",
             f"{typical / compute:.2f}",
         )
     console.print(made)

@@ -8,7 +8,7 @@ Methods that wait for each other learn the same over any links, so that time to 
 times seconds a step, measured here: rows side by side in ten blocks of sixteen steps, on a shaped network of
 namespaces. The target is DDP's own loss after 256 steps at its best learning rate, seed by seed; steps are read off
 between two evaluations by a straight line. A rival that does the mathematics of one of our sentences exactly is given
-that sentence's curve. The bound is DDP's step over the step without talking.
+that sentence's curve. The bound is DDP's step over the step without communication.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RATES = ("48Mbit", "270Mbit", "1Gbit", "4Gbit")
 
 @dataclass(frozen=True)
 class Row:
-    """What is run for its time, and whose curve it learns by."""
+    """A row: the method whose step is timed, and the method whose learning curve it follows."""
 
     strategy: str
     learns: str
@@ -59,7 +59,7 @@ ROWS = (
 
 
 def best_rates(curves: Mapping[Training, Sequence[tuple[int, float]]]) -> dict[str, float]:
-    """Of each method, the learning rate with the least loss after as many steps as DDP makes, by the choosing seed."""
+    """Return each method's learning rate with the least loss after as many steps as DDP makes, by the choosing seed."""
     found: dict[str, dict[float, float]] = {}
     for training, curve in curves.items():
         if training.seed == 0:
@@ -68,7 +68,8 @@ def best_rates(curves: Mapping[Training, Sequence[tuple[int, float]]]) -> dict[s
 
 
 def steps_to(curve: Sequence[tuple[int, float]], loss: float) -> float:
-    """By a straight line between the evaluations around it; infinity if it was never so low."""
+    """Return the steps to this loss, by a straight line between the evaluations around it; infinity if it was never
+    reached."""
     before = (0, math.inf)
     for step, value in curve:
         if value <= loss:
@@ -79,7 +80,7 @@ def steps_to(curve: Sequence[tuple[int, float]], loss: float) -> float:
 
 
 def learned(path: Path) -> dict[str, dict[int, float]]:
-    """Steps to the target, by method and reporting seed."""
+    """Return the steps to the target, by method and reporting seed."""
     curves = read(path)
     rates = best_rates(curves)
     found: dict[str, dict[int, float]] = {}
@@ -94,7 +95,7 @@ def learned(path: Path) -> dict[str, dict[int, float]]:
 
 @dataclass(frozen=True)
 class Timed:
-    """A row on one network."""
+    """A row's times on one network."""
 
     row: Row
     step_seconds: float
@@ -108,7 +109,7 @@ class Timed:
 
 
 def timed(rate: str, rows: Sequence[Row], blocks: int, folder: str | None) -> tuple[list[Timed], float]:
-    """Each row's step, and the baseline's without talking."""
+    """Return each row's step time, and the baseline's without communication."""
     steps = EVERY * (blocks + 1)
     script = (str(CHARS), "--batch", str(BATCH), "--steps", str(steps + 1), "--every", "1000000", "--validate", "128")
     settings = Settings(

@@ -1,4 +1,4 @@
-"""What the executor adds to a bucket beyond the bare call, and how long plans take to make.
+"""Measure what the executor adds to a bucket beyond the bare call, and how long plans take to make.
 
     python bench/executor.py            # about a minute; one process, gloo
 
@@ -42,7 +42,7 @@ class Layer(nn.Module):
 
 
 def stepping(word: str | None) -> Callable[[], float]:
-    """Seconds of a step."""
+    """Return the seconds of a step."""
     model: Any = nn.Sequential(*(Layer() for _ in range(TENSORS)))
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.0)
     if word is not None:

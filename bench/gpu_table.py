@@ -1,4 +1,5 @@
-"""How far estimates from the table of GPUs are from measured steps, and what the reachable shares would be by a fit.
+"""Measure how far estimates from the table of GPUs are from measured steps, and what the reachable shares would be by a
+fit.
 
 python bench/gpu_table.py --data DIR          # errors by source
 python bench/gpu_table.py --data DIR --fit    # fits the shares; then without each source in turn (minutes)
@@ -22,7 +23,7 @@ BOUNDS = [(0.2, 0.9)] * 6 + [(0.15, 1.0)] * 2 + [(2e-5, 4e-4)]
 
 
 def loss(cases: Iterable[Case], shares: Shares) -> float:
-    """The mean distance of logarithms; each source counts alike in each precision and kind of model."""
+    """Return the mean distance of logarithms; each source counts alike in each precision and kind of model."""
     groups = defaultdict(list)
     for case in cases:
         kind = any(tensor.kind == "convolution" for tensor in case.tensors)

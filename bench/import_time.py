@@ -1,10 +1,10 @@
-"""What `import laconic` costs beyond `import torch`, and what the first look at `laconic.distribute` adds.
+"""Measure what `import laconic` costs beyond `import torch`, and what the first look at `laconic.distribute` adds.
 
     python bench/import_time.py
 
 Names of laconic load on first use, so the import alone is cheap and the first use pays; both are shown. The first use
 also loads torch's compiler, if nothing has yet; every torch optimizer loads it when it is made, and a script makes one
-before it calls `distribute`, so that order is timed too. Each sample is a fresh interpreter, and the kinds take turns.
+before it calls `distribute`, so that order is timed too. Each sample is a fresh interpreter, and the kinds alternate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AS_USED = ("torch", "optimizer", "laconic", "distribute")
 
 
 def sample(order: tuple[str, ...]) -> dict[str, float]:
-    """Seconds that each line took in a fresh interpreter."""
+    """Return the seconds that each line took in a fresh interpreter."""
     program = "\n".join([_CLOCK, *(_LINES[name] for name in order), _TELL])
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return dict(zip(order, json.loads(done.stdout), strict=True))

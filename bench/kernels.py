@@ -34,7 +34,7 @@ Encode = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[int]], object]
 
 @dataclass(frozen=True)
 class Operation:
-    """One row: `floor` bytes an element in these passes; `eager` is what libraries write."""
+    """One row: `floor` is the bytes per element of these passes; `eager` is what libraries write."""
 
     name: str
     floor: float
@@ -169,8 +169,8 @@ def selections(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
         lambda: eager.topk(x, k),
         False,
     )
-    said = [kernels.select(torch.randn(n, device="cuda"), 2.5758) for _ in range(WORKERS)]
-    places, values = [at for at, _ in said], [v for _, v in said]
+    selected = [kernels.select(torch.randn(n, device="cuda"), 2.5758) for _ in range(WORKERS)]
+    places, values = [at for at, _ in selected], [v for _, v in selected]
     yield Operation(
         f"mean of {WORKERS} sparse, 1 % each",
         4 + 12 * sum(map(len, places)) / n,
@@ -226,7 +226,7 @@ def flat(n: int, rate: float, only: str, compiling: bool) -> None:
 
 
 def tried(call: Call) -> float | None:
-    """A row that fails is no reason to lose the others."""
+    """Measure a row, and print its error if it fails, so that the other rows are measured all the same."""
     try:
         return ms(call)
     except Exception as error:
@@ -235,7 +235,8 @@ def tried(call: Call) -> float | None:
 
 
 def lists(only: str) -> None:
-    """400 tensors as models have them, in one launch, against one flat tensor of as many elements; then one by one."""
+    """Measure 400 tensors of a model's sizes in one launch, against one flat tensor of as many elements; then one by
+    one."""
     draw = torch.Generator().manual_seed(0)
     small = torch.randint(64, 4096, (200,), generator=draw).tolist()
     large = torch.randint(10_000, 240_000, (200,), generator=draw)
@@ -266,7 +267,8 @@ def one_by_one(call: Encode, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> 
 
 
 def backward(bucket_mb: float, sequences: int) -> None:
-    """A transformer's backward pass alone, and with its gradients encoded on another stream bucket by bucket."""
+    """Measure a transformer's backward pass alone, and with its gradients encoded on another stream bucket by
+    bucket."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, 0.0, batch_first=True, device="cuda")
     model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)

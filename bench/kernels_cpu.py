@@ -3,7 +3,7 @@
     python bench/kernels_cpu.py                  # 25 M elements, all threads that torch uses
     python bench/kernels_cpu.py --elements 1000000
 
-Each row takes turns with `copy_` of as many elements, so that what else the machine does hits both; medians of the
+Each row alternates with `copy_` of as many elements, so that other work of the machine affects both; medians of the
 ratios, with quartiles. A pass is one reading of the input with at most one writing of as many elements.
 """
 
@@ -28,7 +28,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def plain_quantize(x: torch.Tensor, bucket: int, levels: int) -> torch.Tensor:
-    """As libraries do: every operation over the whole tensor."""
+    """Quantise as libraries do, with every operation over the whole tensor."""
     rows = x.view(-1, bucket)
     scales = rows.abs().amax(dim=1, keepdim=True)
     a = rows.abs() / scales * levels

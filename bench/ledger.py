@@ -89,9 +89,9 @@ def main() -> None:
     table = Table("operation", "sent by ranks 0–3, MB (ledger)", "wire / ledger, all ranks", "worst rank")
     for name, ranks in rows.items():
         ledger, wire = (sum(row[k] for row in ranks) for k in (0, 1))
-        worst = max((w / said if said else w / ledger + 1 for said, w in ranks), key=lambda q: abs(q - 1))
-        said = ", ".join(f"{row[0] / REPEATS / 1e6:.1f}" for row in ranks)
-        table.add_row(name, said, f"{wire / ledger:.4f}", f"{worst:.4f}")
+        worst = max((w / counted if counted else w / ledger + 1 for counted, w in ranks), key=lambda q: abs(q - 1))
+        counted = ", ".join(f"{row[0] / REPEATS / 1e6:.1f}" for row in ranks)
+        table.add_row(name, counted, f"{wire / ledger:.4f}", f"{worst:.4f}")
     Console().print(table)
 
 

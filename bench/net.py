@@ -54,7 +54,8 @@ def main() -> None:
 
 
 def cycles(console: Console) -> bool:
-    """Set up and take down; every tenth is killed, a few commands later each time, and the next has to sweep."""
+    """Set networks up and take them down; every tenth set-up is killed, each time a few commands later, and the next
+    one has to remove what is left."""
     before, begin, killed = inventory(), time.perf_counter(), 0
     for cycle in range(CYCLES):
         crash, is_crash = cycle // CRASH_EVERY, cycle % CRASH_EVERY == CRASH_EVERY - 1
@@ -82,7 +83,7 @@ def cycles(console: Console) -> bool:
 
 
 def inventory() -> set[str]:
-    """All that networks are made of, whoever made them."""
+    """Return all namespaces, interfaces, delay lines and state files that exist, whoever made them."""
 
     def lines(*command: str) -> list[str]:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -103,7 +104,7 @@ def read(path: Path) -> bytes:
 
 
 def rates(console: Console) -> bool:
-    """What a TCP stream gets through, without a delay and with one."""
+    """Measure the rate of a TCP stream, without a delay and with one."""
     table = Table("asked", "delay, one way", "measured/asked", "worst", "payload", title="Rate, payload and headers")
     fine = True
     for asked, delay in itertools.product(RATES, (0.0, DELAYS_SECONDS[-1])):
@@ -122,7 +123,7 @@ def rates(console: Console) -> bool:
 
 
 def delays(console: Console) -> bool:
-    """Round trips of single packets between two workers."""
+    """Measure round trips of single packets between two workers."""
     table = Table("asked, one way", "cores", "round trip, median", "5–95 %", "measured/asked", title="Delay")
     fine = True
     for asked, busy in itertools.product(DELAYS_SECONDS, (False, True)):
@@ -151,10 +152,10 @@ def stream_bits_per_second(net: ShapedNetwork) -> float:
 def round_trips_seconds(net: ShapedNetwork) -> list[float]:
     here, there = net.places
     server = start(there.command, "echo")
-    said = start(here.command, "ping", there.address, wait=False).communicate(timeout=60)[0]
+    output = start(here.command, "ping", there.address, wait=False).communicate(timeout=60)[0]
     server.kill()
     server.communicate()
-    return [float(text) for text in said.split()]
+    return [float(text) for text in output.split()]
 
 
 def start(place: Callable[[list[str]], list[str]], *role: str, wait: bool = True) -> subprocess.Popen[str]:
@@ -192,7 +193,7 @@ def send(address: str) -> None:
 
 
 def be_prompt() -> None:
-    """Before other processes, so that the network's delay is measured and not the wait for a core."""
+    """Give this process priority, so that the network's delay is measured and not the wait for a core."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
@@ -224,7 +225,7 @@ def spin() -> None:
 
 
 def crash(commands: str, delay_seconds: str) -> None:
-    """Die in the middle of a set-up: so many commands are done, and one more has begun."""
+    """Die in the middle of a set-up, after this many commands, while the next one runs."""
     run, left = subprocess.run, iter(range(int(commands)))
 
     def run_or_die(command: list[str], **options: Any) -> Any:

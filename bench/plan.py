@@ -1,13 +1,14 @@
-"""What the planner predicts over what real workers take, and whether its advice is the best that was measured.
+"""Compare the planner's predictions with the steps of real workers, and show whether its advice is the best that was
+measured.
 
     python bench/plan.py                              # 2 models x 4 ratios x 17 strategies, 45 minutes; needs root
     python bench/plan.py --only large --only 14       # cells of this model, of this ratio
     python bench/plan.py --output plan.json --csv src/laconic/planner/measured/steps.csv
 
 A cell is a model on shaped links, four workers with real computing. Its ratio r is the time of a plain exchange over
-that of computing; batches are chosen so that links of at most 1 Gb/s give r = 0.15 to 14. For each cell: a rehearsal
-(`laconic plan --network probe`'s own) leaves a profile; the planner prices every strategy from it; then real processes
-take the steps, strategies in turn, block by block. No step that is predicted is used to fit anything.
+that of computing; batches are chosen so that links of at most 1 Gb/s give r = 0.15 to 14. For each cell: a profiling
+run (that of `laconic plan --network probe`) leaves a profile; the planner prices every strategy from it; then real
+processes take the steps, strategies in turn, block by block. No step that is predicted is used to fit anything.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from laconic.launch.net import ShapedNetwork, shaped
 from laconic.planner.autotune import PAYS
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, build_model, machine
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS = 4
 RATES = {0.15: 1e9, 0.65: 1e9, 2.5: 5e8, 14.0: 1e8}  # bits per second by ratio
@@ -63,7 +64,7 @@ STRATEGIES = {  # text: steps of one period
 
 @dataclass(frozen=True)
 class Work:
-    """What the real processes do: calibrate, rehearse, or take steps with every strategy in turn."""
+    """The task of the real processes: calibrate, profile, or take steps with every strategy in turn."""
 
     model: str
     samples: int
@@ -76,7 +77,7 @@ class Work:
 
 
 def make(model: str, samples: int) -> tuple[Any, Any, Any]:
-    """A model, its input and its targets."""
+    """Return a model, its input and its targets."""
     import torch
     from torch import nn
 
@@ -93,7 +94,7 @@ def make(model: str, samples: int) -> tuple[Any, Any, Any]:
 
 
 def prepare(work: Work, strategy: str | None) -> Any:
-    """A function that takes one training step; without a strategy, alone."""
+    """Return a function that takes one training step; without a strategy, one that does not communicate."""
     import torch
 
     import laconic
@@ -112,7 +113,7 @@ def prepare(work: Work, strategy: str | None) -> Any:
 
 
 def work(todo: Work) -> None:
-    """The life of one real worker."""
+    """Do a task as one real worker."""
     import torch
     import torch.distributed as dist
 
@@ -130,11 +131,11 @@ def work(todo: Work) -> None:
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             took.append(mine.item())
         if laconic.rank() == 0:
-            tell(seconds=statistics.median(took[1:]))
+            report(seconds=statistics.median(took[1:]))
         return
     steps = {strategy: prepare(todo, strategy) for strategy in todo.strategies}
     while RunConfig.current().profile_to is not None:
-        steps[todo.strategies[0]]()  # until the rehearsal ends it
+        steps[todo.strategies[0]]()  # until the profiling run ends it
     for name, step in steps.items():
         for _ in range(WARM_UP if "auto" in name else STRATEGIES[name]):
             step()
@@ -153,7 +154,7 @@ def work(todo: Work) -> None:
             mine = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             seconds[name] = mine.item() / count
-        tell(seconds=seconds)
+        report(seconds=seconds)
 
 
 # ------------------------------------------------------------------------------------------------ the parent
@@ -168,14 +169,14 @@ def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> 
 
 
 def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, Any]:
-    """Calibrate, rehearse, predict, measure: one cell."""
+    """Calibrate, profile, predict and measure one cell."""
     from laconic.network.levels import Network
     from laconic.planner.deployment import Deployment
     from laconic.planner.price import Pricer
     from laconic.values.profile import Profile
 
     rate = RATES[ratio]
-    heard = RunConfig(heartbeat_seconds=60)
+    config = RunConfig(heartbeat_seconds=60)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         net = stack.enter_context(shaped(WORKERS, rate, 0.0))
@@ -184,7 +185,7 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
 
         def carry_out(todo: Work, config: RunConfig, reports: int) -> list[Any]:
             workers.extend(start_all(net, todo, logs, config))
-            facts = listen(workers, logs) if reports else iter(())
+            facts = reports_of(workers, logs) if reports else iter(())
             found = [next(facts)["seconds"] for _ in range(reports)]
             for worker in workers:
                 worker.wait(600)
@@ -193,28 +194,28 @@ def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, An
 
         elements = sum(p.numel() for p in make(model, 1)[0].parameters())
         exchange = 2 * (WORKERS - 1) / WORKERS * 4 * elements * 8 / rate * 1.15
-        (few,), (many,) = (carry_out(Work(model, n, ()), heard, 1) for n in (8, 32))
+        (few,), (many,) = (carry_out(Work(model, n, ()), config, 1) for n in (8, 32))
         each = max(1e-6, (many - few) / 24)
         samples = max(1, round((exchange / ratio - (few - 8 * each)) / each))
-        console.print(f"{model}, r = {ratio}: {samples * LENGTH} samples a worker; rehearsing")
+        console.print(f"{model}, r = {ratio}: {samples * LENGTH} samples a worker; profiling")
         path = logs / "profile.json"
         chains = sorted({chain_of(s) for s in STRATEGIES} - {"none"})
-        rehearsal = RunConfig(
+        profiling = RunConfig(
             profile_to=str(path),
             net_bits_per_second=rate,
             heartbeat_seconds=60,
             profile_steps=16,
             profile_words=chains,
         )
-        carry_out(Work(model, samples, ("bsp",)), rehearsal, 0)
+        carry_out(Work(model, samples, ("bsp",)), profiling, 0)
         if not path.exists():
-            raise SystemExit("the rehearsal left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
+            raise SystemExit("the profiling run left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
         profile = Profile.read(path)
         pricer = Pricer(Deployment(profile, Network.from_profile(profile), WORKERS))
         predicted = {strategy: priced(pricer, strategy) for strategy in STRATEGIES}
         steps = 1 if ratio > 5 else 2
         console.print(f"{model}, r = {ratio}: measuring {blocks} blocks")
-        measured = carry_out(Work(model, samples, tuple(STRATEGIES), blocks, steps), heard, blocks)
+        measured = carry_out(Work(model, samples, tuple(STRATEGIES), blocks, steps), config, blocks)
         return {
             "model": model,
             "ratio": ratio,
@@ -248,7 +249,7 @@ def priced(pricer: Any, strategy: str) -> float:
 
 
 def judged(cell: dict[str, Any]) -> dict[str, Any]:
-    """The advice by prediction against the best that was measured, and whether saying no was right."""
+    """Return how far the advice is from the best that was measured, and whether advice against all was right."""
     measured = {name: statistics.median(seen) for name, seen in cell["measured"].items()}
     predicted = cell["predicted"]
     rivals = [name for name in measured if name.startswith("torch:ddp16")]
@@ -284,10 +285,10 @@ def show(cells: Sequence[dict[str, Any]], console: Console) -> None:
     console.print(table)
     for cell in cells:
         found = judged(cell)
-        said = "pays" if found["pays"] else "keep DDP16"
+        advice = "pays" if found["pays"] else "keep DDP16"
         truth = "pays" if found["really"] else "nothing pays"
         console.print(
-            f"{cell['model']} r={cell['ratio']}: advice {found['advised']} ({said}; measured: {truth}), "
+            f"{cell['model']} r={cell['ratio']}: advice {found['advised']} ({advice}; measured: {truth}), "
             f"{100 * found['regret']:.1f} % above the best measured ({found['best']}); error mean "
             f"{100 * found['mean']:.1f} %, largest {100 * found['largest']:.0f} %",
             markup=False,
@@ -297,7 +298,7 @@ def show(cells: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def write_csv(cells: Sequence[dict[str, Any]], path: Path) -> None:
-    """For `laconic validate` and the planner's own intervals."""
+    """Write the cells for `laconic validate` and for the planner's own intervals."""
     names = ["model", "network", "r", "workers", "strategy"]
     names += ["predicted_seconds", "measured_seconds", "low_seconds", "high_seconds"]
     with path.open("w", newline="", encoding="utf-8") as file:

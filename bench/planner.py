@@ -1,10 +1,10 @@
-"""How fast the planner is: strategies priced a second on one core, ten thousand GPUs, the command on the examples.
+"""Measure the planner's speed: strategies priced a second on one core, ten thousand GPUs, the command on the examples.
 
     python bench/planner.py                # about two minutes
     python bench/planner.py --quick        # without the examples
 
 Prices share what strategies have in common (a compressor's payloads, a schedule's plan, a network's times), and making
-that is part of the time. `auto`, which searches for its plan, is timed apart.
+that is part of the time. `auto`, which searches for its plan, is timed separately.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def timed(act: Callable[[], Any]) -> float:
 
 
 def rate_of(model: str) -> float:
-    """Strategies a second, from nothing known."""
+    """Return the strategies that are priced a second, with empty caches."""
     made = deployment(model, 64, "25gbit")
     asked = [s for s in candidates(made) if "auto" not in str(s)]
 

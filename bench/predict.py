@@ -4,9 +4,10 @@
     python bench/predict.py --only 1gbit --only cast       # cells whose network or sentence contains these
     python bench/predict.py --output predict.json
 
-For each network: first a rehearsal (`laconic profile`'s own: computing without talking, collectives without computing)
-leaves a profile; then the virtual engine predicts every sentence from this profile alone; only then four real processes
-take the steps, all sentences in turn, block by block. No step that is predicted is ever used to fit anything.
+For each network: first a profiling run (that of `laconic profile`: computing without communication, collectives without
+computing) leaves a profile; then the virtual engine predicts every sentence from this profile alone; only then four
+real processes take the steps, all sentences in turn, block by block. No step that is predicted is ever used to fit
+anything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rich.table import Table
 from laconic.launch.net import ShapedNetwork, shaped
 from laconic.values.run_config import RunConfig
 from step_time import CHARACTERS, LENGTH, MODELS, SEQUENCES, build_model, machine
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS = 4
 NETWORKS = {  # bits per second, one-way delay in seconds
@@ -43,7 +44,7 @@ BLOCKS, WARM_UP = 11, 3
 
 @dataclass(frozen=True)
 class Work:
-    """What the real processes do: rehearse, or take steps with every sentence in turn."""
+    """The task of the real processes: profile, or take steps with every sentence in turn."""
 
     sentences: tuple[str, ...]
     blocks: int
@@ -52,7 +53,8 @@ class Work:
 
 
 def sentences() -> list[str]:
-    """Every word with its defaults and choices, compressors also with memory, every named sentence, several merges."""
+    """Return every word with its defaults and choices, compressors also with memory, every named sentence, several
+    merges."""
     from laconic import registry
     from laconic.strategy import Sentence, Word
 
@@ -74,7 +76,7 @@ def sentences() -> list[str]:
 
 
 def prepare(sentence: str) -> Any:
-    """A function that takes one training step."""
+    """Return a function that takes one training step."""
     import torch
 
     import laconic
@@ -95,7 +97,7 @@ def prepare(sentence: str) -> Any:
 
 
 def work(todo: Work) -> None:
-    """The life of one real worker."""
+    """Do a task as one real worker."""
     import time
 
     import torch
@@ -103,7 +105,7 @@ def work(todo: Work) -> None:
 
     steps = {sentence: prepare(sentence) for sentence in todo.sentences}
     while RunConfig.current().profile_to is not None:
-        steps["bsp"]()  # until the rehearsal ends it
+        steps["bsp"]()  # until the profiling run ends it
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
@@ -120,11 +122,11 @@ def work(todo: Work) -> None:
             mine = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
             dist.all_reduce(mine, dist.ReduceOp.MAX)
             seconds[name] = mine.item() / todo.steps
-        tell(seconds=seconds)
+        report(seconds=seconds)
 
 
 def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
-    """Virtual seconds of one step, after as many to warm up as the real ones have."""
+    """Return the virtual seconds of one step, after as many warm-up steps as the real ones have."""
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
@@ -158,7 +160,7 @@ def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> 
 
 
 def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> list[dict[str, Any]]:
-    """Rehearse, predict, measure: one network's rows."""
+    """Profile, predict and measure the rows of one network."""
     rate, delay = NETWORKS[network]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -166,15 +168,15 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         path = logs / "profile.json"
         workers: list[subprocess.Popen[bytes]] = []
         stack.callback(lambda: end(workers))
-        console.print(f"{network}: rehearsing")
-        rehearsal = RunConfig(
+        console.print(f"{network}: profiling")
+        profiling = RunConfig(
             profile_to=str(path), net_bits_per_second=rate, net_delay_seconds=delay, heartbeat_seconds=60
         )
-        workers += start_all(net, Work(("bsp",), 0, 0, 0), logs, rehearsal)
+        workers += start_all(net, Work(("bsp",), 0, 0, 0), logs, profiling)
         for worker in workers:
             worker.wait(600)
         if not path.exists():
-            raise SystemExit("the rehearsal left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
+            raise SystemExit("the profiling run left no profile: " + (logs / "0").read_text(errors="replace")[-2000:])
         workers.clear()
         console.print(f"{network}: predicting {len(chosen)} sentences")
         predicted = {sentence: predict(sentence, path) for sentence in chosen}
@@ -182,7 +184,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
         before = 3 if delay else 1
         console.print(f"{network}: measuring {blocks} blocks of {steps} steps")
         workers += start_all(net, Work(tuple(chosen), blocks, before, steps), logs, RunConfig(heartbeat_seconds=60))
-        facts = listen(workers, logs)
+        facts = reports_of(workers, logs)
         measured = [next(facts)["seconds"] for _ in range(blocks)]
         for worker in workers:
             worker.wait(60)
@@ -203,7 +205,7 @@ def run(network: str, chosen: Sequence[str], blocks: int, console: Console) -> l
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    made = Table(title=f"Step time, {WORKERS} real workers, and what the virtual engine said before; 2 M parameters")
+    made = Table(title=f"Step time, {WORKERS} real workers, and what the virtual engine predicted; 2 M parameters")
     for heading in ("network", "sentence", "measured ms [10–90 %]", "predicted ms", "predicted/measured"):
         made.add_column(heading, justify="left" if heading in ("network", "sentence") else "right")
     for row in rows:

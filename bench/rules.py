@@ -7,7 +7,7 @@
 Eight virtual workers train a small network on scikit-learn's digits, with real gradients and a virtual clock. A step
 computes for 31 ms; the links are such that averaging takes two thirds of that. Three settings: equal workers, every
 worker three times slower in a fifth of its steps, one worker five times slower for ever. The target is what tuned
-`bsp` reaches with 1,280 gradients, seed by seed; every rule may make twice as many to get there, and its loss is told
+`bsp` reaches with 1,280 gradients, seed by seed; every rule may make twice as many to get there, and its loss is shown
 after as many. Learning rates are chosen with equal workers, by the loss after 1,280 gradients. Local rules stand beside
 gradient accumulation with the same bytes.
 """
@@ -92,7 +92,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Run:
-    """One training: when, after how many bytes a worker and after how many gradients the loss was what."""
+    """One training: its losses with their times, bytes per worker and gradients."""
 
     curve: list[tuple[float, float, int, float]]
     waited_share: float
@@ -100,12 +100,13 @@ class Run:
 
     @property
     def final(self) -> float:
-        """After as many gradients as bsp makes: the mean of five values, since single ones jump."""
+        """Return the loss after as many gradients as bsp makes: the mean of five values, since single ones are
+        noisy."""
         last = [row[3] for row in self.curve if row[2] <= STEPS * WORKERS][-5:]
         return sum(last) / len(last) if last else math.inf
 
     def to(self, target: float) -> tuple[float, float, int] | None:
-        """Seconds, bytes and gradients when the loss first is at most so much, three evaluations running."""
+        """Return seconds, bytes and gradients when the loss is first at most this, for three evaluations in a row."""
         good = [row[3] <= target for row in self.curve]
         for i in range(len(good) - 2):
             if all(good[i : i + 3]):
@@ -114,7 +115,7 @@ class Run:
 
 
 def train(task: tuple[str, bool, float, int, str, int]) -> Run:
-    """In a process of the pool."""
+    """Train in a process of the pool."""
     sentence, equal, rate, seed, setting, times = task
     import torch
     from sklearn.datasets import load_digits
@@ -176,8 +177,8 @@ def train(task: tuple[str, bool, float, int, str, int]) -> Run:
 
 
 def tuned(rules: Sequence[Rule], rates: Sequence[float], seeds: Sequence[int], pool: Any) -> dict[str, float]:
-    """Each rule's best rate by the final loss with equal workers, in the mean over the seeds; where it lies at an end
-    of the grid, the grid goes on there."""
+    """Return each rule's best rate by the final loss with equal workers, in the mean over the seeds; where it lies at
+    an end of the grid, the grid is extended there."""
     losses: dict[str, dict[float, float]] = {rule.name: {} for rule in rules}
     asked = {rule.name: [rule.scale * rate for rate in rates] for rule in rules}
     while any(asked.values()):
@@ -192,7 +193,7 @@ def tuned(rules: Sequence[Rule], rates: Sequence[float], seeds: Sequence[int], p
 
 
 def further(losses: dict[float, float]) -> list[float]:
-    """The rate beyond the end at which the best lies, if it does, and if the end is not absurd."""
+    """Return the rate beyond the end of the grid at which the best lies, if it does and if that rate is not absurd."""
     best = min(losses, key=lambda rate: losses[rate])
     if losses[best] >= 1e9 or not 1e-4 < best < 1e2:
         return []

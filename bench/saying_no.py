@@ -1,11 +1,12 @@
-"""Does the planner say no? Gradient compression in data centres, where it seldom pays.
+"""Test whether the planner advises against gradient compression in data centres, where it seldom pays.
 
     python bench/saying_no.py              # some minutes on one core
     python bench/saying_no.py --study      # set-ups like the published study's, seconds
 
 Models of the zoo on 8 to 256 GPUs, machines of eight, links of 10 to 400 Gb/s between them. In each set-up the planner
-prices every gradient compression and says whether the best of them beats tuned DDP with 16-bit gradients by 3 %; where
-it says so (and in a sample of the others), the virtual engine runs both. A false "it pays" is one the engine denies.
+prices every gradient compression and predicts whether the best of them beats tuned DDP with 16-bit gradients by 3 %;
+where it does (and in a sample of the others), the virtual engine runs both. A false "it pays" is one that the engine
+refutes.
 
 Reference: Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems (MLSys 2022), who
 found it to pay in 6 of more than 200 set-ups, against DDP in 32 bits: machines of four V100 on 10 Gb/s, computing in 32
@@ -46,12 +47,13 @@ RATES = (10, 25, 100, 200, 400)  # Gb/s
 WORKERS = (8, 16, 32, 64, 128, 256)
 CHIPS = ("v100", "a100", "h100")
 SHRINK = 256
-SAMPLE = 0.05  # of the set-ups in which the planner says no
+SAMPLE = 0.05  # of the set-ups in which the planner advises against compression
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one set-up: what is advised over tuned DDP in 16 bits, by the planner and by the virtual engine."""
+    """The result for one set-up: the advised strategy over tuned DDP in 16 bits, by the planner and by the virtual
+    engine."""
 
     model: str
     chip: str
@@ -96,7 +98,7 @@ def ddp16(cap: int) -> str:
 
 
 def run(deployment: Deployment, strategy: str, whole_buckets: bool = False) -> float:
-    """A step of the virtual engine, shrunken; `whole_buckets`: casts take no time by the tensor, as DDP's do."""
+    """Return a shrunken step of the virtual engine; `whole_buckets`: casts take no time by the tensor, as DDP's do."""
     text = strategy if whole_buckets else shrunken(strategy)
     tensors = [TensorSpec(s.name, shrink(s.shape), s.dtype) for s in deployment.tensors]
     factor = sum(s.numel for s in deployment.tensors) / sum(s.numel for s in tensors)
@@ -110,7 +112,7 @@ def run(deployment: Deployment, strategy: str, whole_buckets: bool = False) -> f
 
 
 def shrink(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The same shape, SHRINK times smaller as far as whole numbers go."""
+    """Return the same shape, SHRINK times smaller as far as whole numbers go."""
     if math.prod(shape) < 64 * SHRINK:
         return (max(1, math.prod(shape) // SHRINK),)
     root = SHRINK ** (1 / min(2, len(shape)))
@@ -118,7 +120,7 @@ def shrink(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def shrunken(strategy: str) -> str:
-    """With the same merges: sizes in bytes shrink too."""
+    """Return the sentence with the same merges: sizes in bytes shrink too."""
     for size in (25 * MIB, 5 * MIB, MIB):
         if f"wfbp({size})" in strategy:
             return strategy.replace(f"wfbp({size})", f"wfbp({size // SHRINK}, first_bytes={MIB // SHRINK})")
@@ -136,7 +138,7 @@ def scaled(codec: CodecTimes, factor: float, per_tensor: float) -> CodecTimes:
 
 
 def study() -> None:
-    """One method at a time against DDP in 32 bits."""
+    """Price one method at a time against DDP in 32 bits."""
     kind = replace(gpu("v100"), per_machine=4)
     methods = [
         "sign_sgd",
@@ -164,7 +166,7 @@ def study() -> None:
 
 
 def _like(known: Mapping[str, CodecTimes]) -> dict[str, str]:
-    """What was not timed takes what its next of kin does, which flatters it."""
+    """Give a compressor that was not timed the times of a similar one, which favours it."""
     found = {f"power_sgd({rank})+error_feedback": "power_sgd(4)+error_feedback" for rank in (8, 16)}
     found["topk(0.2)+error_feedback"] = "topk(0.1)+error_feedback"
     return {name: like for name, like in found.items() if like in known}
@@ -184,19 +186,19 @@ def main() -> None:
         found.append(judged(*one, chance))
         last = found[-1]
         if last.engine_gain is not None:
-            said = f"planner {last.gain:.3f}, engine {last.engine_gain:.3f}"
+            gains = f"planner {last.gain:.3f}, engine {last.engine_gain:.3f}"
             print(
-                f"{number:4d} {last.model} {last.workers} x {last.chip} {last.rate}G: {last.strategy}: {said}",
+                f"{number:4d} {last.model} {last.workers} x {last.chip} {last.rate}G: {last.strategy}: {gains}",
                 flush=True,
             )
         elif number % 50 == 0:
             print(f"{number:4d} set-ups", file=sys.stderr, flush=True)
-    says = [v for v in found if v.gain >= PAYS]
-    false = [v for v in says if v.engine_gain is not None and v.engine_gain < PAYS]
+    positive = [v for v in found if v.gain >= PAYS]
+    false = [v for v in positive if v.engine_gain is not None and v.engine_gain < PAYS]
     missed = [v for v in found if v.gain < PAYS and v.engine_gain is not None and v.engine_gain >= PAYS]
     no = [v for v in found if v.gain < PAYS and v.engine_gain is not None]
     old = [v for v in found if v.over_32_bits >= PAYS]
-    print(f"{len(found)} set-ups; the planner says it pays in {len(says)}, falsely in {len(false)}")
+    print(f"{len(found)} set-ups; the planner predicts that it pays in {len(positive)}, falsely in {len(false)}")
     print(
         f"falsely: {100 * len(false) / len(found):.2f} % of all set-ups; missed in {len(missed)} of {len(no)} sampled"
     )

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from laconic.launch.net import shaped
 from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
-from workers import STORE_PORT, end, listen, start, tell
+from workers import STORE_PORT, end, report, reports_of, start
 
 WORKERS, BITS_PER_SECOND = 8, 400e6
 RATIOS = (0.15, 0.65, 2.5, 14.0)
@@ -51,7 +51,7 @@ MODELS = ("small", "large", "transformer")
 
 
 def shapes(model: str) -> list[tuple[str, int]]:
-    """Tensors in the order of the forward pass: 2 million parameters each."""
+    """Return tensors in the order of the forward pass: 2 million parameters each."""
     if model == "small":
         return [(f"layer{i}.{part}", n) for i in range(60) for part, n in (("weight", 33_000), ("bias", 300))]
     if model == "large":
@@ -68,8 +68,8 @@ def shapes(model: str) -> list[tuple[str, int]]:
 
 
 def profile(model: str, seconds: float) -> Profile:
-    """A step of so many seconds, a third of them forward; backward divides over tensors by the square root of their
-    size, between by layer and by element."""
+    """Return the profile of a step of this many seconds, a third of them forward; backward divides over tensors by the
+    square root of their size, between by layer and by element."""
     layers = list(reversed(shapes(model)))
     whole = sum(n**0.5 for _, n in layers)
     backward = seconds * 2 / 3
@@ -81,7 +81,7 @@ def profile(model: str, seconds: float) -> Profile:
 
 
 def train(model: str, seconds: float, dilation: float, variant: str, steps: int, clock: Any) -> list[float]:
-    """Seconds of each step after the warm-up."""
+    """Return the seconds of each step after the warm-up."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -122,11 +122,11 @@ def work(todo: dict[str, Any]) -> None:
     links = LinkTrials(world, 4.0 * max(sum(n for _, n in shapes(model)) for model in MODELS))
     for _ in range(LINK_ROUNDS):
         links.round()
-    tell(links=asdict(links.result(BITS_PER_SECOND, 0.0)))
+    report(links=asdict(links.result(BITS_PER_SECOND, 0.0)))
     for cell in todo["cells"]:
         world.barrier().wait()
         seen = train(cell["model"], cell["seconds"], 1.0, cell["variant"], cell["steps"], time.perf_counter)
-        tell(cell=cell, seen=seen)
+        report(cell=cell, seen=seen)
     dist.barrier()
 
 
@@ -134,8 +134,8 @@ def work(todo: dict[str, Any]) -> None:
 
 
 def predict(cell: dict[str, Any], links: dict[str, Any]) -> float:
-    """On the virtual engine: the model's profile, and collectives as they were measured alone and at once. Emulated
-    computing needs no processor, so that they go on beside it as without it."""
+    """Predict on the virtual engine, from the model's profile and collectives as they were measured alone and at once.
+    Emulated computing needs no processor, so that they go on beside it as without it."""
     import laconic
     from laconic.network.levels import Network
     from laconic.real.connect import connect
@@ -168,11 +168,11 @@ def measure(cells: list[dict[str, Any]], console: Console) -> tuple[dict[str, An
         store = (net.places[0].address, STORE_PORT)
         for rank, place in enumerate(net.places):
             workers.append(start(__file__, {"cells": cells}, rank, WORKERS, store, place, logs))
-        heard = listen(workers, logs)
-        links = next(heard)["links"]
+        reports = reports_of(workers, logs)
+        links = next(reports)["links"]
         seen = []
         for number, cell in enumerate(cells):
-            seen.append(next(heard)["seen"])
+            seen.append(next(reports)["seen"])
             typical = statistics.median(seen[-1])
             name = f"{cell['model']} r={cell['ratio']} {cell['variant']}"
             console.print(f"{number + 1}/{len(cells)} {name}: {1e3 * typical:.1f} ms", markup=False)
@@ -182,15 +182,16 @@ def measure(cells: list[dict[str, Any]], console: Console) -> tuple[dict[str, An
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What one worker sends at the network's rate sets the computing time; blocks interleave the variants."""
+    """Return the cells: the computing time follows from what one worker sends at the network's rate; blocks interleave
+    the variants."""
     found = []
     for model in args.models.split(","):
         nbytes = 4 * sum(n for _, n in shapes(model))
-        talking = 2 * (WORKERS - 1) / WORKERS * nbytes * 8 / BITS_PER_SECOND
+        sending_seconds = 2 * (WORKERS - 1) / WORKERS * nbytes * 8 / BITS_PER_SECOND
         for ratio in args.ratios:
             for _ in range(args.blocks):
                 for variant in (*DDP, *args.words):
-                    cell = {"model": model, "ratio": ratio, "seconds": talking / ratio, "variant": variant}
+                    cell = {"model": model, "ratio": ratio, "seconds": sending_seconds / ratio, "variant": variant}
                     found.append({**cell, "steps": args.steps})
     return found
 
@@ -215,15 +216,15 @@ def tables(console: Console, rows: list[dict[str, Any]], words: list[str]) -> No
                 if (a["median"] < b["median"]) != (a["predicted"] < b["predicted"]):
                     wrong.append(f"{model} r={ratio:g}: {a['variant']} and {b['variant']}")
     console.print(made)
-    said = Table(title="predicted over measured")
-    said.add_column("model, r")
+    ratios = Table(title="predicted over measured")
+    ratios.add_column("model, r")
     for heading in (*DDP, *words):
-        said.add_column(heading.split("(")[0] + ("(…)" if "(" in heading else ""), justify="right")
+        ratios.add_column(heading.split("(")[0] + ("(…)" if "(" in heading else ""), justify="right")
     for model, ratio in keys:
         here = {row["variant"]: row for row in rows if (row["model"], row["ratio"]) == (model, ratio)}
         shown = [f"{here[name]['predicted'] / here[name]['median']:.2f}" for name in (*DDP, *words)]
-        said.add_row(f"{model}, {ratio:g}", *shown)
-    console.print(said)
+        ratios.add_row(f"{model}, {ratio:g}", *shown)
+    console.print(ratios)
     console.print(f"predicted step time: mean absolute error {100 * statistics.mean(errors):.1f} %, ", end="")
     console.print(
         f"largest {100 * max(errors):.1f} %; order wrong in {len(wrong)} of {pairs} pairs more than 10 % apart"

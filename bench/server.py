@@ -1,12 +1,12 @@
-"""What a parameter server costs beside the sockets it uses: 4 workers push and pull a model of 25 M parameters.
+"""Measure what a parameter server costs beside the sockets it uses: 4 workers push and pull a model of 25 M parameters.
 
     python bench/server.py                  # loopback, one server and two; about two minutes
     python bench/server.py --shaped         # as many servers as workers, on 500 Mb/s links; needs root
 
 On the loopback, blocks of the parameter server (encrypted control, authenticated tensors, exactly-once messages, steps
 of SGD, snapshots on disk) alternate with blocks of a bare exchange: the same frames with the same authentication over
-the same kind of sockets, and nobody who does anything with them. On shaped links push and pull are timed separately and
-set against the rate that was asked for.
+the same kind of sockets, and nothing behind them that processes them. On shaped links push and pull are timed
+separately and set against the rate that was asked for.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ HEARTBEAT_SECONDS = 20.0
 
 
 def sizes(servers: int) -> list[int]:
-    """Elements per server."""
+    """Return the number of elements of each server."""
     return [PARAMETERS * (k + 1) // servers - PARAMETERS * k // servers for k in range(servers)]
 
 
-def post_of(todo: dict[str, Any], rank: int) -> Any:
+def endpoint_of(todo: dict[str, Any], rank: int) -> Any:
     folder = Path(todo["folder"])
     directory = FileDirectory(folder / "directory")
     snapshots = folder / "snapshots"
@@ -60,7 +60,7 @@ def post_of(todo: dict[str, Any], rank: int) -> Any:
 
 
 def serve(todo: dict[str, Any]) -> None:
-    """One shard of the parameter server, under plain asynchronous SGD."""
+    """Serve one shard of the parameter server, under plain asynchronous SGD."""
     from torch import nn
 
     from laconic.architecture.server.actor import Shard
@@ -77,7 +77,7 @@ def serve(todo: dict[str, Any]) -> None:
     specs = [TensorSpec("weight", (count,), torch.float32, "matrix")]
     store = Store([Range(0, 0, count, 0)], specs, [parameter], torch.optim.SGD([parameter], lr=1e-3), WORKERS)
     shard = Shard(store, ASP(), Identity(), lambda rank, name, step: Meeting(rank, 1, step, name, 0), "bench")
-    endpoint = post_of(todo, -1 - todo["index"])
+    endpoint = endpoint_of(todo, -1 - todo["index"])
     endpoint.host(f"shard/{todo['index']}", shard)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -97,11 +97,11 @@ def serve_bare(todo: dict[str, Any]) -> None:
         sender, *parts = socket.recv_multipart(copy=False)
         frames = [part.buffer for part in parts]
         authenticator = authenticators[session_of(frames)]
-        address, said = decode_envelope(authenticator.verify(frames), Limits())
+        address, envelope = decode_envelope(authenticator.verify(frames), Limits())
         message = (
-            ActorMessage("receipt", {"clock": 1}) if said.writes else ActorMessage("values", {"version": 1}, values)
+            ActorMessage("receipt", {"clock": 1}) if envelope.writes else ActorMessage("values", {"version": 1}, values)
         )
-        answer = Answer(said.sender, said.life, said.number, said.writes, 1, 0, 0, message)
+        answer = Answer(envelope.sender, envelope.life, envelope.number, envelope.writes, 1, 0, 0, message)
         send(socket, [sender.bytes, *authenticator.sign(encode(address, answer))])
 
 
@@ -110,11 +110,11 @@ def bare_session(rank: int) -> tuple[bytes, bytes]:
 
 
 def work(todo: dict[str, Any]) -> None:
-    """Do what the parent says, block by block, and say from when to when it took."""
+    """Run the blocks that the parent asks for, and report when each began and ended."""
     torch.set_num_threads(1)
     rank, servers = todo["index"], todo["servers"]
     gradients = [torch.full((n,), 1e-3) for n in sizes(servers)]
-    ways: dict[str, Callable[[int, Sequence[str]], None]] = {"laconic": through_post(todo, rank, gradients)}
+    ways: dict[str, Callable[[int, Sequence[str]], None]] = {"laconic": through_server(todo, rank, gradients)}
     if todo["bare"]:
         ways["bare"] = through_sockets(todo, rank, gradients)
     print("ready", flush=True)
@@ -125,8 +125,8 @@ def work(todo: dict[str, Any]) -> None:
         print(json.dumps([begin, time.monotonic()]), flush=True)
 
 
-def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
-    endpoint = post_of(todo, rank)
+def through_server(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
+    endpoint = endpoint_of(todo, rank)
     shards = [(f"shard/{k}", gradient) for k, gradient in enumerate(gradients)]
     for address, _ in shards:
         endpoint.call(address, ActorMessage("join", {"digest": "bench"}), writes=True).wait()
@@ -136,7 +136,7 @@ def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> C
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
-                said = [
+                calls = [
                     endpoint.call(
                         address,
                         ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ()),
@@ -144,7 +144,7 @@ def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> C
                     )
                     for address, gradient in shards
                 ]
-                for call in said:
+                for call in calls:
                     assert call.wait().kind in ("receipt", "values")
 
     return go
@@ -152,20 +152,20 @@ def through_post(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> C
 
 def through_sockets(todo: dict[str, Any], rank: int, gradients: Sequence[Any]) -> Callable[[int, Sequence[str]], None]:
     context = zmq.Context()
-    lines = []
+    connections = []
     for k, gradient in enumerate(gradients):
         socket = context.socket(zmq.DEALER)
         socket.connect((Path(todo["folder"]) / f"bare-{k}").read_text())
-        lines.append((f"shard/{k}", gradient, socket, MessageAuthenticator.of_worker(*bare_session(rank))))
+        connections.append((f"shard/{k}", gradient, socket, MessageAuthenticator.of_worker(*bare_session(rank))))
 
     def go(rounds: int, parts: Sequence[str]) -> None:
         for _ in range(rounds):
             for part in parts:
-                for address, gradient, socket, authenticator in lines:
+                for address, gradient, socket, authenticator in connections:
                     message = ActorMessage(part, {"version": 0}, (gradient,) if part == "push" else ())
-                    said = Envelope(rank, 0, 1, part == "push", 0, 0, message)
-                    send(socket, authenticator.sign(encode(address, said)))
-                for _, _, socket, authenticator in lines:
+                    envelope = Envelope(rank, 0, 1, part == "push", 0, 0, message)
+                    send(socket, authenticator.sign(encode(address, envelope)))
+                for _, _, socket, authenticator in connections:
                     frames = [frame.buffer for frame in socket.recv_multipart(copy=False)]
                     decode_answer(authenticator.verify(frames), Limits())
 
@@ -179,7 +179,7 @@ ROLES = {"server": serve, "bare": serve_bare, "worker": work}
 
 
 class ProcessManager:
-    """Servers and workers as processes, in their places if there are any."""
+    """Servers and workers as processes, in their network places if there are any."""
 
     def __init__(self, stack: ExitStack, servers: int, bare: bool, places: Sequence[Namespace] | None = None) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-bench-")))
@@ -197,7 +197,7 @@ class ProcessManager:
         self._answers(self._workers)
 
     def block(self, way: str, rounds: int, parts: Sequence[str]) -> float:
-        """Seconds from the first worker's begin to the last one's end."""
+        """Return the seconds from the first worker's begin to the last one's end."""
         for worker in self._workers:
             assert worker.stdin is not None
             worker.stdin.write(json.dumps([way, rounds, parts]) + "\n")
@@ -238,14 +238,14 @@ def loopback(console: Console, blocks: int, rounds: int) -> bool:
     fine = True
     for servers in (1, 2):
         with ExitStack() as stack:
-            crew = ProcessManager(stack, servers, bare=True)
+            processes = ProcessManager(stack, servers, bare=True)
             for way in ("bare", "laconic"):
-                crew.block(way, 1, ["push", "pull"])
+                processes.block(way, 1, ["push", "pull"])
             moved = WORKERS * rounds * 2 * 4 * PARAMETERS / 1e9
             rates: dict[str, list[float]] = {"bare": [], "laconic": []}
             for _ in range(blocks):
                 for way, seen in rates.items():
-                    seen.append(moved / crew.block(way, rounds, ["push", "pull"]))
+                    seen.append(moved / processes.block(way, rounds, ["push", "pull"]))
         ratios = [own / bare for own, bare in zip(rates["laconic"], rates["bare"], strict=True)]
         table.add_row(str(servers), spread(rates["bare"]), spread(rates["laconic"]), spread(ratios))
         fine = fine and statistics.median(ratios) >= 0.70
@@ -261,10 +261,10 @@ def links(console: Console, blocks: int) -> bool:
     fine = True
     with ExitStack() as stack:
         net = stack.enter_context(shaped(WORKERS + servers, LINK_BITS_PER_SECOND, 0.0))
-        crew = ProcessManager(stack, servers, bare=False, places=net.places)
+        processes = ProcessManager(stack, servers, bare=False, places=net.places)
         for part in ("push", "pull"):
-            crew.block("laconic", 1, [part])
-            rates = [8 * 4 * PARAMETERS / crew.block("laconic", 1, [part]) for _ in range(blocks)]
+            processes.block("laconic", 1, [part])
+            rates = [8 * 4 * PARAMETERS / processes.block("laconic", 1, [part]) for _ in range(blocks)]
             shares = [rate / LINK_BITS_PER_SECOND for rate in rates]
             table.add_row(part, spread([rate / 1e6 for rate in rates], 0), spread(shares))
             fine = fine and statistics.median(shares) >= 0.85

@@ -4,9 +4,9 @@
     python bench/step_time.py --only 2m/unshaped           # one cell
     python bench/step_time.py --output step_time.json
 
-Four processes live through a cell and take turns: DDP, laconic, and a second DDP (`ddp'`), a few steps each, in a
-rotating order. A block's ratio compares neighbours in time, so the machine's moods cancel; DDP'/DDP shows how much is
-left of them. Batches are small, so that communication matters. laconic's heartbeat threads run beside all variants.
+Four processes run all variants of a cell in turn: DDP, laconic, and a second DDP (`ddp'`), a few steps each, in a
+rotating order. A block's ratio compares neighbours in time, so that slow noise cancels; DDP'/DDP shows how much noise
+is left. Batches are small, so that communication matters. laconic's heartbeat threads run beside all variants.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from laconic.launch.net import interface_bytes, shaped
-from workers import STORE_PORT, end, free_port, listen, start, tell
+from workers import STORE_PORT, end, free_port, report, reports_of, start
 
 WORKERS = 4
 MODELS = {"2m": (4, 192), "25m": (8, 512)}  # layers, width
@@ -63,7 +63,7 @@ class Cell:
 
 
 def work(cell: Cell) -> None:
-    """The life of one worker: build, warm up, wait for the network to be limited, measure. Rank 0 tells the parent."""
+    """Run one worker: build, warm up, wait for the network to be limited, measure. Rank 0 reports to the parent."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -106,7 +106,7 @@ def work(cell: Cell) -> None:
 
     for name in VARIANTS:
         take_steps(name, 3)  # both plan their messages anew after the first step
-    tell(parameters=sum(p.numel() for p in own.parameters()), tensors=len(list(own.parameters())))
+    report(parameters=sum(p.numel() for p in own.parameters()), tensors=len(list(own.parameters())))
     if laconic.rank() == 0 and not sys.stdin.readline():
         sys.exit("the process that measures is gone")
 
@@ -119,18 +119,18 @@ def work(cell: Cell) -> None:
             dist.barrier()
             before = (ledger.sent_bytes(), wire_bytes())
             seconds[name] = timed(lambda name=name: take_steps(name, cell.steps))
-            said, sent = ledger.sent_bytes() - before[0], wire_bytes() - before[1]
+            counted, sent = ledger.sent_bytes() - before[0], wire_bytes() - before[1]
             if name != "ddp'":
-                share = [said, sent, 0] if name == "laconic" else [0, 0, sent]
+                share = [counted, sent, 0] if name == "laconic" else [0, 0, sent]
                 counted_bytes += torch.tensor(share, dtype=torch.float64)
-        tell(seconds=seconds, compute=timed(alone))
+        report(seconds=seconds, compute=timed(alone))
     dist.all_reduce(counted_bytes)
     ledgered, wire, wire_ddp = (counted_bytes / (WORKERS * cell.blocks * cell.steps)).tolist()
-    tell(ledger_bytes=ledgered, wire_bytes=wire, wire_bytes_ddp=wire_ddp)
+    report(ledger_bytes=ledgered, wire_bytes=wire, wire_bytes_ddp=wire_ddp)
 
 
 def build_model(layers: int, width: int) -> Any:
-    """A stock transformer: 12 tensors a layer of very different sizes, as real models have."""
+    """Return a stock transformer: 12 tensors a layer of very different sizes, as real models have."""
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
@@ -139,7 +139,8 @@ def build_model(layers: int, width: int) -> Any:
 
 
 def wire_bytes() -> int:
-    """What this worker's own interface has sent; the loopback's counter belongs to everyone and says nothing."""
+    """Return the bytes that this worker's own interface has sent; 0 on the loopback, whose counter all workers
+    share."""
     name = os.environ["GLOO_SOCKET_IFNAME"]
     return 0 if name == "lo" else interface_bytes(name)[0]
 
@@ -148,7 +149,7 @@ def wire_bytes() -> int:
 
 
 def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
-    """Run a cell's workers, and collect what rank 0 tells."""
+    """Run a cell's workers, and collect what rank 0 reports."""
     rate = NETWORKS[cell.network]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -159,7 +160,7 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
         stack.callback(end, workers)
         for rank, home in enumerate(homes):
             workers.append(start(__file__, asdict(cell), rank, WORKERS, store, home, logs))
-        facts = listen(workers, logs)
+        facts = reports_of(workers, logs)
         result: dict[str, Any] = {"cell": asdict(cell), **next(facts), "blocks": []}
         if net is not None and rate is not None:
             net.limit(rate)
@@ -175,7 +176,7 @@ def measure(cell: Cell, on_block: Callable[[], None]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, 5 % and 95 %."""
+    """Return the median, 5 % and 95 %."""
     ordered = sorted(values)
     if len(ordered) == 1:
         return ordered[0], ordered[0], ordered[0]

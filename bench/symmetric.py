@@ -1,4 +1,4 @@
-"""How long pricing takes: 10,000 virtual workers with random stragglers, 100 `bsp` steps, without gradients.
+"""Time pricing: 10,000 virtual workers with random stragglers, 100 `bsp` steps, without gradients.
 
     python bench/symmetric.py [--workers 10000] [--steps 100]
 

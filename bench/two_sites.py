@@ -1,4 +1,4 @@
-"""Two sites, far apart: DiLoCo against what talks in every step, at equal samples.
+"""Two distant sites: DiLoCo against rules that communicate in every step, at equal samples.
 
     python bench/two_sites.py --folder two_sites            # needs root, `ip` and `tc`; two hours on two cores
     python bench/two_sites.py --only streaming              # one row beside bsp
@@ -6,9 +6,10 @@
 Four workers train the character transformer, two at each site: neighbours at the machine's speed, 200 Mb/s and a round
 trip of 50 ms between the sites. Every row trains at every learning rate and is shown at its best, since an untuned
 `bsp` is easily beaten. At a rate all rows start from the same model, after some steps of `bsp` as in the paper, and
-draw the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. What talks in
-every step learns the same over any links: it trains without them for its loss, and makes a few steps over them for its
-time. It fails unless a form of DiLoCo is busy for 95 % of the time and ends within 1 % of bsp's validation loss.
+draw the same batches. Busy is 1 - waited/total, where waited is the time a worker was blocked for others. Rules that
+communicate in every step learn the same over any links: they train without them for their loss, and make a few steps
+over them for their time. The command fails unless a form of DiLoCo is busy for 95 % of the time and ends within 1 % of
+bsp's validation loss.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "examples")]
 
-from workers import STORE_PORT, end, free_port, listen, start, tell  # noqa: E402
+from workers import STORE_PORT, end, free_port, report, reports_of, start  # noqa: E402
 
 WORKERS, SITE_WORKERS = 4, 2
 UPLINK_BITS_PER_SECOND, DELAY_SECONDS = 2e8, 0.025
@@ -53,7 +54,7 @@ EVERY_STEP = ("bsp", "ddp16")
 
 @dataclass(frozen=True)
 class Training:
-    """What one set of workers does."""
+    """The task of one set of workers."""
 
     strategy: str
     first: int  # step, of those the schedule spans
@@ -110,12 +111,12 @@ def work(training: Training) -> None:
     if not t.first and laconic.rank() == 0:
         torch.save({"model": bare.state_dict(), "optimizer": optimizer.base.state_dict()}, t.model)
     nats = validate(bare, held_out, shape.context, 100_000) if t.validate and laconic.rank() == 0 else None
-    tell(rows=rows, nats=nats, parameters=sum(p.numel() for p in bare.parameters()))
+    report(rows=rows, nats=nats, parameters=sum(p.numel() for p in bare.parameters()))
     worker.world.barrier().wait()
 
 
 def scheduled(step: int, span: int) -> float:
-    """A short warm-up, then a cosine to a tenth: one schedule over all steps, whatever the rounds."""
+    """Return a short warm-up followed by a cosine to a tenth: one schedule over all steps, whatever the rounds."""
     warm, through = min(1.0, (step + 1) / 50), min(1.0, step / span)
     return warm * (0.55 + 0.45 * math.cos(math.pi * through))
 
@@ -124,7 +125,7 @@ def scheduled(step: int, span: int) -> float:
 
 
 def run(training: Training, net: Any) -> dict[str, Any]:
-    """Four processes, in their places of the network or on the loopback; what they say at the end."""
+    """Run four processes in their places of the network or on the loopback, and return their results."""
     with tempfile.TemporaryDirectory() as folder:
         store = ("127.0.0.1", free_port()) if net is None else (net.places[0].address, STORE_PORT)
         homes = [None] * WORKERS if net is None else net.places
@@ -133,16 +134,16 @@ def run(training: Training, net: Any) -> dict[str, Any]:
         try:
             for rank, home in enumerate(homes):
                 started.append(start(__file__, asdict(training), rank, WORKERS, store, home, Path(folder), sites))
-            said = next(listen(started, Path(folder)))
+            facts = next(reports_of(started, Path(folder)))
             for worker in started:
                 worker.wait(60)
         finally:
             end(started)
-    total, waited, sent = zip(*said["rows"], strict=True)
+    total, waited, sent = zip(*facts["rows"], strict=True)
     timed = TIMED_STEPS if training.steps == WARM_STEPS + TIMED_STEPS else training.steps
     return {
-        "loss": said["nats"],
-        "parameters": said["parameters"],
+        "loss": facts["nats"],
+        "parameters": facts["parameters"],
         "step_seconds": max(total) / timed,
         "busy": 1 - sum(waited) / sum(total),
         "least_busy": 1 - max(w / t for w, t in zip(waited, total, strict=True)),
@@ -151,7 +152,8 @@ def run(training: Training, net: Any) -> dict[str, Any]:
 
 
 def predict(training: Training, compute_seconds: float) -> float:
-    """The busy share on virtual workers: the same tensors, the step time of workers that do not talk, no learning."""
+    """Predict the busy share on virtual workers: the same tensors, the step time of workers that do not communicate,
+    and no learning."""
     import torch
 
     import laconic
@@ -181,7 +183,7 @@ def predict(training: Training, compute_seconds: float) -> float:
 
 
 class Notes:
-    """A folder of what has been measured: after an interruption, the same command goes on from there."""
+    """A folder of what has been measured: after an interruption, the same command continues from there."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], console: Console) -> None:
         self.folder, self._console = folder, console
@@ -197,8 +199,8 @@ class Notes:
         row: dict[str, Any] = json.loads(path.read_text())
         if "busy" in row:
             loss = "" if row["loss"] is None else f", loss {row['loss']:.4f}"
-            said = f"{name}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}"
-            self._console.print(said, style="dim", markup=False)
+            line = f"{name}: {1e3 * row['step_seconds']:.0f} ms per step, busy {row['busy']:.1%}{loss}"
+            self._console.print(line, style="dim", markup=False)
         return row
 
 
@@ -210,7 +212,7 @@ def over_links(training: Training) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
-    """Every row at every rate, each rate with a beginning of its own; of each row, the rate with the lowest loss."""
+    """Train every row at every rate, each rate with a beginning of its own; return each row at its best rate."""
     names = [name for name in ROWS if name in ("bsp", *(args.only or ROWS))]
     tried: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for rate in args.rates:
@@ -239,7 +241,7 @@ def measure(args: argparse.Namespace, notes: Notes) -> dict[str, Any]:
 
 
 def beginning(args: argparse.Namespace, notes: Notes, rate: float) -> Training:
-    """The steps that all rows of a rate have in common."""
+    """Make the first steps, which all rows of a rate have in common."""
     model = str(notes.folder.resolve() / f"model-{rate:g}.pt")
     shape = {name: getattr(args, name) for name in ("seed", "batch", "layers", "width", "context")}
     return Training("bsp", 0, args.pretrain, args.pretrain + args.steps, model, rate=rate, validate=True, **shape)
@@ -257,7 +259,7 @@ def table(result: dict[str, Any]) -> Table:
         sizes.append(f"{row['rate']:g}" + "*" * row["edge"])
         shown.add_row(escape(row["strategy"]), *busy, predicted, *sizes, f"{row['loss']:.4f}", more)
     r = rows["bsp"]["step_seconds"] / alone["step_seconds"] - 1
-    spent = f"{1e3 * alone['step_seconds']:.0f} ms per step without talking; r of bsp = {r:.1f}"
+    spent = f"{1e3 * alone['step_seconds']:.0f} ms per step without communication; r of bsp = {r:.1f}"
     shown.caption = f"{spent}; one seed; * at the edge of the rates tried"
     return shown
 

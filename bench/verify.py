@@ -1,4 +1,5 @@
-"""How far short trainings tell how long ones end: the rank correlation that `laconic plan --verify` rests on.
+"""Measure how well short trainings predict how long ones end: the rank correlation that `laconic plan --verify` rests
+on.
 
     python bench/verify.py --out verify.csv          # trains what the file does not hold yet, then prints the table
     python bench/verify.py --out verify.csv --tasks digits --seeds 0,1,2
@@ -6,7 +7,7 @@
 Fifteen strategies train both examples among four virtual workers, at one learning rate for all, as a script has it;
 rank 0's validation loss is taken after 5, 10, 25, 50 and 100 % of the steps. Spearman's correlation is between the
 order of the strategies by an early loss and by the last one (means over seeds), with a 95 % bootstrap interval over
-strategies. `kept` says whether the one that ends best is in the better half of the early order, and `loss` how much
+strategies. `kept` shows whether the one that ends best is in the better half of the early order, and `loss` how much
 more the early order's first ends with than the best.
 """
 
@@ -50,7 +51,7 @@ SENTENCES = (
 
 
 def train(sentence: str, task: str, seed: int) -> list[float]:
-    """Rank 0's validation loss after each share of the steps."""
+    """Train, and return rank 0's validation loss after each share of the steps."""
     import laconic
 
     marks = {max(1, round(share * STEPS[task])) for share in SHARES}

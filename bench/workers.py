@@ -1,4 +1,4 @@
-"""The processes of a benchmark: started in their places, heard through rank 0, ended whatever happens."""
+"""The processes of a benchmark: started in their places, reporting through rank 0, ended whatever happens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from laconic.launch.net import Namespace
 
 STORE_PORT = 29500
-"""Where workers of a shaped network meet: each network has its own ports, so one number will do."""
+"""The port of the store in a shaped network: each network has its own ports, so one number is enough."""
 
 
 def environment(rank: int, size: int, store: tuple[str, int], home: Namespace | None) -> dict[str, str]:
-    """What a launcher would tell this worker; without a home it lives on the loopback."""
+    """Return the environment that a launcher would give this worker; without a place it runs on the loopback."""
     return {
         **os.environ,
         "MASTER_ADDR": store[0],
@@ -40,7 +40,8 @@ def start(
     logs: Path,
     message: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """One worker: `script --as-worker todo` (as JSON), with a launcher's letter in its environment if there is one."""
+    """Start one worker, `script --as-worker todo` (as JSON), with a launcher's configuration in its environment if
+    there is one."""
     command = [sys.executable, script, "--as-worker", json.dumps(todo)]
     with (logs / str(rank)).open("wb") as log:
         return subprocess.Popen(
@@ -59,20 +60,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def tell(**facts: Any) -> None:
-    """From a worker: rank 0 speaks to the parent."""
+def report(**facts: Any) -> None:
+    """Send a value from rank 0 to the parent."""
     if os.environ["RANK"] == "0":
         print(json.dumps(facts), flush=True)
 
 
-def listen(workers: Sequence[subprocess.Popen[bytes]], logs: Path) -> Iterator[dict[str, Any]]:
-    """What rank 0 tells, until there is nothing more; then everybody's last words."""
+def reports_of(workers: Sequence[subprocess.Popen[bytes]], logs: Path) -> Iterator[dict[str, Any]]:
+    """Yield what rank 0 reports; if it ends before the caller stops reading, exit with the last lines of all logs."""
     for line in workers[0].stdout or ():
         if line.startswith(b"{"):
             yield json.loads(line)
     tails = {log.name: log.read_text(errors="replace").splitlines()[-8:] for log in sorted(logs.iterdir())}
-    said = "\n".join(f"rank {rank}: {line}" for rank, lines in tails.items() for line in lines)
-    raise SystemExit(f"a worker ended before the measurement did; their last words:\n{said}")
+    last_lines = "\n".join(f"rank {rank}: {line}" for rank, lines in tails.items() for line in lines)
+    raise SystemExit(f"a worker ended before the measurement did; last lines of their logs:\n{last_lines}")
 
 
 def end(workers: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -1,4 +1,5 @@
-"""Which techniques reproduce a published figure: tests of figures say so, and the register is held to it."""
+"""Which techniques reproduce a published figure: tests of figures declare it, and the registry is checked against
+them."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def trained_on(device: str, strategy: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("strategy", ["scaled_sign+ef", "qsgd+ef", "qsgd(norm=max)", "topk(0.05)+ef", "natural"])
-def test_cpu_and_gpu_say_the_same_bits(strategy: str) -> None:
+def test_cpu_and_gpu_send_the_same_bits(strategy: str) -> None:
     """Payloads decide what comes out, and all that is rounded is rounded in an order that both have."""
     assert torch.equal(trained_on("cuda", strategy), trained_on("cpu", strategy))
 

@@ -35,3 +35,9 @@ def test_every_technique_of_compression_is_in_one_family_with_its_formula() -> N
 def test_links_of_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_rooms_are_drawn_as_they_are() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "house.py"))["written"]()
+    stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, "run python docs/house.py"

@@ -169,21 +169,21 @@ def test_functions_are_registered_under_their_axis() -> None:
 def test_registration_mistakes_say_what_to_write() -> None:
     def bare() -> None: ...
 
-    def told() -> None:
+    def result() -> None:
         """Told."""
 
     with pytest.raises(LaconicError, match="has no docstring; write one"):
         technique("bare", paper="-", axis="theory")(bare)
     with pytest.raises(LaconicError, match='on the axis ""; write one of sync'):
-        technique("told", paper="-")(told)
+        technique("told", paper="-")(result)
     with pytest.raises(LaconicError, match='"rumour" is no evidence; write one of fixture, published, mechanism'):
-        technique("told", paper="-", axis="theory", evidence="rumour")(told)
+        technique("told", paper="-", axis="theory", evidence="rumour")(result)
     with pytest.raises(LaconicError, match='evidence "published" and reproduces ""; say what is reproduced'):
-        technique("told", paper="-", axis="theory", evidence="published")(told)
+        technique("told", paper="-", axis="theory", evidence="published")(result)
     with pytest.raises(LaconicError, match='evidence "mechanism" and reproduces "Table 1"'):
-        technique("told", paper="-", axis="theory", reproduces="Table 1")(told)
+        technique("told", paper="-", axis="theory", reproduces="Table 1")(result)
     with pytest.raises(LaconicError, match="use letters, digits and underscores"):
-        technique("1bit", paper="-", axis="theory")(told)
+        technique("1bit", paper="-", axis="theory")(result)
     with pytest.raises(LaconicError, match="has no docstring"):
         technique("silent", paper="-")(dataclass(frozen=True)(type("Silent", (Toy,), {})))
     with pytest.raises(LaconicError, match=r"put @dataclass\(frozen=True\) below @technique"):

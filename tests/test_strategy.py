@@ -446,8 +446,8 @@ def test_text_and_value_give_each_other_back(strategy: Strategy) -> None:
 
 def spelled(name: str, random: Random) -> str:
     """Another spelling of a word's name."""
-    letters = [random.choice([letter.upper(), letter.lower()]) for letter in name.replace("_", "")]
-    return letters[0] + "".join(random.choice(["", "", "_"]) + letter for letter in letters[1:])
+    all_messages = [random.choice([one_message.upper(), one_message.lower()]) for one_message in name.replace("_", "")]
+    return all_messages[0] + "".join(random.choice(["", "", "_"]) + one_message for one_message in all_messages[1:])
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Small techniques of the tests' own: each is one class in one place, which is all that adding a technique takes."""
+"""Small techniques for tests: each is one class in one place, which is all that adding a technique takes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from laconic.worker import Meet
 
 
 def register() -> None:
-    """Announce the toys, in this process, once."""
+    """Register the toys once in this process."""
     if "toy_topk" in {entry.name for entry in registry.entries()}:
         return
 
     @technique("toy_topk", paper="a test's own")
     @dataclass(frozen=True)
     class ToyTopK(Compressor):
-        """The largest entries as (index, value): one ragged gather of bytes."""
+        """Send the largest entries as (index, value), in ragged gathers."""
 
         ratio: float = knob(0.1, above=0, high=1)
         meets: ClassVar[Literal["reduce", "gather"]] = "gather"
@@ -48,7 +48,7 @@ def register() -> None:
     @technique("toy_power", paper="a test's own, after Vogels et al., NeurIPS 2019")
     @dataclass(frozen=True)
     class ToyPower(Compressor):
-        """Two dependent rounds and a warm start."""
+        """Send two factors in two dependent rounds, with a warm start."""
 
         rank: int = knob(2, low=1)
 

@@ -1,4 +1,4 @@
-"""Inputs of many kinds, and compressors by their text, for tests that meet at a table."""
+"""Inputs of many kinds, and compressors by their text, for tests that exchange tensors in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ["normal", "heavy", "sparse", "constant", "zero", "single", "long"]
 
 
 def compressor(text: str) -> Compressor:
-    """What a chain's text becomes."""
+    """Return the compressor of a chain's text."""
     sentence = Strategy.parse(text)
     assert isinstance(sentence, Sentence)
     made: Compressor = sentence.compressor
@@ -23,7 +23,7 @@ def compressor(text: str) -> Compressor:
 
 
 def tensor(kind: str, shape: tuple[int, ...] = (24, 20), seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """An input of some kind; `single` and `long` have shapes of their own."""
+    """Return an input of some kind; `single` and `long` have shapes of their own."""
     draw = torch.Generator().manual_seed(1000 + seed)
     shape = {"single": (1,), "long": (120, 101)}.get(kind, shape)
     x = torch.randn(shape, generator=draw)

@@ -28,9 +28,9 @@ def descend(made: Compressor, seed: int, steps: int = STEPS) -> tuple[float, lis
     bits = []
     for step in range(steps):
         inputs = [slopes * x + 0.1 * torch.randn(DIMENSION, generator=draw) for _ in range(WORKERS)]
-        heard: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, seed=seed, payloads=heard)
-        bits.append([8 * sum(part.nbytes for _, part in said) for said in heard])
+        messages: list[list[tuple[str, torch.Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, seed=seed, payloads=messages)
+        bits.append([8 * sum(part.nbytes for _, part in decoded) for decoded in messages])
         states = [outcome.state for outcome in outcomes]
         x = x - 0.04 * outcomes[0].result
     return float((slopes * x * x).sum() / 2), bits
@@ -62,8 +62,8 @@ def test_no_constant_choice_of_the_same_bits_ends_nearer() -> None:
 @pytest.mark.long
 def test_many_draws_are_right_in_the_mean() -> None:
     made, x = ACSGD(bits=1.5), torch.randn(60, generator=torch.Generator().manual_seed(0))
-    said = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])
-    assert bool(((said.mean(0) - x).abs() <= 4.5 * said.std(0) / math.sqrt(len(said))).all())
+    decoded = torch.stack([meet(made, [x], step=step)[0].result for step in range(1500)])
+    assert bool(((decoded.mean(0) - x).abs() <= 4.5 * decoded.std(0) / math.sqrt(len(decoded))).all())
 
 
 # ------------------------------------------------------------------------------------------------ entropy
@@ -73,7 +73,7 @@ def test_many_draws_are_right_in_the_mean() -> None:
 @given(st.integers(2, 500), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("egc", check=1)
-def test_what_is_said_and_the_memory_are_what_came_in(numel: int, seed: int) -> None:
+def test_what_is_sent_and_the_memory_are_what_came_in(numel: int, seed: int) -> None:
     """Without momentum; over ten steps of two workers."""
     made, draw = EGC(ratio=0.1, floor=0.01), torch.Generator().manual_seed(seed)
     states = [made.init(spec_of(torch.zeros(numel))) for _ in range(2)]
@@ -98,7 +98,7 @@ def test_a_constant_gradient_keeps_the_floor() -> None:
 @given(st.integers(0, 1000), st.floats(0.05, 5), st.floats(0.05, 5))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("egc", check=2)
-def test_more_entropy_says_no_less(seed: int, one: float, other: float) -> None:
+def test_more_entropy_sends_no_less(seed: int, one: float, other: float) -> None:
     """Layers of the same size, of values with tails more or less heavy."""
     draw = torch.Generator().manual_seed(seed)
     flats = [torch.randn(3000, generator=draw).sign() * torch.rand(3000, generator=draw) ** p for p in (one, other)]

@@ -165,12 +165,12 @@ def test_all_hold_the_same_table_after_every_update(word: str, workers: int) -> 
     states, tables = None, []
     for step in range(10):
         inputs = [(1 + rank) * tensor("heavy", seed=10 * step + rank) for rank in range(workers)]
-        heard: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, payloads=heard)
+        messages: list[list[tuple[str, Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, payloads=messages)
         states = [outcome.state for outcome in outcomes]
-        assert [how for how, _ in heard[0]] == ["Gather"] * (2 if made.due(step) else 1)
+        assert [how for how, _ in messages[0]] == ["Gather"] * (2 if made.due(step) else 1)
         if made.due(step):
-            assert heard[0][0][1].nbytes == 12 * min(16, -(-480 // 64))
+            assert messages[0][0][1].nbytes == 12 * min(16, -(-480 // 64))
         for state in states[1:]:
             assert all(torch.equal(state[key], states[0][key]) for key in state)
         tables.append(made.codec(states[0]).table)

@@ -26,43 +26,43 @@ def exchanged(
 ) -> tuple[list[Any], list[int]]:
     """One exchange of workers that have logged these losses: outcomes, and what each handed over."""
 
-    def heard(loss: float) -> Any:
+    def logged_loss(loss: float) -> Any:
         return lambda metric: loss if metric == "loss" else None
 
-    talks = [
-        made.exchange(x.clone(), state, Meeting(rank, len(inputs), step, "x", logged=heard(losses[rank])))
+    exchanges = [
+        made.exchange(x.clone(), state, Meeting(rank, len(inputs), step, "x", logged=logged_loss(losses[rank])))
         for rank, (x, state) in enumerate(zip(inputs, states, strict=True))
     ]
-    answers: list[Any] = [None] * len(talks)
-    said = [0] * len(talks)
+    answers: list[Any] = [None] * len(exchanges)
+    sent_bytes = [0] * len(exchanges)
     while True:
         requests, outcomes = [], []
-        for rank, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
+        for rank, (exchange, answer) in enumerate(zip(exchanges, answers, strict=True)):
             try:
-                requests.append(talk.send(answer))
-                said[rank] += requests[-1].tensor.nbytes
+                requests.append(exchange.send(answer))
+                sent_bytes[rank] += requests[-1].tensor.nbytes
             except StopIteration as end:
                 outcomes.append(end.value)
         if not requests:
-            return outcomes, said
+            return outcomes, sent_bytes
         answers = answer_requests(requests)
 
 
 @pytest.mark.technique("iteration_ratio", check=1)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_shares_by_the_list_are_the_list(workers: int) -> None:
-    """Every worker says what topk of that share says, epoch by epoch; the last share goes on."""
+    """Every worker sends what topk of that share sends, epoch by epoch; the last share goes on."""
     steps = 3
     made = compressor(f"topk(0.01)+iteration_ratio(by=list, steps={steps})+ef")
     states = [made.init(spec_of(tensor("long"))) for _ in range(workers)]
     for step in range(steps * len(DGC) + 4):
         inputs = [tensor("long", seed=10 * step + rank) for rank in range(workers)]
-        heard: list[list[tuple[str, Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, payloads=heard)
+        messages: list[list[tuple[str, Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, payloads=messages)
         states = [outcome.state for outcome in outcomes]
         share = [0.25, 0.0625, 0.015625, 0.004, 0.001][min(step // steps, 4)]
         expected = compressor(f"topk({share})").payload_bytes(spec_of(inputs[0]), workers)
-        assert [sum(x.nbytes for _, x in said) for said in heard] == [expected] * workers
+        assert [sum(x.nbytes for _, x in decoded) for decoded in messages] == [expected] * workers
     assert made.payload_bytes(spec_of(inputs[0]), workers) == expected
     assert made.settling == 0 or made.settling == 4 * steps
 
@@ -88,7 +88,7 @@ def test_all_workers_have_the_same_share_in_the_same_step(by: str, inner: str) -
 
 
 def test_lost_energy_comes_between_its_bounds_and_stays() -> None:
-    """From too much said and from too little."""
+    """From too much sent and from too little."""
     x = torch.randn(4000, generator=torch.Generator().manual_seed(0))
     for start in (1.0, 0.001):
         made = compressor(f"topk({start})+iteration_ratio(steps=2, low=0.5, high=0.9)")
@@ -105,14 +105,14 @@ def test_one_float_rides_on_the_message() -> None:
     x = tensor("long")
     for inner in ("topk(0.05)", "randk(0.05)", "sidco(0.05)"):
         made, plain = compressor(f"{inner}+iteration_ratio"), compressor(inner)
-        heard: list[list[tuple[str, Tensor]]] = []
-        first = meet(made, [x, -x, 2 * x], payloads=heard)
+        messages: list[list[tuple[str, Tensor]]] = []
+        first = meet(made, [x, -x, 2 * x], payloads=messages)
         bare: list[list[tuple[str, Tensor]]] = []
         same = meet(plain, [x, -x, 2 * x], payloads=bare)
         assert torch.equal(first[0].result, same[0].result)
-        for said, without in zip(heard, bare, strict=True):
-            assert len(said) == len(without), "no message more"
-            assert sum(y.nbytes for _, y in said) == sum(y.nbytes for _, y in without) + 4
+        for decoded, without in zip(messages, bare, strict=True):
+            assert len(decoded) == len(without), "no message more"
+            assert sum(y.nbytes for _, y in decoded) == sum(y.nbytes for _, y in without) + 4
         assert made.payload_bytes(spec_of(x), 3) == plain.payload_bytes(spec_of(x), 3) + 4
 
 

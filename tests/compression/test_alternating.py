@@ -55,7 +55,7 @@ def test_what_was_applied_and_the_mean_error_are_what_came(size: int) -> None:
 @pytest.mark.technique("acp_sgd", check=2)
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 1000))
-def test_a_constant_gradient_of_low_rank_is_said_in_two_steps(rank: int, more: int, seed: int) -> None:
+def test_a_constant_gradient_of_low_rank_is_sent_in_two_steps(rank: int, more: int, seed: int) -> None:
     gradient = low_rank(seed, 18, 14, rank)
     made = compressor(f"alternating({rank + more})+ef")
     states = [made.init(spec_of(gradient)) for _ in range(2)]

@@ -45,9 +45,9 @@ def test_half_precision_is_half_the_bytes_and_near_the_mean(workers: int) -> Non
     """Of values of one sign in the normal range, over ten powers of two."""
     exponents = torch.rand(workers, 500, generator=torch.Generator().manual_seed(workers)) * 10 - 5
     inputs = list(torch.exp2(exponents))
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(CastFP16(), inputs, payloads=heard)
-    assert all(sum(x.nbytes for _, x in said) == inputs[0].nbytes / 2 for said in heard)
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(CastFP16(), inputs, payloads=messages)
+    assert all(sum(x.nbytes for _, x in sent) == inputs[0].nbytes / 2 for sent in messages)
     mean = torch.stack(inputs).double().mean(dim=0)
     assert float(((outcomes[0].result.double() - mean) / mean).abs().max()) <= workers * 2**-11
 
@@ -139,26 +139,26 @@ def test_whole_numbers_are_half_a_step_off_at_most(kind: str, n: int, block: int
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 @pytest.mark.parametrize("block", [0, 64])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_codes_of_one_scale_add_up_to_what_all_said(workers: int, block: int, rounding: str) -> None:
+def test_codes_of_one_scale_add_up_to_what_all_sent(workers: int, block: int, rounding: str) -> None:
     """With a step that is a power of two nothing is rounded but values to codes, so that sums agree to the bit."""
     inputs = [tensor("normal", seed=rank).clamp(-3, 3) for rank in range(workers)]
     inputs[-1].view(-1)[:: block or 480] = -127 * 2.0**-5
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(CastInt8(block=block, rounding=rounding, shared=True), inputs, payloads=heard)
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
-    codes = torch.stack([said[1][1] for said in heard])
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(CastInt8(block=block, rounding=rounding, shared=True), inputs, payloads=messages)
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
+    codes = torch.stack([sent[1][1] for sent in messages])
     assert codes.dtype == torch.int32 and int(codes.abs().max()) <= 127
-    assert torch.equal(codes.sum(dim=0).view(24, 20) * 2.0**-5, said.sum(dim=0))
+    assert torch.equal(codes.sum(dim=0).view(24, 20) * 2.0**-5, sent.sum(dim=0))
     for outcome in outcomes:
-        assert torch.equal(outcome.result.double() * workers, said.sum(dim=0))
+        assert torch.equal(outcome.result.double() * workers, sent.sum(dim=0))
 
 
 @pytest.mark.parametrize("workers", [3, 5])
 def test_codes_of_any_scale_add_up_to_the_last_place(workers: int) -> None:
     inputs = [tensor("heavy", seed=rank) for rank in range(workers)]
     outcomes = meet(CastInt8(block=50, shared=True), inputs)
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
-    torch.testing.assert_close(outcomes[0].result.double(), said.mean(dim=0), rtol=1e-6, atol=1e-6)
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
+    torch.testing.assert_close(outcomes[0].result.double(), sent.mean(dim=0), rtol=1e-6, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------- cast_fp8

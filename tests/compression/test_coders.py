@@ -59,11 +59,11 @@ def test_long_runs_lose_nothing(places: list[int], code: str) -> None:
 @pytest.mark.technique("zero_run_length", check=1)
 def test_the_byte_form_loses_nothing(runs: list[tuple[int, int]]) -> None:
     """That of ternary digits: also of none, of zeros alone, of none that are zero."""
-    said = torch.tensor([digit for digit, count in runs for _ in range(count)], dtype=torch.int8)
-    packed = trits.pack(said)
+    sent = torch.tensor([digit for digit, count in runs for _ in range(count)], dtype=torch.int8)
+    packed = trits.pack(sent)
     short = trits.shorten(packed)
     assert torch.equal(trits.lengthen(short), packed) and len(short) <= len(packed)
-    assert torch.equal(trits.unpack(trits.lengthen(short), len(said)), said)
+    assert torch.equal(trits.unpack(trits.lengthen(short), len(sent)), sent)
 
 
 @pytest.mark.technique("zero_run_length", check=2)
@@ -103,9 +103,9 @@ def test_a_message_is_its_blocks_and_says_what_was_pruned_exactly(
     payload = made.encode(x, MEET)
     size, blocks = rows.shape[1], int(left.sum())
     assert len(payload) == blocks * (4 + 4 * size) <= made.payload_bytes(spec_of(x), 1)
-    said = made.decode(payload, x.shape, MEET)
-    assert torch.equal(said, by_definition(x, size, left))
-    lost = float((x - said).double().square().sum())
+    sent = made.decode(payload, x.shape, MEET)
+    assert torch.equal(sent, by_definition(x, size, left))
+    lost = float((x - sent).double().square().sum())
     assert lost <= prune * float(x.double().square().sum()) * (1 + 1e-9)
 
 
@@ -126,9 +126,9 @@ def test_no_other_block_size_is_cheaper_for_the_same_pruned_gradient(prune: floa
     for x in (clustered(seed), normal(seed, 5000), tensor("heavy", (5000,), seed), tensor("sparse", (5000,), seed)):
         made = DFS(prune)
         payload = made.encode(x, MEET)
-        said = made.decode(payload, x.shape, MEET)
+        sent = made.decode(payload, x.shape, MEET)
         for size in (8, 32, 128, 512):
-            blocks = int(in_blocks(said, size).any(dim=1).sum())
+            blocks = int(in_blocks(sent, size).any(dim=1).sum())
             assert len(payload) <= price(blocks, size), size
 
 

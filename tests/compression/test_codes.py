@@ -1,4 +1,4 @@
-"""Codes lose nothing, and are as long as they say."""
+"""Codes lose nothing, and are as long as they declare."""
 
 from __future__ import annotations
 

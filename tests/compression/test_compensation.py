@@ -42,12 +42,12 @@ def test_without_compensation_it_is_the_quantiser(numel: int, seed: int) -> None
 def test_with_both_at_one_nothing_is_lost(numel: int, seed: int) -> None:
     draw, made = torch.Generator().manual_seed(seed), compressor("qsgd(levels=31)+compensation(1, 1)")
     state = made.init(spec_of(torch.zeros(numel)))
-    said, came = torch.zeros(2, numel)
+    sent, came = torch.zeros(2, numel)
     for step in range(10):
         x = torch.randn(numel, generator=draw)
         (outcome,) = meet(made, [x], [state], step)
-        state, said, came = outcome.state, said + outcome.result, came + x
-    torch.testing.assert_close(said + state["errors"], came, atol=1e-3, rtol=1e-3)
+        state, sent, came = outcome.state, sent + outcome.result, came + x
+    torch.testing.assert_close(sent + state["errors"], came, atol=1e-3, rtol=1e-3)
 
 
 def tail_error(made: Compressor, seed: int, steps: int = 600, workers: int = 4) -> float:
@@ -88,12 +88,12 @@ def test_a_byte_a_value_on_the_blocks_table(numel: int, block: int, seed: int) -
     made, x = BlockwiseEightBits(block=block), torch.randn(numel, generator=torch.Generator().manual_seed(seed)) ** 3
     payload = made.encode(x, MEET)
     assert len(payload) == numel + 4 * -(-numel // block)
-    said = made.decode(payload, x.shape, MEET)
-    for one, heard in zip(x.split(block), said.split(block), strict=True):
+    sent = made.decode(payload, x.shape, MEET)
+    for one, messages in zip(x.split(block), sent.split(block), strict=True):
         points = dynamic_code() * one.abs().max()
-        assert bool(torch.isin(heard, points).all())
+        assert bool(torch.isin(messages, points).all())
         nearest = (one[:, None] - points).abs().amin(1)
-        torch.testing.assert_close((heard - one).abs(), nearest, atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close((messages - one).abs(), nearest, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.technique("blockwise_8bit", check=2)
@@ -154,7 +154,7 @@ def test_without_quantisation_it_is_local_sgd_and_with_period_one_bsp() -> None:
 
 @pytest.mark.technique("pqasgd", check=2)
 def test_bytes_are_those_of_the_meetings() -> None:
-    """Three meetings in 24 steps; each worker gathers from three others what one says."""
+    """Three meetings in 24 steps; each worker gathers from three others what one sends."""
     sizes = (2048, 32, 320, 10)
     each = sum(-(-2 * n // 8) + 4 * -(-n // 512) for n in sizes)
     out = digits.trained("pqasgd", 24, 8, digits.sgd(0.1))

@@ -21,7 +21,7 @@ SHAPES = [(24, 20), (64, 128), (36,), (67,), (7, 3, 3, 3), (130, 2), (1,)]
 
 @pytest.mark.parametrize("tensor", [0, 1])
 @pytest.mark.parametrize("case", ["c0", "c1"])
-def test_the_authors_program_says_keeps_and_steps_the_same(case: str, tensor: int) -> None:
+def test_the_authors_program_sends_keeps_and_steps_the_same(case: str, tensor: int) -> None:
     kept = {k: torch.from_numpy(v.copy()) for k, v in fixture("demo.npz").items() if k.startswith(case)}
     decay, k, chunk, weight_decay, rate = kept[f"{case}_params"].tolist()
     made = DeMo(k=int(k), chunk=int(chunk), decay=decay)
@@ -41,8 +41,8 @@ def test_the_authors_program_says_keeps_and_steps_the_same(case: str, tensor: in
             places, values = made.read(handed[worker][0][1], x.numel() // length, length)
             theirs, order = kept[f"{case}_idx_{tensor}"][worker, step].view(len(places), -1).long().sort(dim=1)
             assert torch.equal(places, theirs)
-            said = kept[f"{case}_val_{tensor}"][worker, step].view(len(places), -1).gather(1, order)
-            torch.testing.assert_close(values, said, **near)
+            decoded = kept[f"{case}_val_{tensor}"][worker, step].view(len(places), -1).gather(1, order)
+            torch.testing.assert_close(values, decoded, **near)
             torch.testing.assert_close(outcome.sent, kept[f"{case}_sent_{tensor}"][worker, step], **near)
             torch.testing.assert_close(states[worker]["momentum"], kept[f"{case}_delta_{tensor}"][worker, step], **near)
         assert torch.equal(outcomes[0].result, kept[f"{case}_u_{tensor}"][step].sign())
@@ -63,7 +63,7 @@ def test_cosines_keep_everything(shape: tuple[int, ...], seed: int) -> None:
 
 @pytest.mark.technique("demo", check=1)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_left_and_what_was_said_are_the_momentum(shape: tuple[int, ...]) -> None:
+def test_what_is_left_and_what_was_sent_are_the_momentum(shape: tuple[int, ...]) -> None:
     made, rate = DeMo(k=3), 0.1
     states = [made.init(TensorSpec("x", shape, torch.float32)) for _ in range(3)]
     for step in range(6):
@@ -80,7 +80,7 @@ def test_what_is_left_and_what_was_said_are_the_momentum(shape: tuple[int, ...])
 
 @pytest.mark.technique("demo", check=2)
 @pytest.mark.parametrize("shape", [(24, 20), (64, 64), (36,)])
-def test_saying_everything_leaves_nothing_and_steps_by_the_mean_gradients_sign(shape: tuple[int, ...]) -> None:
+def test_sending_everything_leaves_nothing_and_steps_by_the_mean_gradients_sign(shape: tuple[int, ...]) -> None:
     made = DeMo(k=64 * 64)
     states = [made.init(TensorSpec("x", shape, torch.float32)) for _ in range(3)]
     for step in range(4):

@@ -30,18 +30,18 @@ def met(made: Any, inputs: list[Tensor], pairs: list[Pair | None], states: Any =
 
     size = len(inputs)
     states = states or [made.init(TensorSpec("x", tuple(x.shape), x.dtype)) for x in inputs]
-    talks = [
+    exchanges = [
         made.exchange(x.clone(), state, Meeting(rank, size, 0, "x", factors=known(pair)))
         for rank, (x, state, pair) in enumerate(zip(inputs, states, pairs, strict=True))
     ]
-    requests = [next(talk) for talk in talks]
-    said = [request.tensor.nbytes for request in requests]
+    requests = [next(exchange) for exchange in exchanges]
+    sent = [request.tensor.nbytes for request in requests]
     outcomes = []
-    for talk, answer in zip(talks, answer_requests(requests), strict=True):
+    for exchange, answer in zip(exchanges, answer_requests(requests), strict=True):
         with pytest.raises(StopIteration) as end:
-            talk.send(answer)
+            exchange.send(answer)
         outcomes.append(end.value.value)
-    return outcomes, said
+    return outcomes, sent
 
 
 def near(a: Tensor, b: Tensor) -> float:
@@ -86,8 +86,8 @@ def test_what_is_rebuilt_is_the_mean_of_dense_gradients(workers: int) -> None:
         u, v = torch.randn(count, 60, generator=draw), torch.randn(count, 50, generator=draw)
         pairs.append((u, v))
         gradients.append(v.T @ u)
-    outcomes, said = met(made, gradients, pairs)
-    assert said == [4 * count * 110 for count in (4, 7, 0, 1)[:workers]]
+    outcomes, sent = met(made, gradients, pairs)
+    assert sent == [4 * count * 110 for count in (4, 7, 0, 1)[:workers]]
     for outcome, gradient in zip(outcomes, gradients, strict=True):
         assert near(outcome.result, torch.stack(gradients).mean(0)) <= 1e-5
         assert torch.equal(outcome.result, outcomes[0].result)
@@ -122,19 +122,19 @@ def test_factors_that_are_not_the_gradients_are_not_believed() -> None:
     made, draw = SufficientFactors(batch=2), torch.Generator().manual_seed(0)
     u, v = torch.randn(2, 30, generator=draw), torch.randn(2, 20, generator=draw)
     other = torch.randn(20, 30, generator=draw)
-    outcomes, said = met(made, [v.T @ u, other], [(u, v), (u, v)])
-    assert said == [4 * 2 * 50, 4 * 20 * 50]
+    outcomes, sent = met(made, [v.T @ u, other], [(u, v), (u, v)])
+    assert sent == [4 * 2 * 50, 4 * 20 * 50]
     assert all(near(outcome.result, (v.T @ u + other) / 2) <= 1e-5 for outcome in outcomes)
-    outcomes, said = met(made, [other, other.clone()], [(u, v), (u, v)])
-    assert said == [4 * 20 * 50] * 2 and all(bool(outcome.state["dense"]) for outcome in outcomes)
-    _, said = met(made, [other, other.clone()], [(u, v), (u, v)], [outcome.state for outcome in outcomes])
-    assert said == [4 * 20 * 30] * 2
+    outcomes, sent = met(made, [other, other.clone()], [(u, v), (u, v)])
+    assert sent == [4 * 20 * 50] * 2 and all(bool(outcome.state["dense"]) for outcome in outcomes)
+    _, sent = met(made, [other, other.clone()], [(u, v), (u, v)], [outcome.state for outcome in outcomes])
+    assert sent == [4 * 20 * 30] * 2
 
 
 def test_where_nothing_is_known_the_gradient_goes() -> None:
     x = torch.ones(200, 100)
-    outcomes, said = met(SufficientFactors(batch=1), [x, 3 * x], [None, None])
-    assert said == [x.nbytes] * 2 and torch.equal(outcomes[0].result, 2 * x)
+    outcomes, sent = met(SufficientFactors(batch=1), [x, 3 * x], [None, None])
+    assert sent == [x.nbytes] * 2 and torch.equal(outcomes[0].result, 2 * x)
 
 
 class Twice(nn.Module):
@@ -169,7 +169,7 @@ def test_activations_that_are_computed_again_are_noted_once(reentrant: bool) -> 
     assert near(pair[1].T @ pair[0], model[0].weight.grad) <= 1e-5
 
 
-def test_nobody_listens_to_copies_or_after_the_end() -> None:
+def test_nothing_is_kept_for_copies_or_after_the_end() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 6))
     factors = LinearFactors(model)
     factors.record(["0.weight"])

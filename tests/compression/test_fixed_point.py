@@ -41,10 +41,10 @@ def test_every_output_is_on_the_grid_and_in_range(x: float, fraction: int, worke
     step, reach = 2.0 ** (made.room(workers) - fraction), 2.0 ** (15 - fraction)
     for outcome in outcomes:
         assert outcome.sent is not None
-        said = outcome.sent.double()
-        assert torch.equal(said / step, (said / step).round())
+        sent = outcome.sent.double()
+        assert torch.equal(sent / step, (sent / step).round())
         inside = torch.tensor([x, -x, x / 3]).double().clamp(-reach, reach - step)
-        assert bool(((said - inside).abs() < step).all())
+        assert bool(((sent - inside).abs() < step).all())
 
 
 @given(
@@ -56,24 +56,24 @@ def test_every_output_is_on_the_grid_and_in_range(x: float, fraction: int, worke
 )
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("gupta_fixed_point", check=2)
-def test_the_sum_on_the_wire_is_the_sum_of_what_all_said(
+def test_the_sum_on_the_wire_is_the_sum_of_what_all_sent(
     workers: int, n: int, size: float, bits: int, rounding: str
 ) -> None:
     """Integers of 32 bits alone are handed over; their sum, in any order, is everybody's decoded tensors' to the bit,
     whether a sum has 32 bits or two share them."""
     made = FixedPoint(sum_bits=bits, rounding=rounding)
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], payloads=heard)
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, [size * tensor("heavy", (n,), rank) for rank in range(workers)], payloads=messages)
     step = 2.0 ** (made.room(workers) - 14)
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double() / step
-    words = [whole for ((how, whole),) in heard if how == "Reduce" and whole.dtype == torch.int32]
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double() / step
+    words = [whole for ((how, whole),) in messages if how == "Reduce" and whole.dtype == torch.int32]
     assert len(words) == workers
     total = words[-1].clone()
     for word in words[-2::-1]:  # backwards, in 32 bits
         total += word
     found = unpaired(total, workers)[:n] if bits == 16 else total
-    assert torch.equal(found.double(), said.sum(dim=0))
-    mean = said.sum(dim=0) * step / workers
+    assert torch.equal(found.double(), sent.sum(dim=0))
+    mean = sent.sum(dim=0) * step / workers
     assert all(torch.equal(o.result.double(), mean.float().double()) for o in outcomes)
 
 
@@ -90,11 +90,11 @@ def test_sums_of_the_largest_words_fit_beside_each_other(workers: int) -> None:
 
 def test_more_workers_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(StrategyError, match="do not fit"):
-        next(FixedPoint().exchange(torch.ones(3), {}, _Crowd()))  # type: ignore[arg-type]
+        next(FixedPoint().exchange(torch.ones(3), {}, _TooManyWorkers()))  # type: ignore[arg-type]
 
 
-class _Crowd:
-    """A meeting of too many."""
+class _TooManyWorkers:
+    """A meeting of more workers than sums have bits for."""
 
     size = 2**15 + 1
 
@@ -139,8 +139,10 @@ def test_a_word_takes_two_bytes(n: int, workers: int) -> None:
     inputs = [tensor("normal", (n,), rank) for rank in range(workers)]
     for bits, expected in ((16, 4 * math.ceil(n / 2)), (32, 4 * n)):
         made = FixedPoint(sum_bits=bits)
-        heard: list[list[tuple[str, Tensor]]] = []
-        meet(made, inputs, payloads=heard)
+        messages: list[list[tuple[str, Tensor]]] = []
+        meet(made, inputs, payloads=messages)
         assert (
-            {said.nbytes for ((_, said),) in heard} == {made.payload_bytes(spec_of(inputs[0]), workers)} == {expected}
+            {sent.nbytes for ((_, sent),) in messages}
+            == {made.payload_bytes(spec_of(inputs[0]), workers)}
+            == {expected}
         )

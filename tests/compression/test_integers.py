@@ -17,7 +17,7 @@ from tests.sync import digits
 
 
 @pytest.mark.parametrize("case", ["int8_P2", "int8_P4", "int32_P2"])
-def test_the_authors_program_says_and_scales_the_same(case: str) -> None:
+def test_the_authors_program_sends_and_scales_the_same(case: str) -> None:
     """Integers and their sums exactly, among them those that are cut; the first step is an exact mean."""
     kept = {key: torch.from_numpy(value) for key, value in fixture("intsgd.npz").items() if key.startswith(case)}
     grads, alphas = kept[f"{case}_grad"], kept[f"{case}_alpha"]
@@ -32,15 +32,15 @@ def test_the_authors_program_says_and_scales_the_same(case: str) -> None:
         assert norm == pytest.approx(float(kept[f"{case}_r"][step]), rel=1e-5)
         assert scale(norm, grads.shape[2], len(grads)) == pytest.approx(float(alphas[step]), rel=1e-5)
         if step:
-            said = torch.stack([whole for ((_, whole),) in handed])
-            assert torch.equal(said, kept[f"{case}_ints"][:, step - 1])
-            assert torch.equal(said.sum(dim=0, dtype=said.dtype), kept[f"{case}_sum"][step - 1])
+            decoded = torch.stack([whole for ((_, whole),) in handed])
+            assert torch.equal(decoded, kept[f"{case}_ints"][:, step - 1])
+            assert torch.equal(decoded.sum(dim=0, dtype=decoded.dtype), kept[f"{case}_sum"][step - 1])
 
 
 @pytest.mark.technique("intsgd", check=1)
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_integers_alone_cross_the_wire_and_nobody_is_told_the_scale(bits: int, size: int) -> None:
+def test_integers_alone_cross_the_wire_and_the_scale_is_not_sent(bits: int, size: int) -> None:
     made, states = IntSGD(bits=bits), None
     kind = torch.int8 if bits == 8 else torch.int32
     for step in range(12):
@@ -48,8 +48,8 @@ def test_integers_alone_cross_the_wire_and_nobody_is_told_the_scale(bits: int, s
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
-        for said in handed:
-            assert [(how, part.dtype) for how, part in said] == [("Reduce", torch.float32 if step == 0 else kind)]
+        for decoded in handed:
+            assert [(how, part.dtype) for how, part in decoded] == [("Reduce", torch.float32 if step == 0 else kind)]
         norms = {state["norm"].view(torch.int32).item() for state in states}
         assert len(norms) == 1, "the same bits everywhere"
         assert len({scale(float(state["norm"]), inputs[0].numel(), size) for state in states}) == 1

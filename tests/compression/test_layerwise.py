@@ -44,11 +44,11 @@ def recorded(deep: bool = False) -> list[list[Tensor]]:
     return found
 
 
-def said(text: str, x: Tensor) -> tuple[Tensor, int]:
-    """What arrives of a tensor, and in how many bytes."""
-    heard: list[list[tuple[str, Tensor]]] = []
-    (outcome,) = meet(compressor(text), [x], payloads=heard)
-    return outcome.result, sum(part.nbytes for _, part in heard[0])
+def sent(text: str, x: Tensor) -> tuple[Tensor, int]:
+    """Return the decoded tensor, and the bytes of its message."""
+    messages: list[list[tuple[str, Tensor]]] = []
+    (outcome,) = meet(compressor(text), [x], payloads=messages)
+    return outcome.result, sum(part.nbytes for _, part in messages[0])
 
 
 def energy(x: Tensor) -> float:
@@ -57,10 +57,10 @@ def energy(x: Tensor) -> float:
 
 def at_equal_bytes(layers: list[Tensor], ratio: float) -> tuple[float, float]:
     """Energy that one threshold captures, and that the same ratio in every layer does."""
-    uniform = [said(f"topk({ratio}, index=plain)", layer) for layer in layers]
+    uniform = [sent(f"topk({ratio}, index=plain)", layer) for layer in layers]
     flat = torch.cat([layer.reshape(-1) for layer in layers])
     count = sum(nbytes for _, nbytes in uniform) // 8
-    whole, nbytes = said(f"topk({count / flat.numel()!r}, index=plain)", flat)
+    whole, nbytes = sent(f"topk({count / flat.numel()!r}, index=plain)", flat)
     assert nbytes == sum(nbytes for _, nbytes in uniform)
     return energy(whole), sum(energy(result) for result, _ in uniform)
 
@@ -132,7 +132,7 @@ def test_equal_curves_share_the_budget_equally(layers: int, falls: list[int], st
 @pytest.mark.technique("layerwise_ratio", check=2)
 @given(st.integers(2, 6), st.integers(2, 60), st.data())
 @settings(max_examples=40, deadline=None)
-def test_equal_layers_say_equally_much(layers: int, length: int, more: Any) -> None:
+def test_equal_layers_send_equally_much(layers: int, length: int, more: Any) -> None:
     """The same values in another order: as many places in each layer; and the same bits."""
     each = more.draw(st.integers(1, length))
     draw = torch.Generator().manual_seed(length)
@@ -162,7 +162,7 @@ def test_what_is_spent_fits_and_no_single_step_more_would(falls: list[list[int]]
         assert error_of(curves, chosen) == pytest.approx(min(error_of(curves, c) for c in paid), abs=1e-9)
 
 
-def test_what_is_not_finite_is_said_first() -> None:
+def test_what_is_not_finite_is_sent_first() -> None:
     small, large = torch.full((64,), 1e-3), torch.full((64,), 10.0) * torch.arange(64)
     small[5] = math.inf
     assert LayerwiseBits(2).divide([small, large])[0] > 0
@@ -175,9 +175,9 @@ def test_the_message_tells_layers_apart(workers: int) -> None:
     draw = torch.Generator().manual_seed(1)
     scale = torch.cat([torch.full((n,), s) for n, s in zip(spec.parts, (0.01, 1.0, 30.0), strict=True)])
     inputs = [torch.randn(1300, generator=draw) * scale for _ in range(workers)]
-    heard: list[list[tuple[str, Tensor]]] = []
-    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], payloads=heard)
-    for (_, payload), *_ in heard:
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, inputs, [made.init(spec) for _ in inputs], payloads=messages)
+    for (_, payload), *_ in messages:
         assert payload.numel() <= made.payload_bytes(spec, workers)
         assert payload[0] < payload[2], "the layer of large gradients has more bits"
     mean = torch.stack([o.sent for o in outcomes if o.sent is not None]).mean(0)

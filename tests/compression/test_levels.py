@@ -81,10 +81,10 @@ def test_a_key_can_be_found_for_a_draw(draw: int, place: int) -> None:
 
 def alone(made: Compressor, x: Tensor, meeting: Meeting) -> Outcome:
     """An exchange of one worker with itself."""
-    talk, answer = made.exchange(x.clone(), made.init(spec_of(x)), meeting), None
+    exchange, answer = made.exchange(x.clone(), made.init(spec_of(x)), meeting), None
     while True:
         try:
-            request: Any = talk.send(answer)
+            request: Any = exchange.send(answer)
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
@@ -221,32 +221,32 @@ def test_terngrad_without_clipping_is_right_in_the_mean(kind: str) -> None:
 @pytest.mark.technique("terngrad", check=2)
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse"])
-def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_said(workers: int, kind: str) -> None:
+def test_the_sum_of_whole_numbers_is_the_mean_of_what_all_sent(workers: int, kind: str) -> None:
     """To the bit where neither the scale nor the number of workers can make a rounding; else to the last place."""
     inputs = [tensor(kind, seed=rank) for rank in range(workers)]
     outcomes = meet(TernGrad(), inputs)
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
-    assert len(said) == workers
-    mean = said.mean(dim=0)
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None]).double()
+    assert len(sent) == workers
+    mean = sent.mean(dim=0)
     torch.testing.assert_close(outcomes[0].result.double(), mean, rtol=2**-22, atol=0)
     for x in inputs:
         x.clamp_(-0.5, 0.5)
     inputs[0][0, 0] = 0.5
     exact = meet(TernGrad(clip=0), inputs)
-    said = torch.stack([outcome.sent for outcome in exact if outcome.sent is not None]).double()
-    whole = said.sum(dim=0) / 0.5
+    sent = torch.stack([outcome.sent for outcome in exact if outcome.sent is not None]).double()
+    whole = sent.sum(dim=0) / 0.5
     assert torch.equal(whole, whole.round()) and float(whole.abs().max()) <= workers
     if workers in (1, 2, 4, 8):
-        assert all(torch.equal(outcome.result.double(), said.mean(dim=0)) for outcome in exact)
+        assert all(torch.equal(outcome.result.double(), sent.mean(dim=0)) for outcome in exact)
 
 
 def ternary_bytes(n: int, workers: int) -> tuple[list[int], int]:
-    """What each worker says, and what it hears: the scale, and the sums of all owners."""
-    heard: list[list[tuple[str, Tensor]]] = []
-    meet(TernGrad(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
-    assert all([hop for hop, _ in said] == ["Reduce", "Scatter", "Gather"] for said in heard)
-    up = [said[0][1].nbytes + said[1][1].nbytes for said in heard]
-    return up, heard[0][0][1].nbytes + sum(said[2][1].nbytes for said in heard)
+    """What each worker sends, and what it receives: the scale, and the sums of all owners."""
+    messages: list[list[tuple[str, Tensor]]] = []
+    meet(TernGrad(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=messages)
+    assert all([hop for hop, _ in sent] == ["Reduce", "Scatter", "Gather"] for sent in messages)
+    up = [sent[0][1].nbytes + sent[1][1].nbytes for sent in messages]
+    return up, messages[0][0][1].nbytes + sum(sent[2][1].nbytes for sent in messages)
 
 
 @pytest.mark.long

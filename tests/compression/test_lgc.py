@@ -58,7 +58,7 @@ def test_the_first_phases_train_as_bsp_and_topk_do(phases: str, same: str) -> No
 
 
 class Task:
-    """The first layer's gradients of the digits, of each of four workers, and steps on what all say of them."""
+    """The first layer's gradients of the digits, of each of four workers, and steps on what all send of them."""
 
     def __init__(self, words: str) -> None:
         self.made = compressor(words)
@@ -125,8 +125,8 @@ def test_bytes_of_the_last_phase(eights: int) -> None:
         handed = []
         outcomes = meet(made, [x + rank for rank in range(3)], states, step, payloads=handed)
         states = [o.state for o in outcomes]
-    for said in handed:
-        assert [(name, t.nbytes) for name, t in said] == [("Broadcast", 4 * mu), ("Reduce", 16 * -(-mu // 16))]
+    for sent in handed:
+        assert [(name, t.nbytes) for name, t in sent] == [("Broadcast", 4 * mu), ("Reduce", 16 * -(-mu // 16))]
     assert made.payload_bytes(spec_of(x), 3) == 4 * mu + 16 * -(-mu // 16)
     if mu % 16 == 0:
         assert 8 * made.payload_bytes(spec_of(x), 3) == 32 * mu + 32 * mu // 4
@@ -149,9 +149,9 @@ def test_all_agree_in_every_phase_and_the_memory_keeps_the_rest(dtype: torch.dty
             assert torch.equal(o.result, outcomes[0].result) and o.result.dtype == dtype and o.sent is not None
             torch.testing.assert_close(o.sent + o.state["error"], x + e)
         if step >= 4:
-            spoken = outcomes[0].sent.ne(0)  # type: ignore[union-attr]
+            communication = outcomes[0].sent.ne(0)  # type: ignore[union-attr]
             leader = (inputs[step % workers] + before[step % workers]).float().reshape(-1)
-            assert torch.equal(spoken.reshape(-1).nonzero().view(-1), largest(leader, 96))
+            assert torch.equal(communication.reshape(-1).nonzero().view(-1), largest(leader, 96))
 
 
 def test_a_vectors_size_passes_through() -> None:
@@ -194,7 +194,7 @@ def test_digits_are_learned_through_all_phases() -> None:
     assert after.loss < 0.85 * before.loss
 
 
-def virtually(crew: PoolRank, strategy: str) -> list[torch.Tensor]:
+def virtually(member: PoolRank, strategy: str) -> list[torch.Tensor]:
     """In one of the same processes: a convolution's bits may depend on how many threads a process once had."""
     return list(laconic.simulate(lambda: train_among(strategy, None), workers=2).results)
 

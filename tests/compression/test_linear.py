@@ -32,7 +32,7 @@ def low_rank(seed: int, rows: int, columns: int, rank: int) -> Tensor:
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("tensor", [0, 1])
-def test_the_authors_program_says_and_remembers_the_same(rank: int, size: int, tensor: int) -> None:
+def test_the_authors_program_sends_and_remembers_the_same(rank: int, size: int, tensor: int) -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("power_sgd.npz").items()}
     made = compressor(f"power_sgd({rank})+ef")
     grads = kept[f"grad_{tensor}"][:size]
@@ -55,7 +55,7 @@ def test_vectors_go_uncompressed() -> None:
 @given(RANKS, SIDES, SIDES, st.integers(1, 8), SEEDS)
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("power_sgd", check=1)
-def test_many_workers_say_what_one_would_say_of_the_mean(
+def test_many_workers_send_what_one_would_send_of_the_mean(
     rank: int, rows: int, columns: int, size: int, seed: int
 ) -> None:
     made = PowerSGD(rank=rank)
@@ -97,8 +97,8 @@ def test_the_payload_is_two_thin_factors(rank: int, rows: int, columns: int, siz
         return
     handed: list[list[tuple[str, Tensor]]] = []
     meet(made, [x] * size, payloads=handed)
-    for said in handed:
-        assert [(kind, part.nbytes) for kind, part in said] == [
+    for sent in handed:
+        assert [(kind, part.nbytes) for kind, part in sent] == [
             ("Reduce", 4 * rank * rows),
             ("Reduce", 4 * rank * columns),
         ]
@@ -138,7 +138,7 @@ def test_columns_are_orthonormal_or_nothing(rows: int, columns: int, seed: int) 
 
 
 @pytest.mark.parametrize("first", [0.0, float("nan"), float("inf")])
-def test_a_step_that_says_nothing_does_not_silence_the_next(first: float) -> None:
+def test_a_step_that_sends_nothing_does_not_silence_the_next(first: float) -> None:
     """The factor that steps start from is kept where a step finds none: multiplied by nothing, it would stay nothing;
     not a number, it would stay that."""
     made, x = PowerSGD(rank=2), low_rank(5, 20, 30, 2)

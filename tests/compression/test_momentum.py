@@ -1,4 +1,4 @@
-"""Compressors that reach into the optimizer: momentum moves to the workers (DGC), or is what travels (1-bit Adam)."""
+"""Compressors that reach into the optimizer: momentum moves to the workers (DGC), or is what is sent (1-bit Adam)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train(
 
 @pytest.mark.long
 @pytest.mark.technique("dgc", check=1)
-def test_dgc_that_says_everything_is_momentum_sgd_or_plain_sgd() -> None:
+def test_dgc_that_sends_everything_is_momentum_sgd_or_plain_sgd() -> None:
     whole, momentum = train("dgc(ratio=1, masking=false)")[0], train("bsp")[0]
     torch.testing.assert_close(whole[0], momentum[0], rtol=1e-5, atol=1e-6)
     masked = train("dgc(ratio=1)")[0]
@@ -98,8 +98,8 @@ def test_gaps_lose_nothing_and_take_six_bytes(places: list[int]) -> None:
     at = torch.tensor(sorted(places))
     values = torch.arange(1.0, len(places) + 1)
     payload = pack(*runs.gaps(at, values))
-    found, said = runs.read(payload)
-    assert torch.equal(found[said != 0], at) and torch.equal(said[said != 0], values)
+    found, decoded = runs.read(payload)
+    assert torch.equal(found[decoded != 0], at) and torch.equal(decoded[decoded != 0], values)
     longest = max(int(d) for d in torch.diff(at, prepend=torch.tensor([-1]))) - 1
     if longest <= 0xFFFF:
         assert payload.numel() == 6 * len(places)
@@ -192,7 +192,7 @@ def test_flat_joins_the_tensors_of_a_message() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_said_of_large_tensors_too(bad: float) -> None:
+def test_what_is_not_finite_is_sent_of_large_tensors_too(bad: float) -> None:
     """Where the threshold is an estimate, which no comparison with NaN passes."""
     x = torch.randn(70_000, generator=torch.Generator().manual_seed(0))
     x[123] = bad

@@ -1,4 +1,4 @@
-"""How outer gradients travel: bucket means in two hops with a memory (MuLoCo), and round a ring (INTELLECT-1)."""
+"""How outer gradients are sent: bucket means in two hops with a memory (MuLoCo), and round a ring (INTELLECT-1)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_values_are_read_as_the_mean_of_their_bucket(kind: str, bits: int, devia
     """Equal buckets from so many deviations below the mean to as many above it; what is beyond is in the outermost."""
     x = tensor(kind).double()
     made = compressor(f"bucket_means(bits={bits}, deviations={deviations})")
-    (said,) = meet(made, [x.float()])
+    (sent,) = meet(made, [x.float()])
     low, width = x.mean() - deviations * x.std(correction=0), 2 * deviations * x.std(correction=0) / 2**bits
     if width > 1e-6:
         numbers = ((x - low) / width).floor().clamp(0, 2**bits - 1).long().view(-1)
@@ -51,14 +51,14 @@ def test_values_are_read_as_the_mean_of_their_bucket(kind: str, bits: int, devia
     counts = torch.bincount(numbers, minlength=2**bits).clamp(min=1)
     means = torch.zeros(2**bits, dtype=torch.float64).index_add_(0, numbers, x.view(-1)) / counts
     sure = ~torch.isin(numbers, numbers[borderline])  # a value at a border may fall to either side
-    torch.testing.assert_close(said.result.double().view(-1)[sure], means[numbers][sure], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(sent.result.double().view(-1)[sure], means[numbers][sure], rtol=1e-4, atol=1e-5)
     assert bool(sure.any()) or kind == "single"
 
 
 @settings(max_examples=30, deadline=None)
 @given(scale=st.floats(1e-30, 1e34), bits=st.integers(1, 8))
 def test_nothing_overflows_that_needs_not(scale: float, bits: int) -> None:
-    """What is far from one is said as well as what is near it."""
+    """What is far from one is sent as well as what is near it."""
     x, made = tensor("normal"), compressor(f"bucket_means(bits={bits})")
     near, far = meet(made, [x])[0].result, meet(made, [x * scale])[0].result
     error = float((near - x).norm() / x.norm())
@@ -96,9 +96,9 @@ def test_muon_trains_inside_it() -> None:
         found = trained(strategy, 60, 8, make)
         return found.accuracy, found.sent_bytes
 
-    plain, said = run("diloco(period=5)")
+    plain, sent = run("diloco(period=5)")
     short, few = run("diloco(period=5) / bucket_means(bits=2, deviations=3)+two_hop+ef")
-    assert short > plain - 5 and few < said / 10
+    assert short > plain - 5 and few < sent / 10
 
 
 @pytest.mark.long
@@ -154,10 +154,10 @@ def test_payload_and_error_of_the_ring() -> None:
         inputs = normals(size, n)
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, payloads=handed)
-        for said in handed:
-            passed = sum(x.nbytes for name, x in said if name == "RingPass")
-            told = sum(x.nbytes for name, x in said if name == "Gather")
-            wire = passed + (size - 1) * told  # what is gathered goes round as it is
+        for sent in handed:
+            passed = sum(x.nbytes for name, x in sent if name == "RingPass")
+            reported = sum(x.nbytes for name, x in sent if name == "Gather")
+            wire = passed + (size - 1) * reported  # what is gathered goes round as it is
             assert wire == 2 * (size - 1) * n // size + 2 * (size - 1) * 256 * 4
         exact = torch.stack(inputs).double().mean(0)
         errors[size] = float((outcomes[0].result.double() - exact).norm() / exact.norm())
@@ -186,18 +186,18 @@ def test_other_codecs_go_round_it(text: str) -> None:
             assert counted == made.payload_bytes(spec_of(inputs[0]), size)
 
 
-def test_a_memory_around_the_ring_keeps_what_all_did_not_say() -> None:
-    """One's own share of a sum cannot be told apart, so that memories hold the common error, in the mean."""
+def test_a_memory_around_the_ring_keeps_what_all_did_not_send() -> None:
+    """A worker's own share of a sum cannot be separated, so that memories hold the common error, in the mean."""
     made = compressor("bucket_means(bits=2, deviations=3)+ring_hop+ef")
     states = [made.init(spec_of(tensor("normal"))) for _ in range(3)]
-    said, came = 0.0, 0.0
+    sent, came = 0.0, 0.0
     for step in range(10):
         inputs = [tensor("normal", seed=7 * step + r) for r in range(3)]
         outcomes = meet(made, inputs, states, step)
         states = [o.state for o in outcomes]
-        said, came = said + outcomes[0].result.double(), came + torch.stack(inputs).double().mean(0)
+        sent, came = sent + outcomes[0].result.double(), came + torch.stack(inputs).double().mean(0)
     kept = torch.stack([s["error"] for s in states]).double().mean(0)
-    torch.testing.assert_close(said + kept, came, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(sent + kept, came, rtol=1e-4, atol=1e-3)
 
 
 def test_what_is_not_finite_goes_round_as_such() -> None:

@@ -126,4 +126,4 @@ def test_a_script_that_logs_its_loss_has_a_ratio_by_progress() -> None:
     text = "flat+topk(0.01)+iteration_ratio(progress, steps=5)+ef / sequential"
     end = digits.trained(text, 60, 16, digits.sgd(0.3), workers=2)
     least = digits.trained("flat+topk(0.01)+ef / sequential", 60, 16, digits.sgd(0.3), workers=2)
-    assert end.sent_bytes > least.sent_bytes + 60 * 4, "more was said as progress slowed"
+    assert end.sent_bytes > least.sent_bytes + 60 * 4, "more was sent as progress slowed"

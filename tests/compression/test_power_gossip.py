@@ -20,8 +20,8 @@ from tests.sync.digits import network
 
 
 def across(made: PowerGossip, low: Any, high: Any, states: tuple[Any, Any]) -> tuple[Outcome, Outcome, int]:
-    """One conversation along the edge 0-1, and the bytes each end sends."""
-    talks = [
+    """One exchange along the edge 0-1, and the bytes each end sends."""
+    exchanges = [
         made.edge(x, s, EdgeMeeting(r, 2, 0, "x", other=1 - r))
         for r, (x, s) in enumerate(((low, states[0]), (high, states[1])))
     ]
@@ -29,15 +29,15 @@ def across(made: PowerGossip, low: Any, high: Any, states: tuple[Any, Any]) -> t
     outcomes: list[Any] = [None, None]
     sent = 0
     while None in outcomes:
-        said = []
-        for k, talk in enumerate(talks):
+        decoded = []
+        for k, exchange in enumerate(exchanges):
             try:
-                said.append(talk.send(answers[k]).tensor)
+                decoded.append(exchange.send(answers[k]).tensor)
             except StopIteration as end:
                 outcomes[k] = end.value
-        if said:
-            sent += said[0].nbytes
-            answers = said[::-1]
+        if decoded:
+            sent += decoded[0].nbytes
+            answers = decoded[::-1]
     return outcomes[0], outcomes[1], sent
 
 

@@ -45,9 +45,9 @@ def decoded(codec: Codec, x: Tensor, step: int = 0) -> Tensor:
     return codec.decode(codec.encode(x, meeting), x.shape, meeting).double()
 
 
-def lost(said: Tensor, x: Tensor) -> float:
+def lost(decoded_values: Tensor, x: Tensor) -> float:
     """The squared error as a share of the squared norm."""
-    return float((said.double() - x.double()).square().sum() / x.double().square().sum())
+    return float((decoded_values.double() - x.double()).square().sum() / x.double().square().sum())
 
 
 def test_what_declares_a_published_figure_here_has_a_test_of_it() -> None:
@@ -55,7 +55,7 @@ def test_what_declares_a_published_figure_here_has_a_test_of_it() -> None:
     assert published == set(HERE), "declare the evidence, and write the test, of the same techniques"
 
 
-def test_what_a_compression_does_to_a_tensor_is_said_in_one_line() -> None:
+def test_what_a_compressor_does_to_a_tensor_fits_in_one_line() -> None:
     for entry in entries("compression"):
         assert entry.formula.isprintable() and 0 < len(entry.formula) <= 110, entry.name
 
@@ -167,9 +167,9 @@ def test_a_second_sample_costs_one_bit() -> None:
     between them: of eight levels, four bits."""
     table, x = torch.linspace(-1, 1, 8), tensor("normal", (20_000,)).clamp(-1, 1)
     first, second, order = (uniform(key, 0, x.numel()) for key in (1, 2, 3))
-    said = twice(x, table, first, second)
-    assert bits.width(len(table) - 1) == 3 and bits.width(int(said.max())) == 4
-    one, other = both(said, table, order)
+    decoded_values = twice(x, table, first, second)
+    assert bits.width(len(table) - 1) == 3 and bits.width(int(decoded_values.max())) == 4
+    one, other = both(decoded_values, table, order)
     pair = torch.stack([table[rounded(x, table, draws)] for draws in (first, second)]).sort(dim=0).values
     assert torch.equal(torch.stack([one, other]).sort(dim=0).values, pair)
 
@@ -191,7 +191,7 @@ def test_sixteen_bits_with_fourteen_behind_the_point() -> None:
 
 
 def patterns(codec: Codec, values: list[float]) -> list[str]:
-    """What travels, in hexadecimal."""
+    """What is sent, in hexadecimal."""
     payload = codec.encode(torch.tensor(values), MEETING)
     return [f"{n & 0xFFFF:04X}" for n in payload.view(torch.int16).tolist()]
 
@@ -251,7 +251,7 @@ def test_microscaling_codes_are_the_standards() -> None:
     number, E5M2 at 57,344 before infinity; a scale of E8M0 is 2^(code - 127), and 255 is no number. 32 values share
     one: 8.25 and 4.25 bits each; NVFP4 has blocks of 16: 4.5 bits."""
 
-    def said(format: str, codes: list[int], scale: int) -> list[float]:
+    def decoded_values(format: str, codes: list[int], scale: int) -> list[float]:
         made = Blocks(format=format)
         width = 4 if format == "mxfp4" else 8
         filled = torch.tensor(codes + [0] * (32 - len(codes)))
@@ -260,12 +260,12 @@ def test_microscaling_codes_are_the_standards() -> None:
         return found
 
     positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    assert said("mxfp4", list(range(16)), 127) == positive + [-v for v in positive]
-    assert said("mxfp8", [0x7E, 0x08, 0x01, 0x38, 0xFE], 127) == [448.0, 2.0**-6, 2.0**-9, 1.0, -448.0]
-    assert all(math.isnan(v) for v in said("mxfp8", [0x7F, 0xFF], 127))
-    assert said("mxfp8_e5m2", [0x7B, 0x04, 0x01, 0x7C], 127) == [57344.0, 2.0**-14, 2.0**-16, math.inf]
-    assert [said("mxfp4", [2], scale)[0] for scale in (1, 126, 254)] == [2.0**-126, 0.5, 2.0**127]
-    assert math.isnan(said("mxfp4", [2], 255)[0])
+    assert decoded_values("mxfp4", list(range(16)), 127) == positive + [-v for v in positive]
+    assert decoded_values("mxfp8", [0x7E, 0x08, 0x01, 0x38, 0xFE], 127) == [448.0, 2.0**-6, 2.0**-9, 1.0, -448.0]
+    assert all(math.isnan(v) for v in decoded_values("mxfp8", [0x7F, 0xFF], 127))
+    assert decoded_values("mxfp8_e5m2", [0x7B, 0x04, 0x01, 0x7C], 127) == [57344.0, 2.0**-14, 2.0**-16, math.inf]
+    assert [decoded_values("mxfp4", [2], scale)[0] for scale in (1, 126, 254)] == [2.0**-126, 0.5, 2.0**127]
+    assert math.isnan(decoded_values("mxfp4", [2], 255)[0])
     x = tensor("normal", (1 << 15,))
     taken = {
         form: 8 * Blocks(format=form).encode(x, MEETING).nbytes / x.numel() for form in ("mxfp8", "mxfp4", "nvfp4")
@@ -379,9 +379,9 @@ def test_dgcs_warm_up_goes_through_the_published_sparsities() -> None:
     made, x, epoch = compressor("dgc(0.001, warmup=400)"), tensor("normal", (64_000,)), 100
     found = []
     for step in range(0, 5 * epoch, epoch):
-        heard: list[list[tuple[str, Tensor]]] = []
-        (outcome,) = meet(made, [x], step=step, payloads=heard)
-        said = int((outcome.result != 0).sum())
-        assert heard[0][0][1].nbytes == 6 * said
-        found.append(100 * (1 - said / x.numel()))
+        messages: list[list[tuple[str, Tensor]]] = []
+        (outcome,) = meet(made, [x], step=step, payloads=messages)
+        decoded_values = int((outcome.result != 0).sum())
+        assert messages[0][0][1].nbytes == 6 * decoded_values
+        found.append(100 * (1 - decoded_values / x.numel()))
     assert found == pytest.approx([75, 93.75, 98.4375, 99.609375, 99.9])

@@ -34,16 +34,16 @@ def test_the_dgc_papers_stairs() -> None:
 @pytest.mark.parametrize(
     "text", ["topk(0.01)+ramp(10)", "topk(0.01)+qsgd+ramp(10)", "mstopk(0.01)+ramp(10, 0.5, linear)"]
 )
-def test_what_is_said_in_a_step_is_its_share(text: str) -> None:
+def test_what_is_sent_in_a_step_is_its_share(text: str) -> None:
     """As many bytes as the same compressor with that share; at the end the very same message."""
     x = tensor("normal", (50, 40))
     made = compressor(text)
     plain = compressor(text.rpartition("+")[0])
     sizes = []
     for step in range(12):
-        heard: list[list[tuple[str, torch.Tensor]]] = []
-        (outcome,) = meet(made, [x], step=step, payloads=heard)
-        sizes.append(sum(part.nbytes for _, part in heard[0]))
+        messages: list[list[tuple[str, torch.Tensor]]] = []
+        (outcome,) = meet(made, [x], step=step, payloads=messages)
+        sizes.append(sum(part.nbytes for _, part in messages[0]))
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 10 * sizes[-1]
     assert sizes[-1] == made.payload_bytes(spec_of(x), 1)
     (end,) = meet(plain, [x], step=11)
@@ -52,12 +52,12 @@ def test_what_is_said_in_a_step_is_its_share(text: str) -> None:
 
 def test_a_ramp_inside_a_memory_keeps_everything() -> None:
     made, draw = compressor("topk(0.02)+ramp(8)+ef"), torch.Generator().manual_seed(0)
-    state, said, came = made.init(spec_of(tensor("zero"))), torch.zeros(24, 20), torch.zeros(24, 20)
+    state, sent, came = made.init(spec_of(tensor("zero"))), torch.zeros(24, 20), torch.zeros(24, 20)
     for step in range(20):
         x = torch.randn(24, 20, generator=draw)
         (outcome,) = meet(made, [x], [state], step)
-        state, said, came = outcome.state, said + outcome.result, came + x
-    torch.testing.assert_close(said + state["error"], came, atol=1e-4, rtol=1e-4)
+        state, sent, came = outcome.state, sent + outcome.result, came + x
+    torch.testing.assert_close(sent + state["error"], came, atol=1e-4, rtol=1e-4)
 
 
 def test_what_has_no_share_has_no_ramp() -> None:

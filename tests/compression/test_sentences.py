@@ -50,7 +50,7 @@ def test_cocktails_codec_gives_the_authors_numbers() -> None:
 
 @pytest.mark.long
 @pytest.mark.technique("cocktail_sgd", check=1)
-def test_cocktail_that_says_everything_averages_models() -> None:
+def test_cocktail_that_sends_everything_averages_models() -> None:
     whole = train("difference_averaging / flat+masked(1.0)+topk(1.0)+two_hop(memory=true)", 12, 3, sgd)[0]
     assert all(torch.equal(x, whole[0]) for x in whole)
     torch.testing.assert_close(whole[0], train("bsp", 12, 3, sgd)[0][0], rtol=1e-4, atol=1e-6)
@@ -80,7 +80,8 @@ def test_the_common_model_is_common_and_bytes_are_the_formulas(overlap: str) -> 
 @pytest.mark.long
 @pytest.mark.technique("cocktail_sgd", check=3)
 def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
-    """At the table: what all said in the mean is what was applied and what owners keep; and it left the workers."""
+    """Exchanged in memory: what all sent in the mean is what was applied and what owners keep; and it left the
+    workers."""
     made, size = compressor(CODEC.removeprefix("flat+")), 3
     apart = [tensor("heavy", (40, 30), seed=r) for r in range(size)]
     states = [made.init(spec_of(apart[0])) for _ in range(size)]
@@ -89,8 +90,8 @@ def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
         outcomes = meet(made, apart, states, step)
         states = [o.state for o in outcomes]
         after = sum(s["owner"].double() for s in states)
-        said = torch.stack([o.sent for o in outcomes]).double().mean(0)  # type: ignore[arg-type,misc]
-        torch.testing.assert_close(outcomes[0].result.double() + after, said + before, rtol=1e-4, atol=1e-5)
+        decoded = torch.stack([o.sent for o in outcomes]).double().mean(0)  # type: ignore[arg-type,misc]
+        torch.testing.assert_close(outcomes[0].result.double() + after, decoded + before, rtol=1e-4, atol=1e-5)
         apart = [
             x - o.sent + tensor("normal", (40, 30), 100 * step + r) / 10
             for r, (x, o) in enumerate(zip(apart, outcomes, strict=True))
@@ -101,7 +102,7 @@ def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
 
 
 @pytest.mark.technique("sparseloco", check=1)
-def test_sparseloco_that_says_everything_is_local_sgd() -> None:
+def test_sparseloco_that_sends_everything_is_local_sgd() -> None:
     whole = train("diloco(period=3, lr=1.0, momentum=0.0) / chunk_topk(k=4096)+ef(decay=0.95)", 12, 3, sgd)[0]
     local = train("local_sgd(3)", 12, 3, sgd)[0]
     torch.testing.assert_close(whole[0], local[0], rtol=1e-5, atol=1e-6)
@@ -117,17 +118,17 @@ def test_sparseloco_that_says_everything_is_local_sgd() -> None:
 @pytest.mark.parametrize("beta", [1.0, 0.95, 0.5])
 def test_what_a_fading_memory_holds(beta: float) -> None:
     made = compressor(f"chunk_topk(chunk=64, k=4)+two_bit+ef(decay={beta})")
-    state, told, came = made.init(spec_of(tensor("heavy"))), 0.0, 0.0
+    state, reported, came = made.init(spec_of(tensor("heavy"))), 0.0, 0.0
     for step in range(20):
         x = tensor("heavy", seed=step)
         old = state["error"].clone()
         (outcome,) = meet(made, [x], [state], step)
         state = outcome.state
-        said = outcome.result
-        torch.testing.assert_close(state["error"] + said, beta * old + x, rtol=1e-4, atol=1e-4)
-        told, came = told + said.double(), came + x.double()
+        decoded = outcome.result
+        torch.testing.assert_close(state["error"] + decoded, beta * old + x, rtol=1e-4, atol=1e-4)
+        reported, came = reported + decoded.double(), came + x.double()
     if beta == 1.0:
-        torch.testing.assert_close(told + state["error"].double(), came, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(reported + state["error"].double(), came, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("numel", "k"), [(4096, 32), (3 * 4096, 64), (8192, 128)])
@@ -141,7 +142,7 @@ def test_sparselocos_payload(numel: int, k: int) -> None:
 
 
 @pytest.mark.technique("qsparse_local_sgd", check=1)
-def test_saying_everything_is_local_sgd_and_bsp() -> None:
+def test_sending_everything_is_local_sgd_and_bsp() -> None:
     local = train("local_sgd(4)", 12, 3, sgd)[0][0]
     torch.testing.assert_close(train("local_sgd(4) / topk(1.0)+ef", 12, 3, sgd)[0][0], local, rtol=1e-5, atol=1e-6)
     assert torch.equal(train("local_sgd(1) / none", 12, 3, sgd)[0][0], train("bsp", 12, 3, sgd)[0][0])
@@ -151,7 +152,7 @@ def test_saying_everything_is_local_sgd_and_bsp() -> None:
 @pytest.mark.technique("qsparse_local_sgd", check=2)
 @pytest.mark.parametrize("levels", [1, 4, 30])
 def test_composed_operators_contract(levels: int) -> None:
-    """γ = (1-b)·k/n where b < 1, and k/(n(1+b)) for any b when what is said counts 1/(1+b)."""
+    """γ = (1-b)·k/n where b < 1, and k/(n(1+b)) for any b when what is sent counts 1/(1+b)."""
     made = compressor(f"topk(0.1)+qsgd(levels={levels}, bucket=64)")
     for kind in ("normal", "heavy", "sparse"):
         x = tensor(kind)

@@ -103,7 +103,7 @@ def test_another_number_of_workers_keeps_what_all_know(text: str, before: int, a
 
 @pytest.mark.parametrize("text", ["topk(0.1)+ef21", "topk(0.1)+ef21(momentum=0.5)", "qsgd+diana", "randk(0.1)+marina"])
 @pytest.mark.parametrize("poison", [math.inf, math.nan])
-def test_what_is_not_finite_is_said_and_not_kept(text: str, poison: float) -> None:
+def test_what_is_not_finite_is_sent_and_not_kept(text: str, poison: float) -> None:
     made = compressor(text)
     states = [made.init(spec_of(tensor("normal"))) for _ in range(3)]
     inputs = [tensor("normal", seed=r) for r in range(3)]
@@ -130,7 +130,7 @@ def test_what_cannot_be_wrapped_is_refused(text: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.technique("ef21", check=1)
-def test_ef21_that_says_everything_is_gradient_descent() -> None:
+def test_ef21_that_sends_everything_is_gradient_descent() -> None:
     gradients, _ = quadratics(4, 20)
     for made in (chain([Identity(), EF21()]), compressor("topk(1.0)+ef21")):
         x = torch.zeros(20, dtype=torch.float64)
@@ -226,7 +226,7 @@ def test_diana_reaches_the_optimum_where_its_quantiser_stalls(norm: str) -> None
 
 
 @pytest.mark.technique("marina", check=1)
-def test_marina_that_always_says_everything_is_gradient_descent() -> None:
+def test_marina_that_always_sends_everything_is_gradient_descent() -> None:
     gradients, _ = quadratics(3, 20)
     exact: list[bool] = []
 
@@ -314,11 +314,11 @@ def test_locos_memory_is_a_moving_average_that_is_emptied() -> None:
     for step in range(1, 13):
         x = tensor("normal", seed=step)
         wanted = x + before
-        (said,) = meet(plain, [wanted])
+        (decoded,) = meet(plain, [wanted])
         (outcome,) = meet(made, [x], states, step)
         states = [outcome.state]
-        torch.testing.assert_close(outcome.result, said.result)
-        before = torch.zeros(24, 20) if step % 5 == 0 else 0.7 * before + 0.3 * (wanted - said.result)
+        torch.testing.assert_close(outcome.result, decoded.result)
+        before = torch.zeros(24, 20) if step % 5 == 0 else 0.7 * before + 0.3 * (wanted - decoded.result)
         torch.testing.assert_close(states[0]["codes"].view(torch.float32).view(24, 20), before, rtol=1e-5, atol=1e-6)
 
 

@@ -42,7 +42,7 @@ def near(found: Tensor, recorded: Any) -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_pair_of_a_column_keeps_its_sum_and_the_memory_the_rest(shape: Any, kind: str, seed: int) -> None:
     """In the second step, so that there is a memory already: what is kept is the difference, to the bit, and with what
-    was said it makes what came in."""
+    was sent it makes what came in."""
     made = compressor("one_bit+ef")
     first, second = tensor(kind, shape, seed), tensor(kind, shape, seed + 100)
     (before,) = meet(made, [first])
@@ -53,10 +53,10 @@ def test_the_pair_of_a_column_keeps_its_sum_and_the_memory_the_rest(shape: Any, 
     ulp = torch.finfo(torch.float32).eps * float(wanted.abs().max())
     assert float((decoded.double() + error.double() - wanted.double()).abs().max()) <= ulp
     columns = wanted.reshape(-1, OneBit().columns(wanted.shape)).double()
-    said = decoded.reshape(columns.shape).double()
+    sent = decoded.reshape(columns.shape).double()
     slack = 1e-6 * columns.abs().sum(dim=0) + 1e-12
-    assert bool(((said.sum(dim=0) - columns.sum(dim=0)).abs() <= slack).all())
-    pairs = [column.unique().numel() for column in said.T]
+    assert bool(((sent.sum(dim=0) - columns.sum(dim=0)).abs() <= slack).all())
+    pairs = [column.unique().numel() for column in sent.T]
     assert max(pairs) <= 2, "two values a column"
 
 
@@ -68,23 +68,23 @@ def test_a_bit_a_value_and_eight_bytes_a_column(shape: Any, kind: str) -> None:
     columns = x[0].numel() if x.ndim > 1 else 1
     expected = -(-x.numel() // 8) + 8 * columns
     assert OneBit().encode(x, MEETING).nbytes == OneBit().payload_bytes(spec_of(x), 1) == expected
-    heard: list[list[tuple[str, Tensor]]] = []
-    meet(compressor("one_bit_sgd"), [x], payloads=heard)
-    assert [(hop, said.nbytes) for hop, said in heard[0]] == [("Scatter", expected), ("Gather", expected)]
+    messages: list[list[tuple[str, Tensor]]] = []
+    meet(compressor("one_bit_sgd"), [x], payloads=messages)
+    assert [(hop, sent.nbytes) for hop, sent in messages[0]] == [("Scatter", expected), ("Gather", expected)]
 
 
 @pytest.mark.technique("one_bit_sgd", check=2)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("shape", [(24, 20), (8, 4), (16, 3, 4), (32, 64)])
 def test_stripes_of_all_owners_are_as_long_as_one_message(workers: int, shape: tuple[int, ...]) -> None:
-    """Up, what a worker says to all owners; down, what all owners say to it. (Where workers do not divide columns,
+    """Up, what a worker sends to all owners; down, what all owners send to it. (Where workers do not divide columns,
     stripes are filled up.)"""
     inputs = [tensor("normal", shape, seed) for seed in range(workers)]
-    heard: list[list[tuple[str, Tensor]]] = []
-    meet(compressor("one_bit_sgd"), inputs, payloads=heard)
+    messages: list[list[tuple[str, Tensor]]] = []
+    meet(compressor("one_bit_sgd"), inputs, payloads=messages)
     expected = -(-inputs[0].numel() // 8) + 8 * inputs[0][0].numel()
-    assert [said[0][1].nbytes for said in heard] == [expected] * workers
-    assert sum(said[1][1].nbytes for said in heard) == expected
+    assert [sent[0][1].nbytes for sent in messages] == [expected] * workers
+    assert sum(sent[1][1].nbytes for sent in messages) == expected
 
 
 @pytest.mark.technique("one_bit_sgd", check=3)
@@ -101,7 +101,7 @@ def test_one_bit_with_memory_trains_like_bsp_and_without_does_not() -> None:
 
 
 def test_one_bit_sgd_does_what_its_authors_readers_recorded() -> None:
-    """GRACE's numbers: one pair for a vector, the memory after each of five steps; the second hop of one worker says
+    """GRACE's numbers: one pair for a vector, the memory after each of five steps; the second hop of one worker sends
     the same two values again."""
     recorded = fixture("one_bit_sgd.npz")
     made = compressor("one_bit_sgd")
@@ -153,11 +153,11 @@ def test_magnitudes_do_not_count(factor: float, chosen: int, workers: int, kind:
 
 
 def sign_bytes(n: int, workers: int) -> tuple[list[int], int]:
-    """What each worker says, and what it hears back from all owners."""
-    heard: list[list[tuple[str, Tensor]]] = []
-    meet(SignSGD(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
-    assert all([hop for hop, _ in said] == ["Scatter", "Gather"] for said in heard)
-    return [said[0][1].nbytes for said in heard], sum(said[1][1].nbytes for said in heard)
+    """What each worker sends, and what it receives from all owners."""
+    messages: list[list[tuple[str, Tensor]]] = []
+    meet(SignSGD(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=messages)
+    assert all([hop for hop, _ in sent] == ["Scatter", "Gather"] for sent in messages)
+    return [sent[0][1].nbytes for sent in messages], sum(sent[1][1].nbytes for sent in messages)
 
 
 @pytest.mark.long
@@ -257,10 +257,10 @@ def test_ef_signsgd_does_what_its_authors_readers_recorded() -> None:
         grads = torch.tensor(recorded[f"grad_{k}"])
         state = made.init(spec_of(grads[0]))
         for step, x in enumerate(grads):
-            heard: list[list[tuple[str, Tensor]]] = []
-            (outcome,) = meet(made, [x], [state], step, rate, payloads=heard)
+            messages: list[list[tuple[str, Tensor]]] = []
+            (outcome,) = meet(made, [x], [state], step, rate, payloads=messages)
             state = outcome.state
-            near(heard[0][0][1][-4:].clone().view(torch.float32)[0], recorded[f"scale_{k}"][step])
+            near(messages[0][0][1][-4:].clone().view(torch.float32)[0], recorded[f"scale_{k}"][step])
             near(rate * outcome.result, recorded[f"delta_{k}"][step])
             near(state["error"], recorded[f"error_{k}"][step])
 
@@ -284,13 +284,13 @@ def test_memory_around_the_identity_stays_empty(workers: int) -> None:
 @pytest.mark.long
 @pytest.mark.technique("error_feedback", check=2)
 def test_a_wrapped_identity_follows_bsp_to_the_bit() -> None:
-    """A word of the test's own that says everything and is given every tensor: `none` itself takes no memory."""
+    """A word of the test's own that sends everything and is given every tensor: `none` itself takes no memory."""
     with registry.temporary():
 
         @registry.technique("everything", paper="a test's own")
         @dataclass(frozen=True)
         class Everything(Identity):
-            """Says everything."""
+            """Sends everything."""
 
             def accepts(self, spec: TensorSpec) -> bool:
                 return True

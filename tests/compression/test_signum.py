@@ -56,10 +56,10 @@ def test_a_bit_a_value_in_each_direction(eights: int, rest: int, workers: int) -
         (8 * eights * workers - rest, math.ceil((8 * eights * workers - rest) / 8)),
         (eights, workers * math.ceil(eights / (8 * workers))),
     ):
-        heard: list[list[tuple[str, Tensor]]] = []
-        meet(Signum(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=heard)
-        assert all([hop for hop, _ in said] == ["Scatter", "Gather"] for said in heard)
-        assert {said[0][1].nbytes for said in heard} == {sum(said[1][1].nbytes for said in heard)} == {expected}
+        messages: list[list[tuple[str, Tensor]]] = []
+        meet(Signum(), [tensor("normal", (n,), rank) for rank in range(workers)], payloads=messages)
+        assert all([hop for hop, _ in sent] == ["Scatter", "Gather"] for sent in messages)
+        assert {sent[0][1].nbytes for sent in messages} == {sum(sent[1][1].nbytes for sent in messages)} == {expected}
 
 
 @pytest.mark.technique("signum", check=3)

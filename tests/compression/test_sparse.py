@@ -1,4 +1,4 @@
-"""Sparsification: which coordinates are said, what that costs, what the authors' programs say, and training at 1 %."""
+"""Sparsification: which coordinates are sent, what that costs, what the authors' programs say, and training at 1 %."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def accuracy(strategy: str, steps: int) -> float:
 # ---------------------------------------------------------------------------------------------- topk
 
 
-def test_topk_says_and_remembers_what_the_authors_program_does() -> None:
+def test_topk_sends_and_remembers_what_the_authors_program_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("topk.npz").items() if value.ndim}
     ratio, numel = float(fixture("topk.npz")["ratio"]), kept["grad"].shape[1]
     selector, made = TopK(ratio), compressor(f"topk({ratio})+ef")
@@ -100,18 +100,18 @@ def test_where_all_magnitudes_are_equal_it_is_exactly_its_share(
 @given(st.integers(1, 200), RATIOS, SEEDS)
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("topk", check=1)
-def test_what_topk_said_and_remembers_is_what_came_in(numel: int, ratio: float, seed: int) -> None:
-    """In the mean over three workers; a coordinate is said as it is, so that only sums round."""
+def test_what_topk_sent_and_remembers_is_what_came_in(numel: int, ratio: float, seed: int) -> None:
+    """In the mean over three workers; a coordinate is sent as it is, so that only sums round."""
     made, workers = compressor(f"topk({ratio})+ef"), 3
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(workers)]
-    came = said = torch.zeros(numel, dtype=torch.float64)
+    came = sent = torch.zeros(numel, dtype=torch.float64)
     for step in range(12):
         inputs = [normal(seed + 10 * step + rank, numel) for rank in range(workers)]
         outcomes = meet(made, inputs, states, step)
         states = [outcome.state for outcome in outcomes]
-        came, said = came + torch.stack(inputs).double().mean(dim=0), said + outcomes[0].result
+        came, sent = came + torch.stack(inputs).double().mean(dim=0), sent + outcomes[0].result
         memory = torch.stack([state["error"] for state in states]).double().mean(dim=0)
-        torch.testing.assert_close(said + memory, came, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sent + memory, came, rtol=0, atol=1e-5)
 
 
 @given(VECTORS, RATIOS)
@@ -125,7 +125,7 @@ def test_with_plain_places_the_payload_is_eight_bytes_a_coordinate(x: Tensor, ra
 
 @given(VECTORS, RATIOS, st.sampled_from(["plain", "packed", "bitmap"]), st.sampled_from(["exact", "sampled"]))
 @settings(max_examples=100, deadline=None)
-def test_every_way_to_write_places_says_the_same(x: Tensor, ratio: float, index: str, threshold: str) -> None:
+def test_every_way_to_write_places_sends_the_same(x: Tensor, ratio: float, index: str, threshold: str) -> None:
     made = TopK(ratio, index=index, threshold=threshold)
     places = made.choose(x, MEET)
     payload = made.encode(x, MEET)
@@ -169,7 +169,7 @@ def test_a_sample_is_drawn_anew_in_every_step_and_on_every_worker() -> None:
 @given(VECTORS, RATIOS)
 @settings(max_examples=80, deadline=None)
 def test_of_a_small_tensor_the_sample_is_all(x: Tensor, ratio: float) -> None:
-    """So that the k largest are said and what equals the last of them; no zeros, nor many more than k."""
+    """So that the k largest are sent and what equals the last of them; no zeros, nor many more than k."""
     made = TopK(ratio, threshold="sampled")
     k = made.count(x.numel())
     least = float(x.abs().sort(descending=True).values[k - 1])
@@ -179,7 +179,7 @@ def test_of_a_small_tensor_the_sample_is_all(x: Tensor, ratio: float) -> None:
 
 @pytest.mark.parametrize("numel", [40, 20_000])
 def test_a_sampled_threshold_at_the_edges(numel: int) -> None:
-    """Of nothing nothing is said; of equal values half as many again as k; what is not finite is seen."""
+    """Of nothing nothing is sent; of equal values half as many again as k; what is not finite is seen."""
     made = TopK(0.1, threshold="sampled")
     assert len(made.encode(torch.zeros(numel), MEET)) == 4
     assert torch.equal(made.choose(torch.full((numel,), -2.0), MEET), torch.arange(numel * 15 // 100))
@@ -192,10 +192,10 @@ def test_a_sampled_threshold_at_the_edges(numel: int) -> None:
 def test_values_chosen_by_a_sample_are_written_in_any_code() -> None:
     made, x = compressor("topk(0.1, threshold=sampled)+fp16+ef"), tensor("heavy")
     outcomes = meet(made, [x, -2 * x])
-    heard = x.half().float() - (2 * x).half().float()
-    said = outcomes[0].result != 0
-    torch.testing.assert_close(2 * outcomes[0].result[said], heard[said])
-    assert 48 <= int(said.sum()) <= 72
+    received = x.half().float() - (2 * x).half().float()
+    sent = outcomes[0].result != 0
+    torch.testing.assert_close(2 * outcomes[0].result[sent], received[sent])
+    assert 48 <= int(sent.sum()) <= 72
 
 
 # ---------------------------------------------------------------------------------------------- randk
@@ -206,22 +206,22 @@ def test_values_chosen_by_a_sample_are_written_in_any_code() -> None:
 @pytest.mark.parametrize("block", [False, True])
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
 def test_both_forms_have_the_variance_of_their_identity(kind: str, block: bool) -> None:
-    """The same draws serve both: what is left out, and (n/k - 1)² times what is said."""
+    """The same draws serve both: what is left out, and (n/k - 1)² times what is sent."""
     n, draws = 60, 10_000
     x = tensor(kind, (n,))
     x = x.clamp(-30, 30)  # a single coordinate that is everything would need millions of draws
     scaled, bare = RandK(0.25, True, block), RandK(0.25, False, block)
     k = scaled.count(n)
-    said = torch.zeros(draws, dtype=torch.float64)
+    sent = torch.zeros(draws, dtype=torch.float64)
     for step in range(draws):
-        said[step] = x[bare.choose(n, Meeting(0, 1, step, "x"), x.device)].double().square().sum()
+        sent[step] = x[bare.choose(n, Meeting(0, 1, step, "x"), x.device)].double().square().sum()
     whole = energy(x)
-    left = float((whole - said).mean())
+    left = float((whole - sent).mean())
     assert left == pytest.approx((1 - k / n) * whole, rel=0.02)
-    assert left + (n / k - 1) ** 2 * float(said.mean()) == pytest.approx((n / k - 1) * whole, rel=0.02)
+    assert left + (n / k - 1) ** 2 * float(sent.mean()) == pytest.approx((n / k - 1) * whole, rel=0.02)
     for made, step in ((scaled, 0), (bare, 1)):  # that these are the errors of what is decoded
         (outcome,) = meet(made, [x], step=step)
-        missing, over = whole - float(said[step]), (n / k - 1) ** 2 * float(said[step]) if made is scaled else 0.0
+        missing, over = whole - float(sent[step]), (n / k - 1) ** 2 * float(sent[step]) if made is scaled else 0.0
         assert energy(outcome.result - x) == pytest.approx(missing + over, rel=1e-5)
     spec = spec_of(x)
     assert scaled.variance(spec) == n / k - 1 and bare.contraction(spec) == k / n
@@ -239,19 +239,19 @@ def test_both_forms_have_the_variance_of_their_identity(kind: str, block: bool) 
 def test_reduced_values_are_the_mean_of_what_all_say(
     numel: int, ratio: float, size: int, form: tuple[bool, bool], seed: int
 ) -> None:
-    """All draw the same places, so that k values are all that travels."""
+    """All draw the same places, so that k values are all that is sent."""
     made = RandK(ratio, *form)
     inputs = [normal(seed + rank, numel) for rank in range(size)]
     handed: list[list[tuple[str, Tensor]]] = []
     outcomes = meet(made, inputs, step=seed, payloads=handed)
     k = max(1, math.ceil(ratio * numel - 1e-9))
-    said = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
+    sent = torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
     scale = numel / k if made.scaled else 1.0
     places = outcomes[0].result.nonzero().view(-1)
     assert places.numel() == k
-    torch.testing.assert_close(said, torch.stack([dense(places, scale * x[places], numel) for x in inputs]))
+    torch.testing.assert_close(sent, torch.stack([dense(places, scale * x[places], numel) for x in inputs]))
     for outcome, messages in zip(outcomes, handed, strict=True):
-        torch.testing.assert_close(outcome.result, said.mean(dim=0))
+        torch.testing.assert_close(outcome.result, sent.mean(dim=0))
         assert [(kind, part.nbytes) for kind, part in messages] == [("Reduce", 4 * k)]
     assert made.payload_bytes(spec_of(inputs[0]), size) == 4 * k
 
@@ -262,7 +262,7 @@ def test_reduced_values_are_the_mean_of_what_all_say(
 @pytest.mark.long
 @pytest.mark.technique("mem_sgd", check=1)
 @pytest.mark.parametrize("rate", [0.25, 0.3])
-def test_mem_sgd_that_says_everything_is_sgd(rate: float) -> None:
+def test_mem_sgd_that_sends_everything_is_sgd(rate: float) -> None:
     """To the bit where the rate divides exactly, as it is multiplied in and divided out."""
     runs = [
         digits.trained(strategy, 20, 8, digits.sgd(rate)).parameters
@@ -357,7 +357,7 @@ def test_one_coordinate_in_a_hundred_is_as_near_the_optimum() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_gtopk_says_and_puts_back_what_the_authors_program_does(size: int) -> None:
+def test_gtopk_sends_and_puts_back_what_the_authors_program_does(size: int) -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("gtopk.npz").items() if key.startswith(f"P{size}_")}
     kept = {key.split("_", 1)[1]: value for key, value in kept.items()}
     numel, k = kept["grad"].shape[2], kept["final_indices"].shape[1]
@@ -439,7 +439,7 @@ def test_the_critical_path_is_shorter_than_a_gathers(workers: int) -> None:
 @given(st.integers(1, 300), RATIOS, st.sampled_from(["tensor", "chunk"]), st.integers(1, 5), st.integers(0, 9), SEEDS)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("scalecom", check=1)
-def test_the_mean_of_what_is_said_is_what_is_said_of_the_mean(
+def test_the_mean_of_what_is_sent_is_what_is_sent_of_the_mean(
     numel: int, ratio: float, per: str, size: int, step: int, seed: int
 ) -> None:
     """For the places of the same leader, who is another one in every step."""
@@ -471,7 +471,7 @@ def sent_by_one(workers: int, steps: int, numel: int) -> float:
 @pytest.mark.technique("scalecom", check=2)
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_a_worker_sends_the_same_however_many_there_are(workers: int) -> None:
-    """k values to reduce, with their 2(P-1)/P, and k places from the leader, that P-1 others are told in all."""
+    """k values to reduce, with their 2(P-1)/P, and k places from the leader, that P-1 others are sent in all."""
     k = ScaleCom().count(3000)
     assert sent_by_one(workers, steps=workers, numel=3000) == pytest.approx((workers - 1) / workers * (2 + 1) * 4 * k)
 
@@ -483,26 +483,26 @@ def test_scalecom_hands_over_the_same_and_loses_nothing(size: int, per: str) -> 
     """With a memory that follows at once, each worker's messages and memory are what came in."""
     made, numel = compressor(f"scalecom(0.05, per={per})+ef(low_pass=1.0)"), 400
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(size)]
-    came, said = torch.zeros(2, size, numel, dtype=torch.float64)
+    came, sent = torch.zeros(2, size, numel, dtype=torch.float64)
     for step in range(2 * size + 8):
         inputs = [normal(100 * step + rank, numel) for rank in range(size)]
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         came += torch.stack(inputs)
-        said += torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
+        sent += torch.stack([outcome.sent for outcome in outcomes if outcome.sent is not None])
         kept = torch.stack([state["error"] for state in states])
-        torch.testing.assert_close(said + kept, came, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sent + kept, came, rtol=0, atol=1e-5)
         for messages in handed:
             assert [(kind, part.nbytes) for kind, part in messages] == [("Broadcast", 80), ("Reduce", 80)]
 
 
 def test_a_memory_that_follows_slowly_is_the_papers() -> None:
-    """m + beta·(g - what was said)."""
+    """m + beta·(g - what was sent)."""
     made, x, memory = compressor("scalecom(0.1)+ef(low_pass=0.1)"), normal(1, 50), normal(2, 50)
     (outcome,) = meet(made, [x], [{"error": memory.clone()}])
-    said = dense(p := largest(x + memory, 5), (x + memory)[p], 50)
-    torch.testing.assert_close(outcome.state["error"], memory + 0.1 * (x - said))
+    sent = dense(p := largest(x + memory, 5), (x + memory)[p], 50)
+    torch.testing.assert_close(outcome.state["error"], memory + 0.1 * (x - sent))
 
 
 @pytest.mark.technique("scalecom", check=3)
@@ -553,7 +553,7 @@ def laplace(seed: int, numel: int) -> Tensor:
 @pytest.mark.parametrize("draw", [normal, laplace])
 @pytest.mark.parametrize("ratio", [0.0001, 0.001, 0.01, 0.1, 0.3])
 @pytest.mark.parametrize("numel", [1_000, 100_000])
-def test_it_says_nearly_as_much_as_the_largest(draw: Callable[[int, int], Tensor], ratio: float, numel: int) -> None:
+def test_it_sends_nearly_as_much_as_the_largest(draw: Callable[[int, int], Tensor], ratio: float, numel: int) -> None:
     """As long as the k-th largest is above the mean, where the bisection looks (37 % of Laplace's are)."""
     made = MSTopK(ratio)
     for seed in range(2):

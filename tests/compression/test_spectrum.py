@@ -28,7 +28,7 @@ def test_the_error_is_the_energy_of_what_was_dropped(numel: int, ratio: float, s
     """Parseval's identity: coefficients inside count twice, the first (and of even lengths the last) once."""
     x = torch.randn(numel, generator=torch.Generator().manual_seed(seed))
     made = FFTSparse(ratio=ratio, bits=32)
-    said = made.decode(made.encode(x, MEET), x.shape, MEET)
+    sent = made.decode(made.encode(x, MEET), x.shape, MEET)
     spectrum = torch.fft.rfft(x.double())
     energy = spectrum.abs().square() * 2
     energy[0] /= 2
@@ -36,7 +36,7 @@ def test_the_error_is_the_energy_of_what_was_dropped(numel: int, ratio: float, s
         energy[-1] /= 2
     k = math.ceil(ratio * len(spectrum) - 1e-9)
     dropped = energy[torch.fft.rfft(x).abs().argsort(descending=True)[max(1, k) :]].sum() / numel
-    error = (x - said).double().square().sum()
+    error = (x - sent).double().square().sum()
     assert error.item() == pytest.approx(dropped.item(), rel=1e-3, abs=1e-8 * x.square().sum().item())
 
 
@@ -81,7 +81,7 @@ def test_bytes_of_a_spectrum(numel: int, ratio: float, width: int) -> None:
 
 
 @pytest.mark.technique("pca_awfl", check=1)
-def test_gradients_inside_the_basis_are_said_whole() -> None:
+def test_gradients_inside_the_basis_are_sent_whole() -> None:
     """Three workers, all gradients in four directions of a hundred: accelerated descent is the uncompressed one."""
     draw = torch.Generator().manual_seed(0)
     plane = torch.linalg.qr(torch.randn(100, 4, generator=draw)).Q
@@ -108,11 +108,11 @@ def test_four_bytes_a_direction_and_the_error_of_a_projection() -> None:
     gradients = [[torch.randn(8, 9, generator=draw) for _ in range(3)] for _ in range(10)]
     states = [made.init(spec_of(x)) for x in gradients[0]]
     for step, inputs in enumerate(gradients):
-        heard: list[list[tuple[str, torch.Tensor]]] = []
-        outcomes = meet(made, inputs, states, step, payloads=heard)
+        messages: list[list[tuple[str, torch.Tensor]]] = []
+        outcomes = meet(made, inputs, states, step, payloads=messages)
         states = [outcome.state for outcome in outcomes]
         if step > made.samples:
-            assert all(sum(x.nbytes for _, x in said) == 4 * 5 for said in heard)
+            assert all(sum(x.nbytes for _, x in sent) == 4 * 5 for sent in messages)
             basis, mean = states[0]["basis"], torch.stack(inputs).mean(0).view(-1)
             torch.testing.assert_close(basis.T @ basis, torch.eye(5), atol=1e-5, rtol=0)
             left = (mean - basis @ (basis.T @ mean)).norm()
@@ -155,12 +155,12 @@ def test_entries_with_this_budget_are_kept_as_terngrad_does(numel: int, seed: in
 
 @pytest.mark.technique("atomo", check=3)
 @pytest.mark.parametrize("budget", [5, 9])
-def test_a_budget_of_the_whole_rank_says_everything(budget: int) -> None:
+def test_a_budget_of_the_whole_rank_sends_everything(budget: int) -> None:
     x = tensor("heavy", (7, 5))
     u, sizes, v = torch.linalg.svd(x, full_matrices=False)
     assert bool((keep_probabilities(sizes, budget) == 1).all())
-    said = Atomo().decode(atoms(u, sizes, v, budget, torch.full((5,), 0.999)), x.shape, MEET)
-    torch.testing.assert_close(said, x, atol=1e-5 * x.abs().max().item(), rtol=1e-5)
+    sent = Atomo().decode(atoms(u, sizes, v, budget, torch.full((5,), 0.999)), x.shape, MEET)
+    torch.testing.assert_close(sent, x, atol=1e-5 * x.abs().max().item(), rtol=1e-5)
 
 
 @pytest.mark.technique("atomo", check=1)

@@ -68,11 +68,11 @@ def test_any_table_is_right_in_the_mean_and_loses_what_its_gaps_say(table: Tenso
     values, many = torch.tensor(x), 1000
     draws = ((torch.arange(many) + 0.5) / many)[:, None].expand(-1, len(x))
     codes = rounded(values.expand(many, -1).contiguous(), table, draws)
-    said = table[codes].double()
+    sent = table[codes].double()
     wide = float(table.diff().max())
-    assert bool(((said.mean(dim=0) - values).abs() <= wide / many).all())
+    assert bool(((sent.mean(dim=0) - values).abs() <= wide / many).all())
     assert bool(((codes.amax(dim=0) - codes.amin(dim=0)) <= 1).all()), "only neighbours"
-    measured = (said - values).square().mean(dim=0)
+    measured = (sent - values).square().mean(dim=0)
     assert bool(((measured - lost(values.double(), table.double())).abs() <= 2 * wide**2 / many + 1e-7).all())
 
 
@@ -100,7 +100,7 @@ def test_the_variance_of_a_table_is_a_bound(table: Tensor, norm: str, seed: int,
     "made", [DoReFa(), QNN(), Binary(), NaturalDithering(), NUQSGD(), NaturalDithering(norm="max")]
 )
 def test_neither_large_nor_small_values_are_lost(made: Codec, size: float) -> None:
-    """Their squares do not exist in float32; what is said is the same in units of the size."""
+    """Their squares do not exist in float32; what is sent is the same in units of the size."""
     x = tensor("normal", (200,))
     torch.testing.assert_close(decoded(made, x * size) / size, decoded(made, x), rtol=1e-3, atol=1e-3)
 
@@ -164,7 +164,7 @@ def test_dorefa_is_the_papers_noise_before_rounding(k: int, kind: str, seed: int
 @pytest.mark.technique("dorefa", check=2)
 @given(k=st.integers(1, 12), n=st.integers(1, 900), kind=st.sampled_from(KINDS))
 @settings(max_examples=60, deadline=None)
-def test_dorefa_says_one_of_2_to_the_k_values_in_k_bits(k: int, n: int, kind: str) -> None:
+def test_dorefa_sends_one_of_2_to_the_k_values_in_k_bits(k: int, n: int, kind: str) -> None:
     x, made = tensor(kind, (n,)), DoReFa(bits=k)
     found, most = decoded(made, x), x.abs().max()
     points = (found / most.where(most > 0, 1) * (2**k - 1)).round()

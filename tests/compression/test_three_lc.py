@@ -1,4 +1,4 @@
-"""3LC: bytes that decode to what was said, errors within half a step on both hops, and training at a fortieth."""
+"""3LC: bytes that decode to what was sent, errors within half a step on both hops, and training at a fortieth."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def spread(runs: list[tuple[int, int]]) -> Tensor:
     return torch.tensor([digit for digit, count in runs for _ in range(count)], dtype=torch.int8)
 
 
-def by_definition(said: Tensor) -> bytes:
+def by_definition(decoded: Tensor) -> bytes:
     """A digit from each of five stretches to a byte, and 2 to 14 bytes of zeros in one, as the paper writes it."""
-    digits = [int(q) + 1 for q in said] + [1] * (-len(said) % 5)
+    digits = [int(q) + 1 for q in decoded] + [1] * (-len(decoded) % 5)
     stretch = len(digits) // 5
     quartic = [int("".join(map(str, digits[j::stretch])), base=3) for j in range(stretch)]
     short: list[int] = []
@@ -49,17 +49,17 @@ def by_definition(said: Tensor) -> bytes:
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
 def test_bytes_are_the_papers_and_decode_to_the_same_digits(runs: list[tuple[int, int]]) -> None:
-    said = spread(runs)
-    short = trits.shorten(trits.pack(said))
-    assert bytes(short.tolist()) == by_definition(said)
-    assert torch.equal(trits.unpack(trits.lengthen(short), len(said)), said)
+    decoded = spread(runs)
+    short = trits.shorten(trits.pack(decoded))
+    assert bytes(short.tolist()) == by_definition(decoded)
+    assert torch.equal(trits.unpack(trits.lengthen(short), len(decoded)), decoded)
 
 
 @pytest.mark.long
 @given(DIGITS, st.floats(1e-30, 1e30), SPARSITIES)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
-def test_a_message_says_its_digits_times_the_largest(runs: list[tuple[int, int]], scale: float, s: float) -> None:
+def test_a_message_sends_its_digits_times_the_largest(runs: list[tuple[int, int]], scale: float, s: float) -> None:
     """Values of one magnitude or none all survive, whatever the sparsity."""
     q = spread(runs)
     made, x = ThreeLC(sparsity=s), scale * q.float()
@@ -79,7 +79,7 @@ def test_seventy_zeros_are_one_byte() -> None:
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("three_lc", check=1)
 def test_without_runs_of_zeros_five_values_take_a_byte(numel: int, seed: int) -> None:
-    """Values between half the largest and the largest: all are said. Also where runs are not looked for."""
+    """Values between half the largest and the largest: all are sent. Also where runs are not looked for."""
     draw = torch.Generator().manual_seed(seed)
     x = (0.5 + 0.5 * torch.rand(numel, generator=draw)) * torch.randn(numel, generator=draw).sign()
     x[seed % numel] = 1.0
@@ -91,12 +91,12 @@ def test_without_runs_of_zeros_five_values_take_a_byte(numel: int, seed: int) ->
 @given(SPARSITIES, st.sampled_from(["normal", "heavy", "sparse", "constant"]), st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("three_lc", check=2)
-def test_the_memory_is_within_half_a_step_and_something_is_said(s: float, kind: str, seed: int) -> None:
-    """After every step, at all sparsities, of whatever there is to say; and what was said and the memory are what came
+def test_the_memory_is_within_half_a_step_and_something_is_sent(s: float, kind: str, seed: int) -> None:
+    """After every step, at all sparsities, of whatever there is to send; and what was sent and the memory are what came
     in."""
     made = compressor(f"three_lc({s!r})+ef")
     error = torch.zeros(12, 11)
-    said, came = torch.zeros(2, 12, 11, dtype=torch.float64)
+    decoded, came = torch.zeros(2, 12, 11, dtype=torch.float64)
     for step in range(8):
         x, handed = tensor(kind, (12, 11), seed + step), list[list[tuple[str, Tensor]]]()
         wanted = x + error
@@ -105,15 +105,15 @@ def test_the_memory_is_within_half_a_step_and_something_is_said(s: float, kind: 
         most, error = float(payload[:4].clone().view(torch.float32)), outcome.state["error"]
         assert float(error.abs().max()) <= most / 2 * (1 + 1e-6)
         assert bool(outcome.result.any()) == bool(wanted.any())
-        said, came = said + outcome.result, came + x
-        torch.testing.assert_close(said + error, came, rtol=0, atol=1e-6 * float(came.abs().max() + most))
+        decoded, came = decoded + outcome.result, came + x
+        torch.testing.assert_close(decoded + error, came, rtol=0, atol=1e-6 * float(came.abs().max() + most))
 
 
 @pytest.mark.long
 @given(SPARSITIES, st.integers(1, 5), st.sampled_from(["normal", "heavy", "sparse"]), st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("three_lc", check=2)
-def test_both_hops_keep_what_they_do_not_say(s: float, size: int, kind: str, seed: int) -> None:
+def test_both_hops_keep_what_they_do_not_send(s: float, size: int, kind: str, seed: int) -> None:
     """Workers of what they push, owners of what they answer: each hop's messages and its memory are what came to it."""
     made = compressor(f"three_lc({s!r}, runs=false)+two_hop(memory=true)+ef")
     x = tensor(kind, (24, 20))

@@ -1,4 +1,4 @@
-"""Thresholds: what passes them, what stays in the memory, the authors' numbers, and training with little said."""
+"""Thresholds: what passes them, what stays in the memory, the authors' numbers, and training with little sent."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_quanta_and_the_memory_are_all_gradients_exactly(numel: int, seed: int, 
     """Of multiples of 1/8, which add up without rounding: a quantum at most in a step, the rest waits."""
     made, workers = compressor(f"strom(0.5, index={index})+ef"), 2
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(workers)]
-    came, said = torch.zeros(2, workers, numel)
+    came, decoded = torch.zeros(2, workers, numel)
     for step in range(10):
         inputs = [(8 * normal(seed + 10 * step + rank, numel)).round() / 8 for rank in range(workers)]
         wanted = torch.stack(inputs) + torch.stack([state["error"] for state in states])
@@ -73,8 +73,8 @@ def test_quanta_and_the_memory_are_all_gradients_exactly(numel: int, seed: int, 
         quanta = wanted - errors
         assert torch.equal(quanta, 0.5 * torch.sign(wanted) * (wanted.abs() > 0.5)), "at most one, above tau alone"
         assert torch.equal(outcomes[0].result, quanta.mean(dim=0))
-        came, said = came + torch.stack(inputs), said + quanta
-        assert torch.equal(said + errors, came)
+        came, decoded = came + torch.stack(inputs), decoded + quanta
+        assert torch.equal(decoded + errors, came)
 
 
 @given(st.integers(1, 300), st.floats(0.1, 4), SEEDS, KINDS)
@@ -88,7 +88,7 @@ def test_a_quantum_takes_four_bytes_and_none_takes_nothing(numel: int, tau: floa
     assert len(Strom(float(x.abs().max()) + 1e-3, index="golomb").encode(x, MEET)) == 0
 
 
-def test_a_value_equal_to_the_quantum_waits_and_a_place_of_any_size_is_said() -> None:
+def test_a_value_equal_to_the_quantum_waits_and_a_place_of_any_size_is_sent() -> None:
     x = torch.tensor([0.5, -0.5, 0.75, -0.75])
     assert Strom(0.5).decode(Strom(0.5).encode(x, MEET), x.shape, MEET).tolist() == [0, 0, 0.5, -0.5]
     words = torch.tensor([(1 << 31) - 2, -2], dtype=torch.int64)
@@ -116,7 +116,7 @@ def test_some_quantum_trains_as_well_with_a_fiftieth_of_the_bytes() -> None:
 # ---------------------------------------------------------------------------------------------- hard_threshold
 
 
-def test_hard_threshold_says_and_remembers_what_the_authors_program_does() -> None:
+def test_hard_threshold_sends_and_remembers_what_the_authors_program_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("hard_threshold.npz").items() if value.ndim}
     limit = float(fixture("hard_threshold.npz")["lam"])
     made = compressor(f"hard_threshold(limit={limit})+ef")
@@ -125,8 +125,8 @@ def test_hard_threshold_says_and_remembers_what_the_authors_program_does() -> No
         states = [made.init(spec_of(grads[0, 0])) for _ in range(2)]
         for step in range(grads.shape[1]):
             for rank, state in enumerate(states):
-                said = HardThreshold(limit=limit).choose((grads[rank, step] + state["error"]).view(-1), MEET)
-                assert len(said) == int(kept["count"][rank, step, which])
+                decoded = HardThreshold(limit=limit).choose((grads[rank, step] + state["error"]).view(-1), MEET)
+                assert len(decoded) == int(kept["count"][rank, step, which])
             outcomes = meet(made, list(grads[:, step]), states, step)
             states = [outcome.state for outcome in outcomes]
             torch.testing.assert_close(outcomes[0].result, out[step], rtol=1e-5, atol=1e-6)
@@ -140,16 +140,16 @@ def test_hard_threshold_says_and_remembers_what_the_authors_program_does() -> No
 def test_the_memory_stays_below_the_limit_and_nothing_is_lost(numel: int, lam: float, kind: str, seed: int) -> None:
     made = compressor(f"hard_threshold(limit={lam!r})+ef")
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(2)]
-    came = said = torch.zeros(numel, dtype=torch.float64)
+    came = decoded = torch.zeros(numel, dtype=torch.float64)
     for step in range(10):
         inputs = [tensor(kind, (numel,), seed + 10 * step + rank) for rank in range(2)]
         outcomes = meet(made, inputs, states, step)
         states = [outcome.state for outcome in outcomes]
         errors = torch.stack([state["error"] for state in states])
         assert float(errors.abs().max()) < lam
-        came, said = came + torch.stack(inputs).double().mean(dim=0), said + outcomes[0].result
+        came, decoded = came + torch.stack(inputs).double().mean(dim=0), decoded + outcomes[0].result
         near = 1e-6 * (1 + step) * float(1 + came.abs().max())
-        torch.testing.assert_close(said + errors.double().mean(dim=0), came, rtol=0, atol=near)
+        torch.testing.assert_close(decoded + errors.double().mean(dim=0), came, rtol=0, atol=near)
 
 
 def remembered(strategy: str, steps: int) -> tuple[float, float, int]:
@@ -278,21 +278,21 @@ def test_adaptation_that_reverses_ends_with_the_right_number_of_stages() -> None
     assert ends["plain"][0] == 1 and ends["plain"][1] > 4
 
 
-def test_sidco_keeps_what_it_did_not_say_and_its_stages_beside_a_memory() -> None:
+def test_sidco_keeps_what_it_did_not_send_and_its_stages_beside_a_memory() -> None:
     made = compressor("sidco(0.05)+ef")
     x = student(0, 2000)
     state = made.init(spec_of(x))
-    came = said = torch.zeros(2000, dtype=torch.float64)
+    came = decoded = torch.zeros(2000, dtype=torch.float64)
     for step in range(12):
         x = student(step, 2000)
         (outcome,) = meet(made, [x], [state], step)
-        state, came, said = outcome.state, came + x, said + outcome.result
+        state, came, decoded = outcome.state, came + x, decoded + outcome.result
     assert "inner.stages" in state and float(state["inner.stages"][2]) > 0, "a window has ended"
-    torch.testing.assert_close(said + state["error"], came, rtol=0, atol=1e-4)
+    torch.testing.assert_close(decoded + state["error"], came, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("fit", list(FITS))
-def test_sidco_of_nothing_says_nothing_and_of_equal_values_no_more_than_it_may(fit: str) -> None:
+def test_sidco_of_nothing_sends_nothing_and_of_equal_values_no_more_than_it_may(fit: str) -> None:
     made = SIDCo(0.05, fit=fit, stages=3)
     assert len(made.choose(torch.zeros(100), 3)) == 0
     assert len(made.choose(torch.full((100,), -2.0), 3)) <= made.most(100) == 40
@@ -308,7 +308,7 @@ def test_sidco_of_nothing_says_nothing_and_of_equal_values_no_more_than_it_may(f
 def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio: float, seed: int, kind: str) -> None:
     made = Dragonn(ratio, fixed=0.0, each=0.0)
     state = made.init(TensorSpec("x", (numel,), torch.float32))
-    came = said = torch.zeros(numel, dtype=torch.float64)
+    came = decoded = torch.zeros(numel, dtype=torch.float64)
     for step in range(8):
         x = tensor(kind, (numel,), seed + step)
         wanted = state["sum"] + x
@@ -319,12 +319,12 @@ def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio
         assert places.unique().numel() == places.numel() <= share_of(ratio, numel)
         assert torch.equal(values, wanted[places]) and bool((values.abs() >= limit).all())
         assert bool((outcome.state["sum"][places] == 0).all())
-        state, came, said = outcome.state, came + x, said + outcome.result
-        torch.testing.assert_close(said + state["sum"], came, rtol=0, atol=1e-5 * float(1 + came.abs().max()))
+        state, came, decoded = outcome.state, came + x, decoded + outcome.result
+        torch.testing.assert_close(decoded + state["sum"], came, rtol=0, atol=1e-5 * float(1 + came.abs().max()))
 
 
 @pytest.mark.technique("dragonn", check=1)
-def test_of_a_large_tensor_too_only_candidates_are_said_and_the_first_place_can_be() -> None:
+def test_of_a_large_tensor_too_only_candidates_are_sent_and_the_first_place_can_be() -> None:
     """The threshold is that of a sample; index 0 is a place like any other."""
     made, x = Dragonn(0.01), normal(3, 4 * EXACT)
     x[0] = 100.0
@@ -371,7 +371,7 @@ def test_a_tensor_goes_dense_exactly_where_the_model_says_so(
         assert made.accepts(TensorSpec("x", (numel,), torch.float32)) is (gain > 0)
 
 
-def test_dense_and_sparse_tensors_travel_side_by_side() -> None:
+def test_dense_and_sparse_tensors_are_sent_side_by_side() -> None:
     """Of a network's four tensors the biases and the last matrix go dense, as the model says: 4 bytes an element."""
     strategy = "dragonn(0.01, fixed=0.000005, latency=0, each=0) / sequential"
     sizes = [64 * 32, 32, 32 * 10, 10]
@@ -401,7 +401,7 @@ def test_bisection_finds_between_k_and_twice_as_many(draw: Any, ratio: float, nu
 
 @pytest.mark.technique("redsync", check=1)
 def test_bisection_says_where_there_is_no_such_threshold() -> None:
-    """Of equal values all or none pass; then the k largest are said all the same."""
+    """Of equal values all or none pass; then the k largest are sent all the same."""
     assert not bisected(torch.ones(1000), 10)[1]
     made, x = RedSync(0.01, small=0, large=0), torch.full((1000,), 0.5)
     (outcome,) = meet(made, [x])
@@ -437,18 +437,18 @@ def test_quantised_messages_have_one_sign_that_alternates(kind: str, large: int)
 @pytest.mark.technique("redsync", check=3)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("large", [0, 2**30], ids=["bisected", "trimmed"])
-def test_what_redsync_said_and_its_sums_are_what_came_in(quantized: bool, large: int) -> None:
+def test_what_redsync_sent_and_its_sums_are_what_came_in(quantized: bool, large: int) -> None:
     made, numel, workers = RedSync(0.01, quantized=quantized, small=0, large=large), 3000, 3
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(workers)]
-    came = said = torch.zeros(numel, dtype=torch.float64)
+    came = decoded = torch.zeros(numel, dtype=torch.float64)
     for step in range(20):
         inputs = [normal(10 * step + rank, numel) for rank in range(workers)]
         handed: list[list[tuple[str, Tensor]]] = []
         outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
-        came, said = came + torch.stack(inputs).double().mean(dim=0), said + outcomes[0].result
+        came, decoded = came + torch.stack(inputs).double().mean(dim=0), decoded + outcomes[0].result
         kept = torch.stack([state["sum"] for state in states]).double().mean(dim=0)
-        torch.testing.assert_close(said + kept, came, rtol=0, atol=1e-4)
+        torch.testing.assert_close(decoded + kept, came, rtol=0, atol=1e-4)
         for ((_, payload),) in handed:
             assert len(payload) <= made.payload_bytes(TensorSpec("x", (numel,), torch.float32), workers)
         assert all(torch.equal(outcome.result, outcomes[0].result) for outcome in outcomes)
@@ -467,7 +467,7 @@ def test_a_threshold_is_used_again_while_as_many_pass_as_should() -> None:
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
-def test_redsync_and_dragonn_say_what_is_not_finite_and_forget_it(quantized: bool, poison: float) -> None:
+def test_redsync_and_dragonn_send_what_is_not_finite_and_forget_it(quantized: bool, poison: float) -> None:
     for made in (RedSync(0.01, quantized=quantized, small=0), RedSync(0.01, quantized=quantized, small=0, large=0)):
         x = normal(0, 1000)
         x[7] = poison
@@ -543,7 +543,7 @@ def test_a_worker_sends_less_than_six_words_for_each_of_k(size: int) -> None:
         outcomes = meet(made, inputs, states, step, payloads=handed)
         states = [outcome.state for outcome in outcomes]
         ways = {"Reduce": "reduce", "Scatter": "scatter", "GatherRagged": "gather"}
-        sent = [sum(AllReduce().sent_bytes(x.nbytes, size, ways[how]) for how, x in said) for said in handed]  # type: ignore
+        sent = [sum(AllReduce().sent_bytes(x.nbytes, size, ways[how]) for how, x in decoded) for decoded in handed]  # type: ignore
         counts = [*chosen, int((outcomes[0].result != 0).sum())]
         words.append(max(sent) / 4)
         if step > period and all(abs(count - k) <= k / 4 for count in counts):

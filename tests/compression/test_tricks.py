@@ -26,21 +26,21 @@ from tests.sync import digits
     st.integers(0, 999),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_was_said_and_what_is_kept_is_what_came_to_the_bit(
+def test_what_was_sent_and_what_is_kept_is_what_came_to_the_bit(
     chain: str, numel: int, workers: int, ratio: float, seed: int
 ) -> None:
     """Gradients of whole numbers, whose sums are exact; without momentum to be added to them."""
     made, draw = compressor(chain.format(ratio)), torch.Generator().manual_seed(seed)
     states = [made.init(spec_of(torch.zeros(numel))) for _ in range(workers)]
-    said, came = torch.zeros(2, numel)
+    sent, came = torch.zeros(2, numel)
     for step in range(12):
         inputs = [torch.randint(-50, 51, (numel,), generator=draw).float() for _ in range(workers)]
         outcomes = meet(made, inputs, states, step)
         states = [outcome.state for outcome in outcomes]
-        said += outcomes[0].result
+        sent += outcomes[0].result
         came += torch.stack(inputs).sum(0) / workers
     kept = [state["error" if "error" in state else "sum"] for state in states]
-    assert torch.equal(said + torch.stack(kept).sum(0) / workers, came)
+    assert torch.equal(sent + torch.stack(kept).sum(0) / workers, came)
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_no_workers_norm_is_above_its_part(theta: float, workers: int, kind: str
 @pytest.mark.technique("auxiliary_tricks", check=3)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_whole_gradient_is_cut_before_it_is_remembered(workers: int) -> None:
-    """Of the named sentence: after one step, what was said and what is kept have the norm of the cut gradient."""
+    """Of the named sentence: after one step, what was sent and what is kept have the norm of the cut gradient."""
     for outcome in meet(compressor("auxiliary_tricks"), [100 * tensor("normal", (4000,))] * workers):
         assert outcome.sent is not None
         whole = outcome.sent + outcome.state["sum"]

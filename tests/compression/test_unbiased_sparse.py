@@ -1,4 +1,4 @@
-"""Random supports: chances, what is said in the mean, how far from it, and in how many bytes."""
+"""Random supports: chances, what is sent in the mean, how far from it, and in how many bytes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_the_sort_meets_the_variance_exactly(numel: int, epsilon: float, kind: s
     if not bool(size.any()):
         return
     chance = (size * least_count(size, epsilon)).clamp(max=1)
-    said = size > 0
-    assert float((size[said] ** 2 / chance[said]).sum()) == pytest.approx((1 + epsilon) * energy(size), rel=1e-6)
+    sent = size > 0
+    assert float((size[sent] ** 2 / chance[sent]).sum()) == pytest.approx((1 + epsilon) * energy(size), rel=1e-6)
 
 
 @pytest.mark.technique("gspar", check=1)
@@ -62,7 +62,7 @@ def test_three_greedy_rounds_meet_the_count(ratio: float) -> None:
 @pytest.mark.technique("gspar", check=2)
 @pytest.mark.parametrize("solver", ["greedy", "exact"])
 @pytest.mark.parametrize("kind", ["normal", "heavy"])
-def test_gspar_is_right_in_the_mean_and_says_one_magnitude_where_it_draws(solver: str, kind: str) -> None:
+def test_gspar_is_right_in_the_mean_and_sends_one_magnitude_where_it_draws(solver: str, kind: str) -> None:
     made, x = GSpar(0.2, solver=solver, epsilon=2.0), tensor(kind, (60,))
     scale = made.scale(x.abs())
     found = draws(made, x, 600)
@@ -81,8 +81,8 @@ def test_for_the_same_count_its_variance_is_below_that_of_uniform_places(kind: s
     made, x = GSpar(ratio), tensor(kind, (500,))
     k = share_of(ratio, 500)
     chance = (x.abs() * made.scale(x.abs())).clamp(max=1)
-    said = x != 0
-    exactly = float((x[said].double() ** 2 * (1 / chance[said].double() - 1)).sum())
+    sent = x != 0
+    exactly = float((x[sent].double() ** 2 * (1 / chance[sent].double() - 1)).sum())
     uniform = (500 / k - 1) * energy(x)
     assert float(chance.sum()) <= k * (1 + 1e-5)
     assert exactly < uniform
@@ -98,9 +98,9 @@ def test_a_message_is_the_hybrid_code(numel: int, ratio: float, kind: str, seed:
     made, x = GSpar(ratio), tensor(kind, (numel,), seed)
     chance = x.abs() * made.scale(x.abs())
     payload = made.encode(x, MEET)
-    said = made.decode(payload, x.shape, MEET)
+    sent = made.decode(payload, x.shape, MEET)
     certain, width = int((chance >= 1).sum()), max(1, (numel - 1).bit_length())
-    others = int((said != 0).sum()) - certain
+    others = int((sent != 0).sum()) - certain
     rest = min(others * (width + 1), 2 * numel)
     assert len(payload) == 8 + 4 + 4 * certain + math.ceil(certain * width / 8) + math.ceil(rest / 8)
     assert len(payload) <= made.payload_bytes(spec_of(x), 1)
@@ -123,10 +123,10 @@ def test_the_error_of_the_mean_is_the_formulas(support: str, keep: str, centre: 
     total = torch.zeros(steps)
     mean = torch.stack(nodes).mean(dim=0)
     for step in range(steps):
-        said = sum(
+        sent = sum(
             made.decode(made.encode(x, m := Meeting(rank, 3, step, "x")), x.shape, m) for rank, x in enumerate(nodes)
         )
-        total[step] = (said / 3 - mean).square().sum()
+        total[step] = (sent / 3 - mean).square().sum()
     assert float(total.mean()) == pytest.approx(expected, rel=0.03)
 
 
@@ -134,7 +134,7 @@ def test_the_error_of_the_mean_is_the_formulas(support: str, keep: str, centre: 
 @given(st.integers(1, 400), st.floats(0.005, 1.0), SEEDS, st.sampled_from(["mean", "zero"]))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("konecny_richtarik", check=2)
-def test_protocols_say_the_same_in_the_bytes_of_their_formulas(
+def test_protocols_send_the_same_in_the_bytes_of_their_formulas(
     numel: int, ratio: float, seed: int, centre: str
 ) -> None:
     """r = 32 bits a value, and a seed of 64; bits are filled up to bytes."""
@@ -148,12 +148,12 @@ def test_protocols_say_the_same_in_the_bytes_of_their_formulas(
         protocols = ("naive", "bitmap", "list", "seed")[: 4 if keep == "uniform" else 3]
         made = [KonecnyRichtarik(ratio, support, keep, centre, protocol) for protocol in protocols]
         payloads = [one.encode(x, MEET) for one in made]
-        said = [one.decode(payload, x.shape, MEET) for one, payload in zip(made, payloads, strict=True)]
+        sent = [one.decode(payload, x.shape, MEET) for one, payload in zip(made, payloads, strict=True)]
         d = len(made[0].drawn(made[0].chances(x - made[0].middle(x)), MEET.key()))
         bits = [32 * numel, numel + 32 + 32 * (1 if keep == "range" else d), 32 + d * (width + 32), 32 + 64 + 32 * d]
-        for one, payload, decoded, length in zip(made, payloads, said, bits, strict=False):
+        for one, payload, decoded, length in zip(made, payloads, sent, bits, strict=False):
             assert len(payload) == math.ceil(length / 8) <= one.payload_bytes(spec_of(x), 1)
-            torch.testing.assert_close(decoded, said[0], rtol=1e-6, atol=1e-6 if keep == "range" else 0.0)
+            torch.testing.assert_close(decoded, sent[0], rtol=1e-6, atol=1e-6 if keep == "range" else 0.0)
 
 
 @given(st.integers(2, 400), st.floats(0.01, 1.0), st.sampled_from(["normal", "heavy", "sparse"]), SEEDS)
@@ -163,12 +163,12 @@ def test_optimal_chances_have_no_larger_error_than_equal_ones(numel: int, ratio:
     made, equal = KonecnyRichtarik(ratio, keep="optimal"), KonecnyRichtarik(ratio)
     x = tensor(kind, (numel,), seed)
     away = (x - made.middle(x)).double()
-    said = away != 0
+    sent = away != 0
     best, uniform = made.chances(away), equal.chances(away)
     k = made.count(numel)
     if k < numel:
-        assert float(best.sum()) == pytest.approx(min(k, int(said.sum())), rel=1e-5)
-    errors = [float(((1 / p[said] - 1) * away[said].square()).sum()) for p in (best, uniform)]
+        assert float(best.sum()) == pytest.approx(min(k, int(sent.sum())), rel=1e-5)
+    errors = [float(((1 / p[sent] - 1) * away[sent].square()).sum()) for p in (best, uniform)]
     assert errors[0] <= errors[1] * (1 + 1e-6) + 1e-9
 
 

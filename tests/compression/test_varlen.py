@@ -28,7 +28,7 @@ def counted(numbers: Tensor, kinds: int) -> Tensor:
     return torch.bincount(numbers, minlength=kinds)
 
 
-def said(x: Tensor, step: int = 0, made: VariableLength | None = None) -> tuple[Tensor, int]:
+def sent(x: Tensor, step: int = 0, made: VariableLength | None = None) -> tuple[Tensor, int]:
     """What is decoded, and how many bytes it took."""
     made = made or VariableLength()
     meeting = Meeting(0, 1, step, "x")
@@ -57,14 +57,14 @@ def test_numbers_are_read_as_they_were_written(numbers: list[int], kinds: int) -
 def test_a_message_says_the_levels_that_were_drawn(kind: str, levels: int) -> None:
     """The decoded tensor is the levels of those draws, computed apart, to a rounding."""
     x, made = tensor(kind), VariableLength(levels=levels)
-    found, _ = said(x, made=made)
+    found, _ = sent(x, made=made)
     steps = made.count(x.numel()) - 1
     span = math.sqrt(2) * x.double().norm() if x.any() else torch.ones(()).double()
     places = (found.double() - x.min()) / span * steps
     assert float((places - places.round()).abs().max()) < 1e-2
     exact = (x.double() - x.min()) / span * steps
     assert float((places.round() - exact).abs().max()) < 1 + 1e-3
-    again, _ = said(x, made=made)
+    again, _ = sent(x, made=made)
     assert torch.equal(found, again)
 
 
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_such_codes_are_refused(data: list[int], counts: list[
 @settings(max_examples=25, deadline=None)
 def test_a_message_is_shorter_than_the_papers_bound(n: int, kind: str, seed: int) -> None:
     x = torch.eye(1, n)[0].roll(seed) if kind == "one_hot" else tensor(kind, (n,), seed)
-    _, nbytes = said(x, seed)
+    _, nbytes = sent(x, seed)
     k = VariableLength().count(n)
     assert k == math.isqrt(n) + 1
     assert 8 * nbytes < length_bound(n, k)
@@ -124,7 +124,7 @@ def test_a_message_is_shorter_than_the_papers_bound(n: int, kind: str, seed: int
 @pytest.mark.technique("suresh_varlen", check=2)
 def test_so_it_is_for_other_numbers_of_levels(k: int, kind: str) -> None:
     x = tensor(kind, (4096,))
-    assert 8 * said(x, made=VariableLength(levels=k))[1] < length_bound(4096, k)
+    assert 8 * sent(x, made=VariableLength(levels=k))[1] < length_bound(4096, k)
 
 
 @pytest.mark.technique("suresh_varlen", check=3)
@@ -140,7 +140,7 @@ def test_at_the_same_error_it_takes_fewer_bits_than_a_fixed_width(n: int, kind: 
         return float(lost(x.double(), low + torch.linspace(0, 1, k).double() * span).sum())
 
     own = error(wide, VariableLength().count(n))
-    found, nbytes = said(x)
+    found, nbytes = sent(x)
     assert float((found - x).double().square().sum()) == pytest.approx(own, rel=0.15)
     width = next(w for w in range(1, 9) if error(x.double().max() - low, 2**w) <= own)
     assert nbytes < KLevel(levels=2**width).payload_bytes(spec_of(x), 1)
@@ -150,7 +150,7 @@ def test_gaussian_values_take_little_more_than_two_bits_however_many_there_are()
     """And the error does not grow with n: at most about half the squared norm."""
     for n in (1000, 10_000, 100_000):
         x = tensor("normal", (n,))
-        found, nbytes = said(x)
+        found, nbytes = sent(x)
         assert 8 * nbytes / n < 2.5
         assert float((found - x).square().sum() / x.square().sum()) < VariableLength().variance(spec_of(x)) < 0.53
 
@@ -161,13 +161,13 @@ def test_no_message_is_longer_than_declared(n: int, kind: str) -> None:
     x = tensor(kind, (n,))
     for levels in (0, 2, 17):
         made = VariableLength(levels=levels)
-        assert said(x, made=made)[1] <= made.payload_bytes(spec_of(x), 1)
+        assert sent(x, made=made)[1] <= made.payload_bytes(spec_of(x), 1)
 
 
 @pytest.mark.long
 def test_it_is_right_in_the_mean() -> None:
     x, draws = tensor("heavy", (50,)), 600
-    found = torch.stack([said(x, step)[0] for step in range(draws)]).double()
+    found = torch.stack([sent(x, step)[0] for step in range(draws)]).double()
     deviation = found.std(dim=0) / math.sqrt(draws)
     assert bool(((found.mean(dim=0) - x).abs() <= 4 * deviation + 1e-5).all())
 
@@ -176,7 +176,7 @@ def test_it_is_right_in_the_mean() -> None:
 def test_what_is_not_finite_makes_nothing_finite(poison: float) -> None:
     x = tensor("normal", (80,))
     x[9] = poison
-    assert not bool(said(x)[0].isfinite().any())
+    assert not bool(sent(x)[0].isfinite().any())
 
 
 def test_one_level_is_refused() -> None:

@@ -66,7 +66,7 @@ def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Mak
 
 @pytest.mark.long
 def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
-    """The first `kappa` gaps are of one step, the next of two, then of four; what is said between takes one bit."""
+    """The first `kappa` gaps are of one step, the next of two, then of four; what is sent between takes one bit."""
     updated: list[bool] = []
 
     def look(run: Run, step: int) -> None:
@@ -179,7 +179,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path, at: int) -> None:
         assert torch.equal(a.remembered("moved"), b.remembered("moved"))
 
 
-def test_a_rate_of_zero_moves_nothing_and_says_nothing() -> None:
+def test_a_rate_of_zero_moves_nothing_and_sends_nothing() -> None:
     def still(run: Run, step: int) -> None:
         for group in run.optimizer.param_groups:
             group["lr"] = 0.0 if 12 <= step < 15 else 0.02
@@ -235,7 +235,7 @@ def test_on_text_it_ends_near_adam_with_less_than_a_bit() -> None:
     frozen, steps = 100, 300
     make = lambda model: torch.optim.Adam(model.parameters(), lr=0.004, betas=(0.9, 0.99))  # noqa: E731
     sentence = STAGES.format(16, frozen, "doubling=50")
-    plain, said = ([text.trained(s, make, steps, seed=seed) for seed in range(2)] for s in ("bsp", sentence))
-    assert mean(run.loss for run in said) < 1.03 * mean(run.loss for run in plain)
-    for run in said:
+    plain, decoded = ([text.trained(s, make, steps, seed=seed) for seed in range(2)] for s in ("bsp", sentence))
+    assert mean(run.loss for run in decoded) < 1.03 * mean(run.loss for run in plain)
+    for run in decoded:
         assert 8 * sum(run.sent_bytes[frozen:]) / (steps - frozen) < run.parameters

@@ -64,10 +64,10 @@ def test_the_second_draw_takes_one_bit(count: int, seed: int) -> None:
     """The sum of two numbers of neighbouring levels says both of them, up to their order."""
     x, table = torch.rand(200, generator=torch.Generator().manual_seed(seed)), torch.linspace(0, 1, count)
     one, other = (rounded(x, table, kernels.uniform(2 * seed + k, 0, 200)) for k in range(2))
-    said = twice(x, table, *(kernels.uniform(2 * seed + k, 0, 200) for k in range(2)))
+    sent = twice(x, table, *(kernels.uniform(2 * seed + k, 0, 200) for k in range(2)))
     width = bits.width(int(count - 1))
-    assert int(said.max()) < 2 ** (width + 1)
-    read = bits.unpack(bits.pack(said, width + 1), width + 1, 200).long()
+    assert int(sent.max()) < 2 ** (width + 1)
+    read = bits.unpack(bits.pack(sent, width + 1), width + 1, 200).long()
     pair = torch.stack(both(read, table, kernels.uniform(seed, 0, 200)))
     assert torch.equal(pair.sort(dim=0).values, table[torch.stack([one, other])].sort(dim=0).values)
 

@@ -1,4 +1,4 @@
-"""A script for comparisons: says when each step began, and dies half-way under one strategy if told to."""
+"""A script for comparisons: it records when each step began, and can die half-way under one strategy."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def test_natural_of_a_tensor_alone(n: int) -> None:
     first, second = encoded("encode_natural", [x], [error], [3]), encoded("encode_natural", [x], None, [2**63])
     averaged("mean_of_natural", torch.stack([first, second, first]), [n])
     with poisoned():
-        said = gpu.decode_natural(first, n)
-    assert same(said, codes.decode_natural(reference, first, n))
+        sent = gpu.decode_natural(first, n)
+    assert same(sent, codes.decode_natural(reference, first, n))
 
 
 def test_exponents_at_both_ends() -> None:
@@ -167,9 +167,9 @@ def test_ternaries(kind: str, n: int) -> None:
     scale = x.abs().max().view(1)
     with poisoned():
         packed = gpu.encode_ternaries(x, scale, 77, room)
-        said = gpu.ternaries_of(packed, scale, n)
+        sent = gpu.ternaries_of(packed, scale, n)
     assert same(packed, codes.encode_ternaries(reference, x, scale, 77, room))
-    assert same(said, reference.ternaries_of(packed, scale, n))
+    assert same(sent, reference.ternaries_of(packed, scale, n))
     for workers in (1, 3, 17):
         rows = torch.stack([packed, packed.flip(0), packed])[torch.arange(workers, device=DEVICE) % 3]
         with poisoned():

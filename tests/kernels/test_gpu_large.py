@@ -32,8 +32,8 @@ def test_signs(x: torch.Tensor) -> None:
 def test_levels(x: torch.Tensor) -> None:
     """Nothing is further from what it was than a level is from the next."""
     message = gpu.encode_levels([x], None, 512, 7, "max", [5])
-    said = gpu.mean_of_levels(message[None], [N], 512, 7)[0]
-    assert float((said - x).abs().max()) <= float(x.abs().max()) / 7 * 1.0001
+    sent = gpu.mean_of_levels(message[None], [N], 512, 7)[0]
+    assert float((sent - x).abs().max()) <= float(x.abs().max()) / 7 * 1.0001
 
 
 def test_selection_and_trits(x: torch.Tensor) -> None:

@@ -172,8 +172,8 @@ def sparse(n: int, share: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]
 @pytest.mark.parametrize("n", [1, 4096, 5001])
 def test_means_of_sparse_vectors_are_the_references(n: int, left_out: float) -> None:
     for shares in ([0.01], [0.2, 0.0, 0.1], [0.01] * 5, [1.0, 0.02], [0.0, 0.0]):
-        said = [sparse(n, share, seed) for seed, share in enumerate(shares)]
-        places, values = [p for p, _ in said], [v for _, v in said]
+        sent = [sparse(n, share, seed) for seed, share in enumerate(shares)]
+        places, values = [p for p, _ in sent], [v for _, v in sent]
         for number, value in enumerate((torch.inf, torch.nan, -0.0, 1e-42)):
             values[0][3 * number : 3 * number + 1] = value
         with poisoned():
@@ -185,9 +185,9 @@ def test_means_of_sparse_vectors_are_the_references(n: int, left_out: float) -> 
 
 @pytest.mark.long
 def test_a_mean_is_the_one_of_dense_vectors_in_the_order_of_workers() -> None:
-    said = [sparse(5000, 0.4, seed) for seed in range(5)]
+    sent = [sparse(5000, 0.4, seed) for seed in range(5)]
     total = torch.zeros(5000, device=DEVICE)
-    for places, values in said:
+    for places, values in sent:
         total += torch.zeros(5000, device=DEVICE).index_put_((places,), values)
-    found = gpu.mean_of_sparse([p for p, _ in said], [v for _, v in said], 5000, 0.0)
+    found = gpu.mean_of_sparse([p for p, _ in sent], [v for _, v in sent], 5000, 0.0)
     assert same(found, total / torch.tensor(5.0, device=DEVICE))

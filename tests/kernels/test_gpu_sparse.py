@@ -10,10 +10,10 @@ from laconic.kernels.gpu import sparse_means
 from tests.kernels.on import DEVICE, gpu, misaligned, poisoned, same, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # an infinite number less itself
-Said = tuple[list[torch.Tensor], list[torch.Tensor]]
+SparseTensors = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
-def sparse(n: int, shares: list[float]) -> Said:
+def sparse(n: int, shares: list[float]) -> SparseTensors:
     places, values = [], []
     for seed, share in enumerate(shares):
         draw = torch.Generator().manual_seed(seed)
@@ -24,10 +24,10 @@ def sparse(n: int, shares: list[float]) -> Said:
     return places, values
 
 
-def right(said: Said, n: int, left_out: float) -> bool:
+def right(sent: SparseTensors, n: int, left_out: float) -> bool:
     with poisoned():
-        found = gpu.mean_of_sparse(*said, n, left_out)
-    expected = reference.mean_of_sparse(*said, n, left_out)
+        found = gpu.mean_of_sparse(*sent, n, left_out)
+    expected = reference.mean_of_sparse(*sent, n, left_out)
     signs = torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
     return signs and same(found, expected)
 
@@ -38,10 +38,10 @@ def right(said: Said, n: int, left_out: float) -> bool:
 def test_means_are_the_references(shares: list[float], left_out: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of places that few or many workers name, in programs of one tile or of several."""
     for n in (1, 2048, 3001):
-        said = sparse(n, shares)
+        sent = sparse(n, shares)
         for programs in (2, 1 << 14):
             monkeypatch.setattr(sparse_means, "_PROGRAMS", programs)
-            assert right(said, n, left_out), (n, programs)
+            assert right(sent, n, left_out), (n, programs)
 
 
 @pytest.mark.parametrize("programs", [2, 1 << 14])
@@ -57,7 +57,7 @@ def test_more_workers_than_are_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("count", [31, 32, 33, 127, 128, 129, 300])
-def test_a_tile_may_be_said_much_of(count: int) -> None:
+def test_a_tile_may_hold_many_places(count: int) -> None:
     """All in the first tile, and some in the third, in which the count goes on."""
     n = 3500
     places = [torch.cat([torch.arange(count) + 5, torch.arange(2000, 2000 + k)]).to(DEVICE) for k in (3, 40)]
@@ -84,6 +84,6 @@ def test_nothing_is_written_outside_whatever_a_message_says() -> None:
 def test_a_mean_is_the_one_of_dense_vectors_in_the_order_of_workers() -> None:
     places, values = sparse(3000, [0.4] * 5)
     total = torch.zeros(3000, device=DEVICE)
-    for where, said in zip(places, values, strict=True):
-        total += torch.zeros(3000, device=DEVICE).index_put_((where,), said)
+    for where, sent in zip(places, values, strict=True):
+        total += torch.zeros(3000, device=DEVICE).index_put_((where,), sent)
     assert same(gpu.mean_of_sparse(places, values, 3000, 0.0), total / torch.tensor(5.0, device=DEVICE))

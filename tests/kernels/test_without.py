@@ -1,4 +1,4 @@
-"""Numba and Triton are extras: without them everything is plain torch, and that is said once."""
+"""Numba and Triton are extras: without them everything is plain torch, and that is reported once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ for name in {missing}:
 import torch
 from laconic import kernels
 from laconic.kernels import messages, reference
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     x, error = torch.randn(5000), torch.zeros(5000)
     for _ in range(3):
@@ -23,13 +23,13 @@ with warnings.catch_warnings(record=True) as said:
 assert torch.equal(message, messages.encode_signs(reference, [x], [error.zero_()]))
 assert ("numba" in {missing}) == (kernels.bodies("cpu").pack_signs is reference.pack_signs)
 assert ("triton" in {missing}) == (not hasattr(kernels.bodies("cuda"), "encode_signs"))
-print(*(str(warning.message) for warning in said), sep="\\n")
+print(*(str(warning.message) for warning in caught), sep="\\n")
 """
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("missing", [("numba",), ("triton",), ("numba", "triton")])
-def test_what_is_not_installed_is_said_once_and_missed_nowhere(missing: tuple[str, ...]) -> None:
+def test_what_is_not_installed_is_reported_once_and_missed_nowhere(missing: tuple[str, ...]) -> None:
     if "triton" not in missing:
         pytest.importorskip("triton", reason="without Triton there are no bodies for GPUs")
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is asked for is checked before anything starts; what the workers are told, and where things are written."""
+"""What is asked for is checked before anything starts; what the workers are given, and where things are written."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_name_that_only_means_this_machine_cannot_be_a_meeting_point(
     assert Request(command=(script,), nodes=2, rendezvous="127.0.0.1:29400").endpoint == ("127.0.0.1", 29400)
 
 
-def test_the_letter_to_the_workers_is_read_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_for_the_workers_is_read_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LACONIC_RUN", raising=False)
     assert RunConfig.current() == RunConfig()
     config = RunConfig(strategy="bsp", folder="/x", heartbeat_seconds=3, workers=8, targets={"loss": 1.6})
@@ -180,8 +180,8 @@ def test_a_module_runs_as_python_would_run_it_and_a_dry_run_is_one_lone_process(
     arguments, path, environment = shown(done.stdout)
     assert arguments[1:] == ["--deep"] and path == str(tmp_path)
     assert environment["RANK"] == "0" and environment["WORLD_SIZE"] is None
-    letter = json.loads(environment["LACONIC_RUN"])
-    assert letter["dry_run"] and letter["workers"] == 4 and letter["targets"] == {"loss": 1.6, "accuracy": 0.9}
+    message = json.loads(environment["LACONIC_RUN"])
+    assert message["dry_run"] and message["workers"] == 4 and message["targets"] == {"loss": 1.6, "accuracy": 0.9}
     assert not (tmp_path / "runs").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(script: str, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+def test_the_doctor_reports_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     before = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     done = laconic("doctor", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Processes that die and come back one by one: who is started again, who is not, and what is said of them."""
+"""Processes that die and are restarted one by one: which are restarted, which are not, and what is reported."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("laconic.launch.supervisor._SERVER_EXIT_SECONDS", 0.1)  # these servers never end by themselves
 
     def carry_out(plan: dict[str, list[str]], **asked: object) -> tuple[Supervisor, int, str]:
-        said: list[str] = []
+        message: list[str] = []
         (tmp_path / "logs").mkdir()
         request = Request(command=(str(SCRIPT), json.dumps(plan)), **{"workers": 2, "servers": 1, **asked})  # type: ignore[arg-type]
-        supervisor = build_supervisor(request, tmp_path, said.append, lambda *_: None)
+        supervisor = build_supervisor(request, tmp_path, message.append, lambda *_: None)
         supervisor.run_to_end()
         code = supervisor.report()
         assert not processes_with(str(tmp_path))
-        return supervisor, code, "\n".join(said)
+        return supervisor, code, "\n".join(message)
 
     return carry_out
 
@@ -47,8 +47,8 @@ def lives(folder: Path, log: str) -> list[dict[str, object]]:
 
 
 def test_everybody_knows_who_it_is_and_the_keys_are_nobody_elses(run: Run, tmp_path: Path) -> None:
-    _, code, said = run({}, servers=2)
-    assert code == 0 and said == ""
+    _, code, message = run({}, servers=2)
+    assert code == 0 and message == ""
     workers = [lives(tmp_path, f"rank-{k}.log")[0] for k in range(2)]
     servers = [lives(tmp_path, f"server-{k}.log")[0] for k in range(2)]
     assert [member["name"] for member in (*workers, *servers)] == ["rank 0", "rank 1", "server 0", "server 1"]
@@ -61,10 +61,10 @@ def test_everybody_knows_who_it_is_and_the_keys_are_nobody_elses(run: Run, tmp_p
 
 def test_a_killed_worker_comes_back_and_takes_what_it_had_started_along(run: Run, tmp_path: Path) -> None:
     back = "wait rank-1.log finished"
-    supervisor, code, said = run({"rank 0": [back], "rank 1": ["child; kill"]}, restarts=1)
+    supervisor, code, message = run({"rank 0": [back], "rank 1": ["child; kill"]}, restarts=1)
     assert code == 0
     assert [life["life"] for life in lives(tmp_path, "rank-1.log")] == [0, 1]
-    assert re.search(r"rank 1 on \S+ was lost: it was killed by SIGKILL\. It starts again: restart 1 of 1\.", said)
+    assert re.search(r"rank 1 on \S+ was lost: it was killed by SIGKILL\. It starts again: restart 1 of 1\.", message)
     assert supervisor.result_fields()["lost"] == [] and supervisor.result_fields()["restarts"] == {"rank 1": 1}
     child = re.search(r"child (\d+)", (tmp_path / "logs" / "rank-1.log").read_text())
     assert child is not None and not _lives(int(child[1]))
@@ -73,10 +73,10 @@ def test_a_killed_worker_comes_back_and_takes_what_it_had_started_along(run: Run
 def test_without_restarts_the_run_goes_on_and_says_who_is_missing(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    supervisor, code, said = run({"rank 1": ["exit 3"]})
+    supervisor, code, message = run({"rank 1": ["exit 3"]})
     assert code == 0 and "finished" in (tmp_path / "logs" / "rank-0.log").read_text()
-    assert "rank 1" in said and "The run goes on without it." in said
-    assert re.search(r"rank 1 was lost after \d+\.\d s for good: it ended with exit code 3", said)
+    assert "rank 1" in message and "The run goes on without it." in message
+    assert re.search(r"rank 1 was lost after \d+\.\d s for good: it ended with exit code 3", message)
     assert supervisor.result_fields()["lost"] == ["rank 1"]
     (loss,) = supervisor.result_fields()["losses"]
     assert (loss["who"], loss["life"], loss["restarted"]) == ("rank 1", 0, False)
@@ -85,23 +85,23 @@ def test_without_restarts_the_run_goes_on_and_says_who_is_missing(
 
 def test_a_killed_server_comes_back_while_the_workers_go_on(run: Run, tmp_path: Path) -> None:
     back = 'wait server-0.log "life": 1'
-    _, code, said = run({"server 0": ["kill"], "rank 0": [back], "rank 1": [back]})
-    assert code == 0 and "It starts again from its snapshot: restart 1 of 10." in said
+    _, code, message = run({"server 0": ["kill"], "rank 0": [back], "rank 1": [back]})
+    assert code == 0 and "It starts again from its snapshot: restart 1 of 10." in message
     first, second = lives(tmp_path, "server-0.log")
     assert {**first, "life": 1} == second
     assert len(lives(tmp_path, "rank-0.log")) == 1
 
 
 def test_a_server_that_keeps_dying_ends_the_run(run: Run) -> None:
-    supervisor, code, said = run({"server 0": ["kill", "kill"], "rank 0": ["stay"]}, server_restarts=1)
+    supervisor, code, message = run({"server 0": ["kill", "kill"], "rank 0": ["stay"]}, server_restarts=1)
     assert code == 128 + 9
-    assert "the run failed: server 0 on" in said and "--server-restarts" in said
+    assert "the run failed: server 0 on" in message and "--server-restarts" in message
     assert supervisor.result_fields()["lost"] == ["server 0"]
 
 
 def test_a_run_without_any_worker_left_has_failed(run: Run) -> None:
-    _, code, said = run({"rank 0": ["exit 3"], "rank 1": ["exit 3"]})
-    assert code == 3 and "no worker of this machine came to its end" in said
+    _, code, message = run({"rank 0": ["exit 3"], "rank 1": ["exit 3"]})
+    assert code == 3 and "no worker of this machine came to its end" in message
 
 
 def test_a_server_that_has_said_goodbye_is_there_for_a_worker_that_comes_back(run: Run, tmp_path: Path) -> None:

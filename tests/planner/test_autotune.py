@@ -60,8 +60,8 @@ def test_a_budget_pays_on_a_slow_network_and_is_not_spent_on_a_fast_one(capsys: 
     risk = risk_of(name, WORKERS)
     assert risk is not None and risk.high <= 1.1
     assert {name for name, _ in fast} == {START}
-    said = capsys.readouterr().err
-    assert f"auto, step 6: `{name}`" in said and "without loss" in said
+    message = capsys.readouterr().err
+    assert f"auto, step 6: `{name}`" in message and "without loss" in message
 
 
 @pytest.mark.long

@@ -116,9 +116,9 @@ def test_files_that_are_something_else(tmp_path: Path, profile: str) -> None:
 @pytest.mark.long
 def test_the_command(profile: str) -> None:
     run = CliRunner().invoke
-    told = run(app, ["plan", profile, "--workers", "4", "--network", "10mbit", "--top", "4"])
-    assert told.exit_code == 0, told.output
-    assert "strategies priced" in told.output and "laconic run --workers 4" in told.output
+    result = run(app, ["plan", profile, "--workers", "4", "--network", "10mbit", "--top", "4"])
+    assert result.exit_code == 0, result.output
+    assert "strategies priced" in result.output and "laconic run --workers 4" in result.output
     programs = run(app, ["plan", profile, "--workers", "4", "--json", "--strategy", "bsp", "--loss-budget", "1%"])
     assert Advice.from_json(programs.output).loss_budget == pytest.approx(0.01)
     assert json.loads(programs.output)["options"]
@@ -135,6 +135,6 @@ def test_the_command(profile: str) -> None:
     ],
 )
 def test_the_command_refuses_in_a_sentence(profile: str, arguments: list[str], says: str) -> None:
-    told = CliRunner().invoke(app, ["plan", profile, *arguments])
-    assert told.exit_code != 0
-    assert isinstance(told.exception, LaconicError) and says in str(told.exception)
+    result = CliRunner().invoke(app, ["plan", profile, *arguments])
+    assert result.exit_code != 0
+    assert isinstance(result.exception, LaconicError) and says in str(result.exception)

@@ -149,7 +149,7 @@ def test_what_has_no_closed_form_is_refused() -> None:
             pricer.price(strategy)
 
 
-def test_one_worker_says_nothing() -> None:
+def test_one_worker_sends_nothing() -> None:
     found = Pricer(Deployment(PROFILE, Network.flat(1, 1e6), 1)).price("bsp")
     assert found.seconds == pytest.approx(PROFILE.model.seconds)
     assert found.sent_bytes == 0

@@ -1,4 +1,4 @@
-"""What is said of a strategy's accuracy: the nearest measured row, and what its words promise."""
+"""What is predicted of a strategy's accuracy: the nearest measured row, and what its words promise."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_knob_between_two_rows_takes_the_harsher_one() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.0005, 1.0), min_size=2, max_size=4), st.integers(1, 256))
-def test_saying_less_never_looks_safer(densities: list[float], workers: int) -> None:
+def test_sending_less_never_looks_safer(densities: list[float], workers: int) -> None:
     """Where the rows themselves are so: gentler is not worse."""
     found = [risk_of(f"bsp / topk({density:.6f})+ef", workers, ROWS) for density in sorted(densities)]
     ratios = [risk.loss_ratio for risk in found if risk is not None]
@@ -133,7 +133,7 @@ def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("bsp / qsgd", "unbiased"),
         ("bsp / topk(0.01)+ef", r"contraction \(δ = 0.01\) with error feedback"),
@@ -155,11 +155,11 @@ def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
         ("bsp until step 5, then local(8)", "8 local steps"),
     ],
 )
-def test_guarantees_are_read_from_the_words(text: str, said: str) -> None:
+def test_guarantees_are_read_from_the_words(text: str, message: str) -> None:
     lossless, phrase = guarantee_of(text)
     assert not lossless and EXACT not in phrase
 
-    assert re.search(said, phrase), phrase
+    assert re.search(message, phrase), phrase
 
 
 def test_every_word_and_sentence_that_can_stand_alone_has_an_answer() -> None:

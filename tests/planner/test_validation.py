@@ -73,7 +73,7 @@ def test_what_has_data_runs_and_the_rest_is_named(folder: Path) -> None:
 def test_sections_are_printed_with_what_they_rest_on(folder: Path) -> None:
     result = invoked("--data", str(folder), "--section", "nccl", "--section", "pollux")
     assert result.exit_code == 0, result.exception
-    for said in (
+    for message in (
         "2 and 8",
         "4 GPUs left out: mean",
         "1 of 1 at 90 %",
@@ -81,7 +81,7 @@ def test_sections_are_printed_with_what_they_rest_on(folder: Path) -> None:
         "ASTRA-sim",
         "known progress",
     ):
-        assert said in result.output, said
+        assert message in result.output, message
     assert "published" not in result.output and "skipped" not in result.output
 
 
@@ -89,8 +89,8 @@ def test_nothing_that_runs_is_an_error_with_all_reasons(monkeypatch: pytest.Monk
     monkeypatch.delenv("LACONIC_DATA", raising=False)
     result = invoked("--section", "nccl", "--section", "pollux")
     assert result.exit_code != 0
-    for said in ("nothing could be recomputed", "nccl: set LACONIC_DATA", "pollux: set LACONIC_DATA"):
-        assert said in str(result.exception)
+    for message in ("nothing could be recomputed", "nccl: set LACONIC_DATA", "pollux: set LACONIC_DATA"):
+        assert message in str(result.exception)
     assert "no section 'speed'" in str(invoked("--section", "speed").exception)
 
 
@@ -124,7 +124,7 @@ def test_the_shipped_table_is_read_or_said_to_be_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty"),
         (STEPS.splitlines()[0], "is empty"),
@@ -133,8 +133,8 @@ def test_the_shipped_table_is_read_or_said_to_be_missing() -> None:
         (STEPS.replace("0.05", "0"), "run 2 of .* no positive time"),
     ],
 )
-def test_tables_of_runs_that_are_none_are_refused(text: str, said: str) -> None:
-    with pytest.raises(PlanError, match=said):
+def test_tables_of_runs_that_are_none_are_refused(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         runs.read(text)
 
 

@@ -1,4 +1,5 @@
-"""Short trainings of a script: who is compared with whom, what is seen of it, and what is said when nothing is."""
+"""Short trainings of a script: which candidates are compared, what is shown of it, and which error is raised when
+nothing is logged."""
 
 from __future__ import annotations
 
@@ -51,10 +52,10 @@ def script(tmp_path: Path) -> str:
 
 def test_all_that_comes_of_a_training(script: str) -> None:
     """To the script's own end: an exact strategy, a lossy one, one that diverges, one that cannot train this script."""
-    told: list[tuple[float, str]] = []
+    result: list[tuple[float, str]] = []
     sentences = ["bsp", "bsp / none / allreduce / sequential", "bsp / topk(0.1)+ef", "bsp / randk(0.02)", "frozen_adam"]
     out = verify(
-        [script, "--steps", "120"], sentences, 2, "1gbit", None, 300.0, lambda share, what: told.append((share, what))
+        [script, "--steps", "120"], sentences, 2, "1gbit", None, 300.0, lambda share, what: result.append((share, what))
     )
     assert [one.rank for one in out.trained] == [1, 2, 3, 4, 5] and out.baseline == "bsp"
     exact, sparse, wild, failed = (out.of(sentences[k]) for k in (0, 2, 3, 4))
@@ -70,7 +71,7 @@ def test_all_that_comes_of_a_training(script: str) -> None:
         assert all(at.low <= at.loss <= at.high for at in one.curve)
     assert sparse.curve[-1].sent_bytes < exact.curve[-1].sent_bytes
     assert sparse.curve[-1].seconds < exact.curve[-1].seconds
-    assert [share for share, _ in told] == sorted(share for share, _ in told) and told[0][1] == "starting `bsp`"
+    assert [share for share, _ in result] == sorted(share for share, _ in result) and result[0][1] == "starting `bsp`"
     table = json.loads(out.to_json())
     assert table["laconic_verified"] == 1 and len(table["trained"]) == 5
     assert table["trained"][0]["curve"][0]["loss"] == out.best.curve[0].loss
@@ -83,14 +84,14 @@ def test_seeds_are_given_to_the_script_and_spread_the_losses(script: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [
         ("", r"train\.py made 10 steps and rank 0 logged no loss.*`laconic\.log\(loss=loss\.item\(\)\)` after"),
         ("nats", r"it logs nats: name one of these"),
     ],
 )
-def test_a_script_that_logs_nothing_is_told_which_line_to_add(script: str, metric: str, said: str) -> None:
-    with pytest.raises(VerifyError, match=said):
+def test_a_script_that_logs_nothing_is_told_which_line_to_add(script: str, metric: str, message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
         verify([script, "--steps", "10", "--metric", metric], ["bsp"], 2, budget_seconds=300.0)
 
 

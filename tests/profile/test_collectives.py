@@ -203,7 +203,7 @@ def test_a_file_is_read_in_bytes_and_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "is not there"),
         ("system,latency\nx,1\n", "no column op_name"),
@@ -213,9 +213,9 @@ def test_a_file_is_read_in_bytes_and_seconds(tmp_path: Path) -> None:
         (HEADER + "a,1,b,all_reduce,NCCL,half,2,1024,-1,x\n", "times are positive"),
     ],
 )
-def test_files_that_are_none_are_refused(tmp_path: Path, text: str | None, said: str) -> None:
+def test_files_that_are_none_are_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "perf.csv"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ProfileError, match=said):
+    with pytest.raises(ProfileError, match=message):
         read(path)

@@ -69,8 +69,8 @@ def test_no_dilation_no_wait() -> None:
     assert clock.slept == []
 
 
-def train(crew: PoolRank | None = None) -> torch.Tensor:
-    options = {} if crew is None else {"process_group": crew.process_group}
+def train(member: PoolRank | None = None) -> torch.Tensor:
+    options = {} if member is None else {"process_group": member.process_group}
     model: torch.nn.Module = emulated(profile(), 0.0)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = laconic.distribute(model, optimizer, "bsp / none / allreduce(rank) / wfbp(0)", **options)

@@ -1,4 +1,4 @@
-"""Launchers under test: start them, read what they say, and leave nothing of them behind."""
+"""Launchers under test: start them, read their output, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST_SECONDS = 10  # what the project promises for a death; a freeze may take th
 
 
 class Launched:
-    """A launcher under test, its run folder, and what it says."""
+    """A launcher under test, its run folder, and its output."""
 
     def __init__(self, folder: Path, *arguments: str, within: tuple[str, ...] = (), script: Path = SCRIPT) -> None:
         self.folder = folder
@@ -91,5 +91,5 @@ def processes_with(text: str) -> list[int]:
 
 
 def names(text: str, rank: int) -> bool:
-    """Whether some line says in so many words that this rank was lost."""
+    """Return whether some line names this rank as lost."""
     return re.search(rf"laconic.*rank {rank} on \S+.* was lost: ", text, re.IGNORECASE) is not None

@@ -1,6 +1,6 @@
 """A pool of real worker processes that many tests share: importing torch four times on two cores costs seconds.
 
-`pool.run(function, *args, workers=2)` calls `function(crew, *args)` in each of the first `workers` processes and
+`pool.run(function, *args, workers=2)` calls `function(member, *args)` in each of the first `workers` processes and
 returns their results in rank order; an exception in any of them is raised here, with its traceback. After a failure the
 pool is started afresh, so that one broken test does not break the next.
 """
@@ -27,7 +27,7 @@ START_SECONDS = 240  # several times torch and all techniques, on cores that hav
 
 @dataclass(frozen=True)
 class PoolRank:
-    """What a test's function knows of the processes it runs on."""
+    """The process on which a test's function runs: its rank, and the group it belongs to."""
 
     rank: int
     size: int
@@ -88,7 +88,7 @@ class Pool:
             pipe.recv()
 
     def _where_they_are(self) -> str:
-        """The stacks of all workers, which write them when they are told to."""
+        """The stacks of all workers, which write them on a signal."""
         for process in self._processes:
             os.kill(process.pid or 0, signal.SIGUSR1)
         self._pipes[0].poll(1.0)  # time to write

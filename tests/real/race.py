@@ -21,7 +21,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def by_ddp(
-    crew: PoolRank,
+    member: PoolRank,
     build: Callable[[], nn.Module],
     step: Step,
     steps: int = 50,
@@ -30,16 +30,16 @@ def by_ddp(
 ) -> dict[str, Tensor]:
     torch.manual_seed(1)
     model = build()
-    ddp = DistributedDataParallel(model, process_group=crew.process_group, **options)
+    ddp = DistributedDataParallel(model, process_group=member.process_group, **options)
     made = optimizer(model.parameters())
-    torch.manual_seed(100 + crew.rank)
+    torch.manual_seed(100 + member.rank)
     for k in range(steps):
-        step(ddp, made, crew.rank, k)
+        step(ddp, made, member.rank, k)
     return _state(model)
 
 
 def by_laconic(
-    crew: PoolRank,
+    member: PoolRank,
     build: Callable[[], nn.Module],
     step: Step,
     steps: int = 50,
@@ -47,13 +47,13 @@ def by_laconic(
     strategy: str = "bsp",
     **options: Any,
 ) -> dict[str, Tensor]:
-    torch.manual_seed(1 if crew.rank == 0 else 999)  # rank 0's numbers must reach everyone
+    torch.manual_seed(1 if member.rank == 0 else 999)  # rank 0's numbers must reach everyone
     model = build()
     made = optimizer(model.parameters())
-    model, made = laconic.distribute(model, made, strategy, process_group=crew.process_group, **options)
-    torch.manual_seed(100 + crew.rank)
+    model, made = laconic.distribute(model, made, strategy, process_group=member.process_group, **options)
+    torch.manual_seed(100 + member.rank)
     for k in range(steps):
-        step(model, made, crew.rank, k)
+        step(model, made, member.rank, k)
     state = _state(model)
     laconic.undistribute(model, made)
     return state

@@ -345,7 +345,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def race(crew: PoolRank, case: str, strategy: str, steps: int, double: bool) -> float:
+def race(member: PoolRank, case: str, strategy: str, steps: int, double: bool) -> float:
     given = CASES[case]
     build, make_step = given.get("build", mlp), given.get("step", plain_step)
     optimizer = given.get("optimizer", sgd)
@@ -359,9 +359,9 @@ def race(crew: PoolRank, case: str, strategy: str, steps: int, double: bool) -> 
     if double:
         torch.set_default_dtype(torch.float64)
     try:
-        ours = by_laconic(crew, made, step_of(), steps, optimizer, strategy)
+        ours = by_laconic(member, made, step_of(), steps, optimizer, strategy)
         torch._dynamo.reset()
-        theirs = by_ddp(crew, made, step_of(), steps, optimizer, **given.get("ddp", {}))
+        theirs = by_ddp(member, made, step_of(), steps, optimizer, **given.get("ddp", {}))
     finally:
         torch.set_default_dtype(torch.float32)
         torch._dynamo.reset()

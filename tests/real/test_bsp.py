@@ -13,20 +13,20 @@ from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp
 
 
-def versus_one_worker(crew: PoolRank, strategy: str, gradients_only: bool) -> float:
+def versus_one_worker(member: PoolRank, strategy: str, gradients_only: bool) -> float:
     """N workers with batch b against one worker with batch N·b on the same samples."""
     torch.manual_seed(7)
     model = mlp()
     alone = mlp()
     alone.load_state_dict(model.state_dict())
     single = sgd(alone.parameters())
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
     for p, q in zip(alone.parameters(), model.parameters(), strict=True):
         p.data.copy_(q.data)
     for step in range(50):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         F.cross_entropy(model(x), y).backward()
-        xs, ys = zip(*(batch(rank, step) for rank in range(crew.size)), strict=True)
+        xs, ys = zip(*(batch(rank, step) for rank in range(member.size)), strict=True)
         F.cross_entropy(alone(torch.cat(xs)), torch.cat(ys)).backward()
         if gradients_only:
             pairs = zip(model.parameters(), alone.parameters(), strict=True)
@@ -50,12 +50,12 @@ def test_gradients_are_those_of_the_whole_batch(pool: Pool) -> None:
     assert max(pool.run(versus_one_worker, "pytorch_ddp", True, workers=4)) <= 1e-6
 
 
-def ring_bytes(crew: PoolRank) -> tuple[float, int]:
+def ring_bytes(member: PoolRank) -> tuple[float, int]:
     model = mlp()
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), "bsp_a2a", process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), "bsp_a2a", process_group=member.process_group)
     ledger = optimizer.session.worker.ledger
     before = ledger.sent_bytes(Kind.PAYLOAD)
-    x, y = batch(crew.rank, 0)
+    x, y = batch(member.rank, 0)
     F.cross_entropy(model(x), y).backward()
     return ledger.sent_bytes(Kind.PAYLOAD) - before, sum(p.nbytes for p in model.parameters())
 
@@ -70,14 +70,14 @@ def test_an_all_reduce_sends_a_rings_bytes(pool: Pool, workers: int) -> None:
 # ------------------------------------------------------------------------------------------------ 16-bit floats
 
 
-def half_mean(crew: PoolRank, value: float, seed: int) -> tuple[float, bool]:
+def half_mean(member: PoolRank, value: float, seed: int) -> tuple[float, bool]:
     model = torch.nn.Linear(64, 8, bias=False)
     model, _ = laconic.distribute(
-        model, torch.optim.SGD(model.parameters(), lr=1.0), "cast_fp16", process_group=crew.process_group
+        model, torch.optim.SGD(model.parameters(), lr=1.0), "cast_fp16", process_group=member.process_group
     )
     draw = torch.Generator().manual_seed(seed)
-    everyone = torch.rand(crew.size, 8, 64, generator=draw) * value + value
-    (model.weight * everyone[crew.rank]).sum().backward()
+    everyone = torch.rand(member.size, 8, 64, generator=draw) * value + value
+    (model.weight * everyone[member.rank]).sum().backward()
     mean = everyone.mean(0)
     return float(((model.weight.grad - mean) / mean).abs().max()), bool(model.weight.grad.isfinite().all())
 

@@ -19,11 +19,11 @@ from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
 
 
-def start(crew: PoolRank, strategy: str, seed: int = 3) -> Any:
+def start(member: PoolRank, strategy: str, seed: int = 3) -> Any:
     toys.register()
     torch.manual_seed(seed)
     model = mlp()
-    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
 
 
 def values(model: nn.Module) -> torch.Tensor:
@@ -38,27 +38,27 @@ def noisy_step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
     optimizer.zero_grad()
 
 
-def interrupted(crew: PoolRank, strategy: str, folder: str) -> bool:
+def interrupted(member: PoolRank, strategy: str, folder: str) -> bool:
     def seeded() -> None:
-        torch.manual_seed(crew.rank)
-        np.random.seed(crew.rank)
-        random.seed(crew.rank)
+        torch.manual_seed(member.rank)
+        np.random.seed(member.rank)
+        random.seed(member.rank)
 
-    model, optimizer = start(crew, strategy)
+    model, optimizer = start(member, strategy)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     seeded()
     for step in range(10):
-        noisy_step(model, optimizer, crew.rank, step)
+        noisy_step(model, optimizer, member.rank, step)
         scheduler.step()
         if step == 5:
             laconic.checkpoint(folder, model, optimizer, scheduler=scheduler, step=step + 1)
     whole = values(model)
 
-    model, optimizer = start(crew, strategy, seed=99)
+    model, optimizer = start(member, strategy, seed=99)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     extras = laconic.resume(folder, model, optimizer, scheduler=scheduler)
     for step in range(extras["step"], 10):
-        noisy_step(model, optimizer, crew.rank, step)
+        noisy_step(model, optimizer, member.rank, step)
         scheduler.step()
     return torch.equal(whole, values(model)) and optimizer.session.steps == 10
 
@@ -71,17 +71,17 @@ def test_a_resumed_run_is_the_undisturbed_one(pool: Pool, tmp_path: Path, strate
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000000006-0"]
 
 
-def memories(crew: PoolRank, folder: str, save: bool) -> tuple[torch.Tensor, int]:
-    model, optimizer = start(crew, "toy_topk(0.1)+ef")
+def memories(member: PoolRank, folder: str, save: bool) -> tuple[torch.Tensor, int]:
+    model, optimizer = start(member, "toy_topk(0.1)+ef")
     if save:
         for step in range(4):
-            plain_step(model, optimizer, crew.rank, step)
+            plain_step(model, optimizer, member.rank, step)
         laconic.checkpoint(folder, model, optimizer)
     else:
         laconic.resume(folder, model, optimizer)
     (tier,) = optimizer.session.partitions[0].tiers
     total = torch.cat([tier.memory[name]["error"].flatten() for name in sorted(tier.memory)])
-    torch.distributed.all_reduce(total, group=crew.process_group)
+    torch.distributed.all_reduce(total, group=member.process_group)
     return total, optimizer.session.steps
 
 
@@ -95,15 +95,15 @@ def test_the_sum_of_memories_survives_a_change_of_workers(pool: Pool, tmp_path: 
     assert saved[0].abs().sum() > 0
 
 
-def nothing_yet(crew: PoolRank, folder: str) -> dict[str, Any]:
-    return laconic.resume(folder, *start(crew, "bsp"))
+def nothing_yet(member: PoolRank, folder: str) -> dict[str, Any]:
+    return laconic.resume(folder, *start(member, "bsp"))
 
 
-def other_strategy(crew: PoolRank, folder: str) -> str:
-    model, optimizer = start(crew, "bsp")
+def other_strategy(member: PoolRank, folder: str) -> str:
+    model, optimizer = start(member, "bsp")
     laconic.checkpoint(folder, model, optimizer)
     with pytest.raises(laconic.ContractError) as refused:
-        laconic.resume(folder, *start(crew, "bf16+ef"))
+        laconic.resume(folder, *start(member, "bf16+ef"))
     return str(refused.value)
 
 
@@ -126,10 +126,10 @@ class Interrupting:
         raise KeyboardInterrupt
 
 
-def interrupted_write(crew: PoolRank, folder: str) -> list[str]:
-    model, optimizer = start(crew, "bsp")
+def interrupted_write(member: PoolRank, folder: str) -> list[str]:
+    model, optimizer = start(member, "bsp")
     laconic.checkpoint(folder, model, optimizer)
-    plain_step(model, optimizer, crew.rank, 0)
+    plain_step(model, optimizer, member.rank, 0)
     with pytest.raises(KeyboardInterrupt):
         laconic.checkpoint(folder, model, optimizer, bad=Interrupting())
     assert laconic.resume(folder, model, optimizer) == {}
@@ -141,9 +141,9 @@ def test_an_interrupted_write_leaves_the_last_checkpoint_whole(pool: Pool, tmp_p
     assert files == ["latest", "step-000000000-0/rank-0.pt", "step-000000000-0/rank-1.pt"]
 
 
-def twice_at_one_step(crew: PoolRank, folder: str) -> tuple[list[str], dict[str, Any]]:
+def twice_at_one_step(member: PoolRank, folder: str) -> tuple[list[str], dict[str, Any]]:
     """Other folders are left alone; a second save of a step that fails half-way leaves the first whole."""
-    model, optimizer = start(crew, "bsp")
+    model, optimizer = start(member, "bsp")
     (Path(folder) / "step-by-step-notes").mkdir(exist_ok=True)
     laconic.checkpoint(folder, model, optimizer, epoch=1, best=np.float64(0.5))
     laconic.checkpoint(folder, model, optimizer, epoch=2, best=[np.float32(0.25)])
@@ -170,29 +170,29 @@ class Backwards(nn.Module):
         return self.last(torch.tanh(self.first(x)))
 
 
-def resumes_a_map(crew: PoolRank, folder: str) -> bool:
+def resumes_a_map(member: PoolRank, folder: str) -> bool:
     toys.register()
 
     def begin() -> Any:
         torch.manual_seed(3)
         model = Backwards()
         strategy = "{matrix: toy_topk(0.05)+ef, else: bf16+ef}"
-        return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+        return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
 
     model, optimizer = begin()
     for step in range(8):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
         if step == 3:
             laconic.checkpoint(folder, model, optimizer)
     whole = values(model)
     model, optimizer = begin()
     laconic.resume(folder, model, optimizer)
     for step in range(4, 8):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
     return torch.equal(whole, values(model))
 
 
-def test_each_sections_memory_comes_back_to_it(pool: Pool, tmp_path: Path) -> None:
+def test_each_partitions_memory_comes_back_to_it(pool: Pool, tmp_path: Path) -> None:
     assert pool.run(resumes_a_map, str(tmp_path)) == [True, True]
 
 

@@ -24,12 +24,12 @@ from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 
 
-def distributed(crew: PoolRank, strategy: str = "bsp", model: nn.Module | None = None, **options: Any) -> Any:
+def distributed(member: PoolRank, strategy: str = "bsp", model: nn.Module | None = None, **options: Any) -> Any:
     model = mlp() if model is None else model
-    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group, **options)
+    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group, **options)
 
 
-def refusal(crew: PoolRank, act: Any) -> str:
+def refusal(member: PoolRank, act: Any) -> str:
     try:
         act()
     except laconic.LaconicError as error:
@@ -40,14 +40,14 @@ def refusal(crew: PoolRank, act: Any) -> str:
 # ------------------------------------------------------------------------------------------------ what comes back
 
 
-def keeps_the_users_objects(crew: PoolRank) -> None:
+def keeps_the_users_objects(member: PoolRank) -> None:
     model = mlp()
     keys = list(model.state_dict())
     base = sgd(model.parameters())
-    same, optimizer = laconic.distribute(model, base, process_group=crew.process_group)
+    same, optimizer = laconic.distribute(model, base, process_group=member.process_group)
     assert same is model and list(model.state_dict()) == keys
     assert isinstance(optimizer, torch.optim.Optimizer) and type(optimizer) is DistributedOptimizer
-    plain_step(model, optimizer, crew.rank, 0)
+    plain_step(model, optimizer, member.rank, 0)
     assert optimizer.param_groups is base.param_groups and optimizer.state is base.state
     saved = copy.deepcopy(optimizer.state_dict())
     optimizer.load_state_dict(saved)  # replaces base.state and base.param_groups
@@ -56,17 +56,17 @@ def keeps_the_users_objects(crew: PoolRank) -> None:
     before = [p.detach().clone() for p in model.parameters()]
     base.param_groups[0]["momentum"] = 0.0
     base.param_groups[0]["weight_decay"] = 0.0
-    plain_step(model, optimizer, crew.rank, 1)
+    plain_step(model, optimizer, member.rank, 1)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), "the rate is read at step()"
     calls: list[str] = []
     optimizer.register_step_pre_hook(lambda *a: calls.append("outer"))
     base.register_step_post_hook(lambda *a: calls.append("inner"))
-    plain_step(model, optimizer, crew.rank, 2)
+    plain_step(model, optimizer, member.rank, 2)
     assert calls == ["outer", "inner"]
 
 
-def copies_are_plain_modules(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew)
+def copies_are_plain_modules(member: PoolRank) -> None:
+    model, optimizer = distributed(member)
     twin = copy.deepcopy(model)
     with twin.no_sync():
         twin(batch(0, 0)[0]).sum().backward()
@@ -78,89 +78,89 @@ def copies_are_plain_modules(crew: PoolRank) -> None:
     stored.seek(0)
     loaded = torch.load(stored, weights_only=False)
     loaded(batch(0, 0)[0]).sum().backward()
-    plain_step(model, optimizer, crew.rank, 0)
+    plain_step(model, optimizer, member.rank, 0)
 
 
-def undoes_itself(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew)
-    plain_step(model, optimizer, crew.rank, 0)
+def undoes_itself(member: PoolRank) -> None:
+    model, optimizer = distributed(member)
+    plain_step(model, optimizer, member.rank, 0)
     model, base = laconic.undistribute(model, optimizer)
     assert base is optimizer.base and not hasattr(model, "no_sync")
     assert not model._forward_hooks and all(not p._post_accumulate_grad_hooks for p in model.parameters())
     sent = optimizer.session.worker.ledger.sent_bytes()
-    plain_step(model, base, crew.rank, 1)
+    plain_step(model, base, member.rank, 1)
     assert optimizer.session.worker.ledger.sent_bytes() == sent
-    again, second = laconic.distribute(model, base, "bsp / sequential", process_group=crew.process_group)
-    plain_step(again, second, crew.rank, 2)
+    again, second = laconic.distribute(model, base, "bsp / sequential", process_group=member.process_group)
+    plain_step(again, second, member.rank, 2)
 
 
-def two_models_do_not_meet(crew: PoolRank) -> list[float]:
+def two_models_do_not_meet(member: PoolRank) -> list[float]:
     """A second model in the process, trained in turns (a GAN): as if each were alone."""
 
     def train(together: bool) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        pairs = [distributed(crew, s, mlp()) for s in ("bsp", "bsp / allreduce(rank) / sequential")]
+        pairs = [distributed(member, s, mlp()) for s in ("bsp", "bsp / allreduce(rank) / sequential")]
         orders = [[(k, s) for s in range(5) for k in range(2)], [(k, s) for k in range(2) for s in range(5)]]
         for which, step in orders[0 if together else 1]:
-            plain_step(*pairs[which], crew.rank, step)
+            plain_step(*pairs[which], member.rank, step)
         return [p.detach() for model, _ in pairs for p in model.parameters()]
 
     return [float((a - b).abs().max()) for a, b in zip(train(True), train(False), strict=True)]
 
 
-def through_a_frozen_partner(crew: PoolRank) -> None:
+def through_a_frozen_partner(member: PoolRank) -> None:
     """Gradients that flow through one distributed model into another, as a GAN's generator step does."""
-    g, g_opt = distributed(crew, "bsp", nn.Linear(12, 12))
-    d, d_opt = distributed(crew, "bsp", nn.Linear(12, 1))
+    g, g_opt = distributed(member, "bsp", nn.Linear(12, 12))
+    d, d_opt = distributed(member, "bsp", nn.Linear(12, 1))
     for step in range(3):
-        x, _ = batch(crew.rank, step)
+        x, _ = batch(member.rank, step)
         d(g(x)).mean().backward()
         g_opt.step()
         g_opt.zero_grad()
         d_opt.zero_grad()
-    assert_equal_everywhere(crew, g.weight)
+    assert_equal_everywhere(member, g.weight)
 
 
-def gathered(crew: PoolRank, tensor: torch.Tensor) -> list[torch.Tensor]:
-    rows = [torch.empty_like(tensor) for _ in range(crew.size)]
-    torch.distributed.all_gather(rows, tensor.detach().contiguous(), group=crew.process_group)
+def gathered(member: PoolRank, tensor: torch.Tensor) -> list[torch.Tensor]:
+    rows = [torch.empty_like(tensor) for _ in range(member.size)]
+    torch.distributed.all_gather(rows, tensor.detach().contiguous(), group=member.process_group)
     return rows
 
 
-def assert_equal_everywhere(crew: PoolRank, tensor: torch.Tensor) -> None:
-    assert len({tuple(row.flatten().tolist()) for row in gathered(crew, tensor)}) == 1
+def assert_equal_everywhere(member: PoolRank, tensor: torch.Tensor) -> None:
+    assert len({tuple(row.flatten().tolist()) for row in gathered(member, tensor)}) == 1
 
 
-def averages_are_there_after_backward(crew: PoolRank) -> None:
-    model, _ = distributed(crew)
+def averages_are_there_after_backward(member: PoolRank) -> None:
+    model, _ = distributed(member)
     twin = copy.deepcopy(model)
-    x, y = batch(crew.rank, 0)
+    x, y = batch(member.rank, 0)
     F.cross_entropy(model(x), y).backward()
     expected = []
-    for rank in range(crew.size):
+    for rank in range(member.size):
         twin.zero_grad()
         x, y = batch(rank, 0)
         F.cross_entropy(twin(x), y).backward()
         expected.append([p.grad.clone() for p in twin.parameters()])
     for k, p in enumerate(model.parameters()):
-        mean = sum(rows[k] for rows in expected) / crew.size
+        mean = sum(rows[k] for rows in expected) / member.size
         torch.testing.assert_close(p.grad, mean)
     assert all(p.grad.stride() == p.stride() for p in model.parameters())
 
 
-def autograd_grad_says_nothing(crew: PoolRank) -> None:
+def autograd_grad_says_nothing(member: PoolRank) -> None:
     """A gradient penalty's torch.autograd.grad is no training step."""
-    model, optimizer = distributed(crew)
-    x = batch(crew.rank, 0)[0].requires_grad_()
+    model, optimizer = distributed(member)
+    x = batch(member.rank, 0)[0].requires_grad_()
     sent = optimizer.session.worker.ledger.sent_bytes()
     torch.autograd.grad(model(x).sum(), x)
     assert optimizer.session.worker.ledger.sent_bytes() == sent
-    plain_step(model, optimizer, crew.rank, 0)
+    plain_step(model, optimizer, member.rank, 0)
 
 
-def survives_a_backward_that_raises(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew, "bsp / wfbp(0)")
-    x, y = batch(crew.rank, 0)
+def survives_a_backward_that_raises(member: PoolRank) -> None:
+    model, optimizer = distributed(member, "bsp / wfbp(0)")
+    x, y = batch(member.rank, 0)
     loss = F.cross_entropy(model(x), y)
     handle = model[0].weight.register_hook(lambda g: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -168,8 +168,8 @@ def survives_a_backward_that_raises(crew: PoolRank) -> None:
     handle.remove()
     optimizer.zero_grad()
     for step in range(3):
-        plain_step(model, optimizer, crew.rank, step)
-    assert_equal_everywhere(crew, model[0].weight)
+        plain_step(model, optimizer, member.rank, step)
+    assert_equal_everywhere(member, model[0].weight)
 
 
 class Critic(nn.Module):
@@ -181,44 +181,44 @@ class Critic(nn.Module):
         return self.b(self.a(x)) if both else self.a(x)
 
 
-def chained_models_with_unused_parameters(crew: PoolRank) -> None:
+def chained_models_with_unused_parameters(member: PoolRank) -> None:
     """Messages that leave early on one rank and late on another, in two models of one backward pass."""
-    g, g_opt = distributed(crew, "bsp / wfbp(0)", nn.Linear(12, 12))
-    d, d_opt = distributed(crew, "bsp / wfbp(0)", Critic())
+    g, g_opt = distributed(member, "bsp / wfbp(0)", nn.Linear(12, 12))
+    d, d_opt = distributed(member, "bsp / wfbp(0)", Critic())
     for step in range(4):
-        x, _ = batch(crew.rank, step)
-        d(g(x), both=crew.rank == 1).square().mean().backward()
+        x, _ = batch(member.rank, step)
+        d(g(x), both=member.rank == 1).square().mean().backward()
         for optimizer in (g_opt, d_opt):
             optimizer.step()
             optimizer.zero_grad()
     for parameter in [*g.parameters(), *d.parameters()]:
-        assert_equal_everywhere(crew, parameter)
+        assert_equal_everywhere(member, parameter)
 
 
-def two_backwards_over_one_graph(crew: PoolRank) -> None:
+def two_backwards_over_one_graph(member: PoolRank) -> None:
     """Buffers that follow rank 0 must not look changed to a graph that is walked twice."""
-    model, optimizer = distributed(crew, "bsp", nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)))
-    x, y = batch(crew.rank, 0)
+    model, optimizer = distributed(member, "bsp", nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)))
+    x, y = batch(member.rank, 0)
     loss = F.cross_entropy(model(x), y)
     loss.backward(retain_graph=True)
     loss.backward()
     optimizer.step()
 
 
-def a_skipped_step_is_no_second_backward(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew, "bf16+ef")
+def a_skipped_step_is_no_second_backward(member: PoolRank) -> None:
+    model, optimizer = distributed(member, "bf16+ef")
     for step in range(3):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         F.cross_entropy(model(x), y).backward()
         if step != 1:
             optimizer.step()
         optimizer.zero_grad()
 
 
-def one_overflow_is_not_remembered(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew, "fp16+ef")
+def one_overflow_is_not_remembered(member: PoolRank) -> None:
+    model, optimizer = distributed(member, "fp16+ef")
     for step in range(3):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         (F.cross_entropy(model(x), y) * (1e30 if step == 1 else 1)).backward()
         if step != 1:
             assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
@@ -226,12 +226,12 @@ def one_overflow_is_not_remembered(crew: PoolRank) -> None:
         optimizer.zero_grad()
 
 
-def a_line_search_decides_alike(crew: PoolRank) -> None:
+def a_line_search_decides_alike(member: PoolRank) -> None:
     model = mlp()
     base = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
-    model, optimizer = laconic.distribute(model, base, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, base, process_group=member.process_group)
     for step in range(3):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
 
         def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
             optimizer.zero_grad()
@@ -240,12 +240,12 @@ def a_line_search_decides_alike(crew: PoolRank) -> None:
             return loss
 
         optimizer.step(closure)
-    assert_equal_everywhere(crew, model[0].weight)
+    assert_equal_everywhere(member, model[0].weight)
 
 
-def survives_a_raising_backward_that_bypasses_forward(crew: PoolRank) -> None:
-    model, optimizer = distributed(crew, "bsp / wfbp(0)")
-    x, y = batch(crew.rank, 0)
+def survives_a_raising_backward_that_bypasses_forward(member: PoolRank) -> None:
+    model, optimizer = distributed(member, "bsp / wfbp(0)")
+    x, y = batch(member.rank, 0)
     for quiet in (False, True):
         handle = model[0].weight.register_hook(lambda g: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -257,43 +257,43 @@ def survives_a_raising_backward_that_bypasses_forward(crew: PoolRank) -> None:
         handle.remove()
         optimizer.zero_grad()
         for step in range(3):
-            x, y = batch(crew.rank, step)
+            x, y = batch(member.rank, step)
             F.cross_entropy(model.forward(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert_equal_everywhere(crew, model[0].weight)
+        assert_equal_everywhere(member, model[0].weight)
 
 
-def a_returned_parameter_gathers_no_hooks(crew: PoolRank) -> None:
+def a_returned_parameter_gathers_no_hooks(member: PoolRank) -> None:
     class Telling(nn.Linear):
         def forward(self, x: torch.Tensor) -> Any:
             return super().forward(x), self.weight
 
-    model, optimizer = distributed(crew, "bsp", Telling(12, 5))
+    model, optimizer = distributed(member, "bsp", Telling(12, 5))
     for _ in range(3):
-        out, weight = model(batch(crew.rank, 0)[0])
+        out, weight = model(batch(member.rank, 0)[0])
         (out.sum() + weight.square().sum()).backward()
         optimizer.step()
     assert not model.weight._backward_hooks
 
 
-def a_refused_optimizer_leaves_no_hooks(crew: PoolRank) -> None:
+def a_refused_optimizer_leaves_no_hooks(member: PoolRank) -> None:
     model = mlp()
     stranger = sgd([*model.parameters(), nn.Parameter(torch.zeros(3))])
-    refusal(crew, lambda: laconic.distribute(model, stranger, process_group=crew.process_group))
+    refusal(member, lambda: laconic.distribute(model, stranger, process_group=member.process_group))
     assert not model._forward_hooks and all(not p._post_accumulate_grad_hooks for p in model.parameters())
 
 
-def counts_exactly(crew: PoolRank, strategy: str) -> tuple[float, float]:
-    model, optimizer = distributed(crew, strategy)
+def counts_exactly(member: PoolRank, strategy: str) -> tuple[float, float]:
+    model, optimizer = distributed(member, strategy)
     ledger = optimizer.session.worker.ledger
-    plain_step(model, optimizer, crew.rank, 0)  # the first step also agrees on the order of arrival
+    plain_step(model, optimizer, member.rank, 0)  # the first step also agrees on the order of arrival
     before = ledger.sent_bytes(Kind.PAYLOAD), ledger.sent_bytes(Kind.CONTROL)
-    plain_step(model, optimizer, crew.rank, 1)
+    plain_step(model, optimizer, member.rank, 1)
     return ledger.sent_bytes(Kind.PAYLOAD) - before[0], ledger.sent_bytes(Kind.CONTROL) - before[1]
 
 
-def log_and_shard(crew: PoolRank) -> None:
+def log_and_shard(member: PoolRank) -> None:
     assert (laconic.rank(), laconic.size()) == (torch.distributed.get_rank(), torch.distributed.get_world_size())
     part, padded = laconic.shard(range(10)), laconic.shard(range(10), remainder="pad")
     assert len(part) == 10 // laconic.size() and len(padded) == -(-10 // laconic.size())
@@ -345,46 +345,46 @@ def test_bytes_are_a_rings(pool: Pool, strategy: str, workers: int) -> None:
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-def refuses_wrapped(crew: PoolRank) -> str:
-    ddp = DistributedDataParallel(mlp(), process_group=crew.process_group)
-    return refusal(crew, lambda: distributed(crew, "bsp", ddp))
+def refuses_wrapped(member: PoolRank) -> str:
+    ddp = DistributedDataParallel(mlp(), process_group=member.process_group)
+    return refusal(member, lambda: distributed(member, "bsp", ddp))
 
 
-def refuses_twice(crew: PoolRank) -> str:
-    model, _ = distributed(crew)
-    return refusal(crew, lambda: distributed(crew, "bsp", model))
+def refuses_twice(member: PoolRank) -> str:
+    model, _ = distributed(member)
+    return refusal(member, lambda: distributed(member, "bsp", model))
 
 
-def refuses_strangers(crew: PoolRank) -> str:
+def refuses_strangers(member: PoolRank) -> str:
     model, extra = mlp(), nn.Parameter(torch.zeros(3))
     optimizer = sgd([*model.parameters(), extra])
-    return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
+    return refusal(member, lambda: laconic.distribute(model, optimizer, process_group=member.process_group))
 
 
-def refuses_a_late_stranger(crew: PoolRank) -> str:
-    _, optimizer = distributed(crew)
-    return refusal(crew, lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]}))
+def refuses_a_late_stranger(member: PoolRank) -> str:
+    _, optimizer = distributed(member)
+    return refusal(member, lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]}))
 
 
-def refuses_unfrozen(crew: PoolRank) -> str:
+def refuses_unfrozen(member: PoolRank) -> str:
     model = mlp()
     model[0].weight.requires_grad_(False)
-    model, optimizer = distributed(crew, "bsp", model)
+    model, optimizer = distributed(member, "bsp", model)
     model[0].weight.requires_grad_(True)
-    return refusal(crew, lambda: plain_step(model, optimizer, crew.rank, 0))
+    return refusal(member, lambda: plain_step(model, optimizer, member.rank, 0))
 
 
-def refuses_nothing_to_train(crew: PoolRank) -> str:
+def refuses_nothing_to_train(member: PoolRank) -> str:
     model = mlp()
     optimizer = sgd(model.parameters())
     model.requires_grad_(False)
-    return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
+    return refusal(member, lambda: laconic.distribute(model, optimizer, process_group=member.process_group))
 
 
-def refuses_lazy(crew: PoolRank) -> str:
+def refuses_lazy(member: PoolRank) -> str:
     model = nn.Sequential(nn.LazyLinear(5))
     optimizer = sgd(model.parameters())
-    return refusal(crew, lambda: laconic.distribute(model, optimizer, process_group=crew.process_group))
+    return refusal(member, lambda: laconic.distribute(model, optimizer, process_group=member.process_group))
 
 
 class TiedUnderReentrant(nn.Module):
@@ -399,53 +399,53 @@ class TiedUnderReentrant(nn.Module):
         return self.head(x)
 
 
-def refuses_tied_reentrant(crew: PoolRank) -> str:
-    model, optimizer = distributed(crew, "bsp", TiedUnderReentrant())
-    return refusal(crew, lambda: plain_step(model, optimizer, crew.rank, 0))
+def refuses_tied_reentrant(member: PoolRank) -> str:
+    model, optimizer = distributed(member, "bsp", TiedUnderReentrant())
+    return refusal(member, lambda: plain_step(model, optimizer, member.rank, 0))
 
 
-def refuses_two_backwards_with_memory(crew: PoolRank) -> str:
-    model, _ = distributed(crew, "bf16+ef")
-    x, y = batch(crew.rank, 0)
+def refuses_two_backwards_with_memory(member: PoolRank) -> str:
+    model, _ = distributed(member, "bf16+ef")
+    x, y = batch(member.rank, 0)
     F.cross_entropy(model(x), y).backward()
-    return refusal(crew, lambda: F.cross_entropy(model(x), y).backward())
+    return refusal(member, lambda: F.cross_entropy(model(x), y).backward())
 
 
-def refuses_a_closure_with_memory(crew: PoolRank) -> str:
-    _, optimizer = distributed(crew, "bf16+ef")
-    return refusal(crew, lambda: optimizer.step(lambda: torch.tensor(0.0)))
+def refuses_a_closure_with_memory(member: PoolRank) -> str:
+    _, optimizer = distributed(member, "bf16+ef")
+    return refusal(member, lambda: optimizer.step(lambda: torch.tensor(0.0)))
 
 
-def refuses_a_scaler_when_late(crew: PoolRank) -> str:
+def refuses_a_scaler_when_late(member: PoolRank) -> str:
     toys.register()
-    model, optimizer = distributed(crew, "toy_local(2)")
+    model, optimizer = distributed(member, "toy_local(2)")
     scaler = torch.amp.GradScaler("cpu")
-    x, y = batch(crew.rank, 0)
+    x, y = batch(member.rank, 0)
     scaler.scale(F.cross_entropy(model(x), y)).backward()
-    return refusal(crew, lambda: scaler.step(optimizer))
+    return refusal(member, lambda: scaler.step(optimizer))
 
 
-def refuses_a_scaler_with_memory(crew: PoolRank) -> str:
-    model, optimizer = distributed(crew, "bf16+ef")
+def refuses_a_scaler_with_memory(member: PoolRank) -> str:
+    model, optimizer = distributed(member, "bf16+ef")
     scaler = torch.amp.GradScaler("cpu")
-    x, y = batch(crew.rank, 0)
+    x, y = batch(member.rank, 0)
     scaler.scale(F.cross_entropy(model(x), y)).backward()
-    return refusal(crew, lambda: scaler.step(optimizer))
+    return refusal(member, lambda: scaler.step(optimizer))
 
 
-def refuses_sparse_local(crew: PoolRank) -> str:
+def refuses_sparse_local(member: PoolRank) -> str:
     toys.register()
     model = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 2))
-    return refusal(crew, lambda: distributed(crew, "toy_local(2)", model))
+    return refusal(member, lambda: distributed(member, "toy_local(2)", model))
 
 
-def refuses_a_compressed_closure(crew: PoolRank) -> str:
-    _, optimizer = distributed(crew, "bf16")
-    return refusal(crew, lambda: optimizer.step(lambda: torch.tensor(0.0)))
+def refuses_a_compressed_closure(member: PoolRank) -> str:
+    _, optimizer = distributed(member, "bf16")
+    return refusal(member, lambda: optimizer.step(lambda: torch.tensor(0.0)))
 
 
-def refuses_tiers_without_a_mesh(crew: PoolRank) -> str:
-    return refusal(crew, lambda: distributed(crew, "[bsp]@node > [bsp]@site"))
+def refuses_tiers_without_a_mesh(member: PoolRank) -> str:
+    return refusal(member, lambda: distributed(member, "[bsp]@node > [bsp]@site"))
 
 
 REFUSALS = {
@@ -476,14 +476,14 @@ def test_refusal_says_the_way_out(pool: Pool, check: Any) -> None:
 # ------------------------------------------------------------------------------------------------ non-finite gradients
 
 
-def meets_nan(crew: PoolRank, strategy: str, nonfinite: str, value: float) -> tuple[str, bool]:
+def meets_nan(member: PoolRank, strategy: str, nonfinite: str, value: float) -> tuple[str, bool]:
     toys.register()
-    model, optimizer = distributed(crew, strategy, nonfinite=nonfinite)
+    model, optimizer = distributed(member, strategy, nonfinite=nonfinite)
     outcome = "passed"
     for step in range(4):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         loss = F.cross_entropy(model(x), y)
-        if step == 2 and crew.rank == crew.size - 1:
+        if step == 2 and member.rank == member.size - 1:
             loss = loss * value
         try:
             loss.backward()
@@ -510,8 +510,8 @@ def test_nonfinite_is_passed_on_as_ddp_does(pool: Pool) -> None:
 # ------------------------------------------------------------------------------------------------ disagreement at start
 
 
-def disagrees(crew: PoolRank, what: str) -> str:
-    odd = crew.rank == 1
+def disagrees(member: PoolRank, what: str) -> str:
+    odd = member.rank == 1
     model, strategy = mlp(), "bsp"
     if what == "model" and odd:
         model = nn.Sequential(nn.Linear(12, 33), nn.Linear(33, 5))
@@ -526,7 +526,7 @@ def disagrees(crew: PoolRank, what: str) -> str:
 
         agreement.__version__ = "9.9.9"
     try:
-        return refusal(crew, lambda: distributed(crew, strategy, model))
+        return refusal(member, lambda: distributed(member, strategy, model))
     finally:
         if what == "version":
             from laconic import __version__
@@ -553,12 +553,12 @@ def test_disagreement_is_named_on_every_rank(pool: Pool, what: str, named: str) 
 # ------------------------------------------------------------------------------------------------ memory and warnings
 
 
-def warns_of_lost_memory(crew: PoolRank) -> list[str]:
+def warns_of_lost_memory(member: PoolRank) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _, plain = distributed(crew, "bsp")
+        _, plain = distributed(member, "bsp")
         plain.state_dict()
-        _, optimizer = distributed(crew, "bf16+ef")
+        _, optimizer = distributed(member, "bf16+ef")
         optimizer.state_dict()
     return [str(w.message) for w in caught]
 

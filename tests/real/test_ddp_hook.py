@@ -14,27 +14,27 @@ from tests.real.race import sgd
 from tests.real.test_against_ddp import mlp, plain_step
 
 
-def hooked(crew: PoolRank, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
+def hooked(member: PoolRank, sentence: str | None, steps: int = 10) -> tuple[torch.Tensor, float]:
     from laconic.real.connect import connect
 
     toys.register()
     torch.manual_seed(1)
-    model = DistributedDataParallel(mlp(), process_group=crew.process_group, bucket_cap_mb=0.001)
+    model = DistributedDataParallel(mlp(), process_group=member.process_group, bucket_cap_mb=0.001)
     if sentence is not None:
-        model.register_comm_hook(crew.process_group, laconic.ddp_hook(sentence))
+        model.register_comm_hook(member.process_group, laconic.ddp_hook(sentence))
     optimizer = sgd(model.parameters())
     before = connect().ledger.sent_bytes(Kind.PAYLOAD)
     for step in range(steps):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
     sent = connect().ledger.sent_bytes(Kind.PAYLOAD) - before
     return torch.cat([p.detach().flatten() for p in model.parameters()]), sent / steps
 
 
-def compared(crew: PoolRank, sentence: str) -> tuple[float, float, bool]:
-    plain, _ = hooked(crew, None)
-    ours, sent = hooked(crew, sentence)
-    rows = [torch.empty_like(ours) for _ in range(crew.size)]
-    torch.distributed.all_gather(rows, ours, group=crew.process_group)
+def compared(member: PoolRank, sentence: str) -> tuple[float, float, bool]:
+    plain, _ = hooked(member, None)
+    ours, sent = hooked(member, sentence)
+    rows = [torch.empty_like(ours) for _ in range(member.size)]
+    torch.distributed.all_gather(rows, ours, group=member.process_group)
     return float((plain - ours).abs().max()), sent, all(torch.equal(rows[0], row) for row in rows)
 
 

@@ -60,10 +60,10 @@ def chars(dtype: torch.dtype) -> tuple[Any, Any, Any]:
     )
 
 
-def race(crew: PoolRank, name: str, dtype: torch.dtype, strategy: str) -> float:
+def race(member: PoolRank, name: str, dtype: torch.dtype, strategy: str) -> float:
     build, step, optimizer = {"digits": digits, "chars": chars}[name](dtype)
-    ours = by_laconic(crew, build, step, STEPS[dtype], optimizer, strategy)
-    return difference(by_ddp(crew, build, step, STEPS[dtype], optimizer), ours)
+    ours = by_laconic(member, build, step, STEPS[dtype], optimizer, strategy)
+    return difference(by_ddp(member, build, step, STEPS[dtype], optimizer), ours)
 
 
 @pytest.mark.long

@@ -194,11 +194,11 @@ def test_a_link_that_goes_down_is_noticed_on_both_sides(
     ip("-n", two_machines[1], "link", "set", f"v{two_machines[1][3:]}", "down")
     begin = time.monotonic()
     for run, own, others in ((pair[0], here, there), (pair[1], there, here)):
-        said = re.compile(rf"ranks {others[0]} and {others[1]} on \S+ \(10\.77\.0\.\d\) were lost: ")
-        run.until(lambda run=run, said=said: said.search(run.console) is not None, LOST_SECONDS)
+        output = re.compile(rf"ranks {others[0]} and {others[1]} on \S+ \(10\.77\.0\.\d\) were lost: ")
+        run.until(lambda run=run, output=output: output.search(run.console) is not None, LOST_SECONDS)
         assert run.exit_code(LOST_SECONDS) != 0
         for rank in own:
-            assert said.search(run.log(rank)), run.log(rank)[-2000:]
+            assert output.search(run.log(rank)), run.log(rank)[-2000:]
     assert time.monotonic() - begin < heartbeat_seconds + 2 * LOST_SECONDS
     assert not any(processes_with(str(run.folder)) for run in pair)
 

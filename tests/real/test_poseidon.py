@@ -13,12 +13,12 @@ from tests.real.pool import Pool, PoolRank
 from tests.real.test_against_ddp import batch
 
 
-def stepped(crew: PoolRank, strategy: str, steps: int) -> Tensor:
+def stepped(member: PoolRank, strategy: str, steps: int) -> Tensor:
     model = network()
     user = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model, optimizer = laconic.distribute(model, user, strategy, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, user, strategy, process_group=member.process_group)
     for step in range(steps):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()

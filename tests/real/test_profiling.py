@@ -39,7 +39,7 @@ def laconic(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_rehearsal_leaves_a_sound_profile(tmp_path: Path) -> None:
+def test_a_profiling_run_leaves_a_sound_profile(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = ("profile", "--workers", "2", "--steps", "1", "--out", "p.json", "train.py")
     done = laconic(*asked, cwd=tmp_path)

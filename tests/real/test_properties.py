@@ -41,69 +41,69 @@ def claim_of(name: str, kind: type) -> Any:
     return next(c for c in registry.find(name).claims if isinstance(c, kind))
 
 
-def group_of(crew: PoolRank) -> Any:
-    return connect().adopt(crew.process_group)  # type: ignore[attr-defined]
+def group_of(member: PoolRank) -> Any:
+    return connect().adopt(member.process_group)  # type: ignore[attr-defined]
 
 
-def draw(crew: PoolRank, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(31 * (crew.rank if rank is None else rank) + len(shape))
+def draw(member: PoolRank, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(31 * (member.rank if rank is None else rank) + len(shape))
     return torch.randn(shape, generator=generator)
 
 
-def exchanged(crew: PoolRank, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float, float]:
+def exchanged(member: PoolRank, name: str, shape: tuple[int, ...]) -> tuple[Outcome, float, float]:
     """One exchange by a compressor, the payload bytes that all workers sent for it, and those that were promised."""
-    group, ledger = group_of(crew), connect().ledger
+    group, ledger = group_of(member), connect().ledger
     compressor = chain([Word(name).make()])
     spec = TensorSpec("x", shape, torch.float32)
-    meet = Meeting(crew.rank, crew.size, 0, "x")
+    meet = Meeting(member.rank, member.size, 0, "x")
     architecture = Sentence().architecture.make()
     if not compressor.accepts(spec) and name != "none":
-        return Outcome(draw(crew, shape)), 0.0, 0.0
+        return Outcome(draw(member, shape)), 0.0, 0.0
     state = compressor.init(spec)
     for _ in range(compressor.settling + 1):
         before = ledger.sent_bytes(Kind.PAYLOAD)
-        exchange = compressor.exchange(draw(crew, shape), state, meet)
-        journey = InFlight(run_exchanges([exchange], lambda request: architecture.carry(request, group)))
-        complete([journey])
-        state = journey.result[0].state
+        exchange = compressor.exchange(draw(member, shape), state, meet)
+        in_flight = InFlight(run_exchanges([exchange], lambda request: architecture.carry(request, group)))
+        complete([in_flight])
+        state = in_flight.result[0].state
     sent = torch.tensor([ledger.sent_bytes(Kind.PAYLOAD) - before], dtype=torch.float64)
     group.all_reduce(sent, control=1.0).wait()
-    prices = compressor.prices(spec, crew.size)
-    promised = crew.size * sum(architecture.sent_bytes(nbytes, crew.size, how) for how, nbytes in prices)
-    return journey.result[0], float(sent), promised
+    prices = compressor.prices(spec, member.size)
+    promised = member.size * sum(architecture.sent_bytes(nbytes, member.size, how) for how, nbytes in prices)
+    return in_flight.result[0], float(sent), promised
 
 
-def lossless(crew: PoolRank, name: str) -> None:
+def lossless(member: PoolRank, name: str) -> None:
     for shape in SHAPES:
-        outcome, _, _ = exchanged(crew, name, shape)
-        mean = sum(draw(crew, shape, r) for r in range(crew.size)) / crew.size
+        outcome, _, _ = exchanged(member, name, shape)
+        mean = sum(draw(member, shape, r) for r in range(member.size)) / member.size
         torch.testing.assert_close(outcome.result, mean)
 
 
-def payload(crew: PoolRank, name: str) -> None:
+def payload(member: PoolRank, name: str) -> None:
     formulas = [c.formula for c in registry.find(name).claims if isinstance(c, claims.Payload)]
     word = Word(name).make()
     for shape in SHAPES:
-        _, sent, promised = exchanged(crew, name, shape)
+        _, sent, promised = exchanged(member, name, shape)
         spec = TensorSpec("x", shape, torch.float32)
         exact = pytest.approx(promised)  # the ledger adds up shares of bytes, which rounds
         assert sent == exact or (getattr(word, "ragged", False) and sent < promised)
         if word.accepts(spec) or name == "none":
-            assert all(formula(spec, word) == word.payload_bytes(spec, crew.size) for formula in formulas)
+            assert all(formula(spec, word) == word.payload_bytes(spec, member.size) for formula in formulas)
 
 
-def replicas_equal(crew: PoolRank, name: str) -> None:
-    model, optimizer = _distributed(crew, name)
+def replicas_equal(member: PoolRank, name: str) -> None:
+    model, optimizer = _distributed(member, name)
     for step in range(5):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-        rows = group_of(crew).all_gather(flat).wait()
+        rows = group_of(member).all_gather(flat).wait()
         assert all(torch.equal(rows[0], row) for row in rows)
 
 
-def _distributed(crew: PoolRank, strategy: str) -> Any:
+def _distributed(member: PoolRank, strategy: str) -> Any:
     model = mlp()
-    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    return laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
 
 
 def variants(name: str) -> list[Any]:
@@ -114,33 +114,33 @@ def variants(name: str) -> list[Any]:
     return made
 
 
-def line_of(crew: PoolRank, architecture: Architecture) -> Any:
+def line_of(member: PoolRank, architecture: Architecture) -> Any:
     """What joins these workers: their group, or the server of a model of theirs."""
     if architecture.collective:
-        return group_of(crew)
-    _, optimizer = _distributed(crew, f"bsp / none / {architecture.name}")
+        return group_of(member)
+    _, optimizer = _distributed(member, f"bsp / none / {architecture.name}")
     return optimizer.session.partitions[0].tiers[0].server
 
 
-def sums(crew: PoolRank, name: str) -> None:
+def sums(member: PoolRank, name: str) -> None:
     ledger = connect().ledger
     for architecture in variants(name):
-        group = line_of(crew, architecture)
+        group = line_of(member, architecture)
         for shape in [(0,), *SHAPES]:
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
-                values = [(100 * draw(crew, shape, r)).to(torch.int32) // 4 for r in range(crew.size)]
-                x = values[crew.rank].to(dtype)
-                journey = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "sum"), group)]))
-                complete([journey])
+                values = [(100 * draw(member, shape, r)).to(torch.int32) // 4 for r in range(member.size)]
+                x = values[member.rank].to(dtype)
+                in_flight = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "sum"), group)]))
+                complete([in_flight])
                 expected = sum(v.to(dtype) for v in values)
-                assert torch.equal(journey.result[0], expected), (architecture, shape, dtype)
+                assert torch.equal(in_flight.result[0], expected), (architecture, shape, dtype)
         if any(isinstance(c, claims.WireFactor) for c in registry.find(name).claims):
-            factor = claim_of(name, claims.WireFactor).formula(crew.size)
+            factor = claim_of(name, claims.WireFactor).formula(member.size)
             x = torch.ones(12 * 5 * 7)
             before = ledger.sent_bytes(Kind.PAYLOAD)
             complete([InFlight(carry_concurrently([architecture.carry(Reduce(x, "sum"), group)]))])
             assert ledger.sent_bytes(Kind.PAYLOAD) - before == pytest.approx(factor * x.nbytes)
-            assert architecture.sent_bytes(x.nbytes, crew.size) == pytest.approx(factor * x.nbytes)
+            assert architecture.sent_bytes(x.nbytes, member.size) == pytest.approx(factor * x.nbytes)
 
 
 @pytest.mark.parametrize("name", claiming(claims.Lossless))
@@ -168,14 +168,14 @@ def test_every_rank_ends_with_the_sum(pool: Pool, name: str, workers: int) -> No
     pool.run(sums, name, workers=workers)
 
 
-def runs(crew: PoolRank, text: str) -> None:
+def runs(member: PoolRank, text: str) -> None:
     """Any named sentence trains, and its ranks stay together as its sync rule says."""
     model = mlp()
-    group = None if level_names(Strategy.parse(text)) else crew.process_group  # tiers span everybody
+    group = None if level_names(Strategy.parse(text)) else member.process_group  # tiers span everybody
     make: Any = torch.optim.Adam if needs_adam(text) else sgd
     model, optimizer = laconic.distribute(model, make(model.parameters()), text, process_group=group)
     for step in range(3):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
 
 
 @pytest.mark.parametrize("name", [e.name for e in registry.entries() if e.kind == "sentence"])
@@ -183,10 +183,10 @@ def test_named_sentences_train(pool: Pool, name: str) -> None:
     pool.run(runs, name, workers=4 if level_names(Strategy.parse(name)) else 2)
 
 
-def wrapped_identity(crew: PoolRank) -> None:
+def wrapped_identity(member: PoolRank) -> None:
     from laconic.compression.error_feedback import Remembering
 
-    group, compressor, spec = group_of(crew), Remembering(Identity()), TensorSpec("x", (8, 5), torch.float32)
+    group, compressor, spec = group_of(member), Remembering(Identity()), TensorSpec("x", (8, 5), torch.float32)
     state = compressor.init(spec)
     architecture = Sentence().architecture.make()
     for step in range(5):
@@ -195,7 +195,7 @@ def wrapped_identity(crew: PoolRank) -> None:
         complete([plain])
         wrapped = InFlight(
             run_exchanges(
-                [compressor.exchange(x.clone(), state, Meeting(crew.rank, crew.size, step, "x"))],
+                [compressor.exchange(x.clone(), state, Meeting(member.rank, member.size, step, "x"))],
                 lambda request: architecture.carry(request, group),
             )
         )

@@ -85,16 +85,16 @@ def test_virtual_workers_refuse_rivals_by_name() -> None:
 # ------------------------------------------------------------------------------------------------ real processes
 
 
-def trained(crew: PoolRank, strategy: str, looks: list[int]) -> Trained:
+def trained(member: PoolRank, strategy: str, looks: list[int]) -> Trained:
     """The parameters after so many steps."""
-    torch.manual_seed(crew.rank)  # rank 0's numbers must reach everyone
+    torch.manual_seed(member.rank)  # rank 0's numbers must reach everyone
     model = mlp()
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
     assert isinstance(optimizer, torch.optim.Optimizer)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)  # looks at what it is given
     seen = []
     for step in range(looks[-1]):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
         if step + 1 in looks:
             seen.append({n.removeprefix("module."): p.detach().clone() for n, p in model.named_parameters()})
     laconic.clip_grad_norm_(optimizer, 1.0)
@@ -105,10 +105,10 @@ def trained(crew: PoolRank, strategy: str, looks: list[int]) -> Trained:
     return seen
 
 
-def refusal(crew: PoolRank, strategy: str) -> str:
+def refusal(member: PoolRank, strategy: str) -> str:
     model = mlp()
     with pytest.raises(ContractError) as caught:
-        laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+        laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
     return str(caught.value)
 
 
@@ -120,15 +120,15 @@ def loss(parameters: dict[str, torch.Tensor]) -> float:
         return float(sum(F.cross_entropy(model(x), y) for x, y in batches))
 
 
-def ddp_and_bsp(crew: PoolRank) -> float:
-    ours = by_laconic(crew, mlp, plain_step, steps=5)
-    torch.manual_seed(1 if crew.rank == 0 else 999)
+def ddp_and_bsp(member: PoolRank) -> float:
+    ours = by_laconic(member, mlp, plain_step, steps=5)
+    torch.manual_seed(1 if member.rank == 0 else 999)
     model = mlp()
     model, optimizer = laconic.distribute(
-        model, sgd(model.parameters()), "torch:ddp(bucket_cap_mb=1)", process_group=crew.process_group
+        model, sgd(model.parameters()), "torch:ddp(bucket_cap_mb=1)", process_group=member.process_group
     )
     for step in range(5):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
     return difference(ours, {n.removeprefix("module."): p.detach() for n, p in model.named_parameters()})
 
 
@@ -136,7 +136,7 @@ def test_ddp_gives_the_bits_of_bsp(pool: Pool) -> None:
     assert pool.run(ddp_and_bsp) == [0.0, 0.0]
 
 
-def small_and_large_batches(crew: PoolRank, zero_first: bool) -> float:
+def small_and_large_batches(member: PoolRank, zero_first: bool) -> float:
     """Two workers with two micro-steps each against one worker with everything."""
     torch.manual_seed(3)
     model = mlp().double()
@@ -144,10 +144,10 @@ def small_and_large_batches(crew: PoolRank, zero_first: bool) -> float:
     alone.load_state_dict(model.state_dict())
     single = sgd(alone.parameters())
     model, optimizer = laconic.distribute(
-        model, sgd(model.parameters()), "torch:accumulate(steps=2)", process_group=crew.process_group
+        model, sgd(model.parameters()), "torch:accumulate(steps=2)", process_group=member.process_group
     )
     for step in range(6):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         if zero_first:
             optimizer.zero_grad()
         F.cross_entropy(model(x.double()), y).backward()
@@ -155,7 +155,7 @@ def small_and_large_batches(crew: PoolRank, zero_first: bool) -> float:
         if not zero_first:
             optimizer.zero_grad()
         if step % 2:
-            xs, ys = zip(*(batch(r, s) for r in range(crew.size) for s in (step - 1, step)), strict=True)
+            xs, ys = zip(*(batch(r, s) for r in range(member.size) for s in (step - 1, step)), strict=True)
             F.cross_entropy(alone(torch.cat(xs).double()), torch.cat(ys)).backward()
             single.step()
             single.zero_grad()
@@ -167,26 +167,26 @@ def test_accumulating_is_one_step_of_a_larger_batch(pool: Pool, zero_first: bool
     assert max(pool.run(small_and_large_batches, zero_first)) <= 1e-12
 
 
-def quiet_micro_steps(crew: PoolRank) -> list[bool]:
+def quiet_micro_steps(member: PoolRank) -> list[bool]:
     """Whether the workers' gradients are alike after each backward: only the one that talked leaves them so."""
     model = mlp()
     model, optimizer = laconic.distribute(
-        model, sgd(model.parameters()), "torch:accumulate(steps=3)", process_group=crew.process_group
+        model, sgd(model.parameters()), "torch:accumulate(steps=3)", process_group=member.process_group
     )
     alike = []
     for step in range(6):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         F.cross_entropy(model(x), y).backward()
         mine = torch.cat([p.grad.view(-1) for p in model.parameters()])
         theirs = mine.clone()
-        torch.distributed.broadcast(theirs, 0, group=crew.process_group)
+        torch.distributed.broadcast(theirs, 0, group=member.process_group)
         alike.append(bool(torch.equal(mine, theirs)))
         optimizer.step()
         optimizer.zero_grad()
     return alike
 
 
-def test_only_the_last_micro_step_talks(pool: Pool) -> None:
+def test_only_the_last_micro_step_communicates(pool: Pool) -> None:
     assert pool.run(quiet_micro_steps)[1] == [False, False, True, False, False, True]
 
 
@@ -200,8 +200,8 @@ def test_compressed_ddp_trains_and_keeps_replicas_equal(pool: Pool, strategy: st
 
 
 def test_torchs_bf16_hook_is_refused_where_torch_would_refuse_it(pool: Pool) -> None:
-    for said in pool.run(refusal, "torch:ddp16(dtype=bf16)"):
-        assert said.startswith("torch's bf16 hook runs on NCCL only")
+    for message in pool.run(refusal, "torch:ddp16(dtype=bf16)"):
+        assert message.startswith("torch's bf16 hook runs on NCCL only")
 
 
 def replicas_meet(first: Trained, second: Trained) -> list[bool]:
@@ -218,11 +218,11 @@ def test_accelerates_local_sgd_averages_parameters_every_period(pool: Pool) -> N
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'laconic[rivals]'")
     first, second, *_ = pool.run(trained, "accelerate:local_sgd(period=3)", [2, 3, 4, 6], workers=4)
     assert replicas_meet(first, second) == [False, True, False, True]
-    for said in pool.run(refusal, "accelerate:local_sgd", workers=2):
-        assert "averages over all processes of the job" in said
+    for message in pool.run(refusal, "accelerate:local_sgd", workers=2):
+        assert "averages over all processes of the job" in message
 
 
-def diloco_by_hand(crew: PoolRank, period: int, looks: list[int]) -> Trained:
+def diloco_by_hand(member: PoolRank, period: int, looks: list[int]) -> Trained:
     """Algorithm 1 of the paper, with two workers in one process."""
     torch.manual_seed(0)
     model = mlp()
@@ -244,7 +244,7 @@ def diloco_by_hand(crew: PoolRank, period: int, looks: list[int]) -> Trained:
             for m, _ in replicas:
                 m.load_state_dict(outer_model.state_dict())
         if step + 1 in looks:
-            seen.append({n: p.detach().clone() for n, p in replicas[crew.rank][0].named_parameters()})
+            seen.append({n: p.detach().clone() for n, p in replicas[member.rank][0].named_parameters()})
     return seen
 
 
@@ -278,6 +278,6 @@ def test_the_launchers_rival_replaces_the_scripts_strategy(launch: Callable[...,
     launched = launch("--workers", "2", "--strategy", "torchft:diloco(period=2)", script=script)
     assert launched.exit_code(60) == 0, launched.console
     assert "strategy `torchft:diloco(period=2)` replaces the script's `bsp`" in launched.console
-    said = [next(x for x in launched.log(r).splitlines() if x.startswith("weights")) for r in range(2)]
-    assert said[0] == said[1], "after a whole number of periods all have the same"
+    message = [next(x for x in launched.log(r).splitlines() if x.startswith("weights")) for r in range(2)]
+    assert message[0] == message[1], "after a whole number of periods all have the same"
     assert not launched.left_behind()

@@ -28,7 +28,7 @@ WORKERS = 4
 
 
 class Passed(NamedTuple):
-    """Something that a machine's inbox took in, or answered."""
+    """A message that an actor's inbox received or answered."""
 
     goes_in: bool
     worker: int
@@ -38,7 +38,7 @@ class Passed(NamedTuple):
 
 
 class Meter:
-    """What goes in and out of the machines that this process serves, in the order of their serving thread."""
+    """The messages in and out of the actors that this process hosts, in the order of their serving thread."""
 
     def __init__(self) -> None:
         self.log: list[Passed] = []
@@ -54,10 +54,10 @@ class Meter:
             if not envelope.writes:
                 rounds[envelope.sender, envelope.number] = turn
             answers: list[Answer] = receive(envelope)
-            said = [(a, a.message) for a in answers if not a.writes and a.message is not None]
+            sent = [(a, a.message) for a in answers if not a.writes and a.message is not None]
             with self._more:
                 self.log.append(Passed(True, envelope.sender, message.kind, turn, message.nbytes))
-                self.log += [Passed(False, a.to, x.kind, rounds[a.to, a.number], x.nbytes) for a, x in said]
+                self.log += [Passed(False, a.to, x.kind, rounds[a.to, a.number], x.nbytes) for a, x in sent]
                 self._more.notify_all()
             return answers
 
@@ -67,7 +67,7 @@ class Meter:
         return sum(p.goes_in and (p.worker, p.kind) == (worker, kind) for p in self.log)
 
     def until(self, worker: int, kind: str, count: int, patience_seconds: float) -> bool:
-        """Wait until so many letters of this kind have come from this worker; no, if they do not."""
+        """Wait for this many messages of this kind from this worker; return whether they arrived."""
         with self._more:
             return self._more.wait_for(lambda: self.count(worker, kind) >= count, patience_seconds)
 
@@ -77,42 +77,42 @@ class Meter:
 
 @contextmanager
 def metered(
-    crew: PoolRank, model: nn.Module, strategy: str
+    member: PoolRank, model: nn.Module, strategy: str
 ) -> Iterator[tuple[nn.Module, torch.optim.Optimizer, Meter]]:
     """A model at work with a meter before the servers that live in this process."""
     worker = connect()
     assert isinstance(worker, RealWorker)
     before = set() if worker.endpoint._server_loop is None else set(worker.endpoint._server_loop.service.mailboxes)
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
     meter = Meter()
     if worker.endpoint._server_loop is not None:
         mailboxes = worker.endpoint._server_loop.service.mailboxes
         for address in set(mailboxes) - before:
             meter.watch(mailboxes[address].inbox)
-    dist.barrier(crew.process_group)
+    dist.barrier(member.process_group)
     yield model, optimizer, meter
     laconic.finish(model, optimizer)
-    dist.barrier(crew.process_group)
+    dist.barrier(member.process_group)
     laconic.undistribute(model, optimizer)
 
 
 # ------------------------------------------------------------------------------------------------ bytes
 
 
-def served_bytes(crew: PoolRank, shards: int, steps: int = 3) -> tuple[int, int, int, int]:
+def served_bytes(member: PoolRank, shards: int, steps: int = 3) -> tuple[int, int, int, int]:
     model = mlp()
     weights, flags = sum(p.nbytes for p in model.parameters()), 4 * len(list(model.parameters()))
-    with metered(crew, model, f"bsp / none / ps({shards}) / sequential") as (model, optimizer, meter):
+    with metered(member, model, f"bsp / none / ps({shards}) / sequential") as (model, optimizer, meter):
         for step in range(steps):
-            plain_step(model, optimizer, crew.rank, step)
-        dist.barrier(crew.process_group)
+            plain_step(model, optimizer, member.rank, step)
+        dist.barrier(member.process_group)
         return steps * weights, steps * flags, meter.nbytes(True, "contribute"), meter.nbytes(False, "sum")
 
 
 @pytest.mark.technique("bsp_ps", check=1)
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_each_server_receives_and_sends_its_share(pool: Pool, shards: int) -> None:
-    """The bytes of tensors in each server's letters; beside the model's, a flag for each parameter, and a part's
+    """The bytes of tensors in each server's messages; beside the model's, a flag for each parameter, and a part's
     length is rounded to whole elements."""
     found = pool.run(served_bytes, shards, workers=WORKERS)
     for rank, (weights, flags, came, went) in enumerate(found):
@@ -129,8 +129,8 @@ def test_synchronous_servers_are_one_worker_with_a_large_batch(pool: Pool) -> No
     assert max(pool.run(versus_one_worker, "bsp_ps", False, workers=WORKERS)) <= 1e-5
 
 
-def trained(crew: PoolRank, strategy: str, steps: int = 12) -> dict[str, Tensor]:
-    return by_laconic(crew, mlp, plain_step, steps, strategy=strategy)
+def trained(member: PoolRank, strategy: str, steps: int = 12) -> dict[str, Tensor]:
+    return by_laconic(member, mlp, plain_step, steps, strategy=strategy)
 
 
 @pytest.mark.technique("bsp_a2a", check=3)
@@ -142,7 +142,7 @@ def test_servers_and_all_reduces_train_the_same_model(pool: Pool) -> None:
 # ------------------------------------------------------------------------------------------------ when things leave
 
 
-def pushed_during_backward(crew: PoolRank, strategy: str, patience_seconds: float) -> bool:
+def pushed_during_backward(member: PoolRank, strategy: str, patience_seconds: float) -> bool:
     """Whether a push of rank 0 is at the server when its first layer's gradients come, which wait for it."""
     model = mlp()
     seen: list[bool] = []
@@ -154,12 +154,12 @@ def pushed_during_backward(crew: PoolRank, strategy: str, patience_seconds: floa
 
     for parameter in model[0].parameters():  # type: ignore[operator, index]
         parameter.register_post_accumulate_grad_hook(hook)  # before laconic's own: this gradient has not left
-    with metered(crew, model, strategy) as (model, optimizer, meter):
-        plain_step(model, optimizer, crew.rank, 0)
-        if crew.rank == 0:
+    with metered(member, model, strategy) as (model, optimizer, meter):
+        plain_step(model, optimizer, member.rank, 0)
+        if member.rank == 0:
             pushed.append(meter.count(0, "contribute"))
-        plain_step(model, optimizer, crew.rank, 1)
-    return crew.rank > 0 or seen[0]
+        plain_step(model, optimizer, member.rank, 1)
+    return member.rank > 0 or seen[0]
 
 
 @pytest.mark.technique("wfbp_ps", check=3)
@@ -171,14 +171,14 @@ def test_the_first_push_leaves_before_backward_ends(pool: Pool) -> None:
     assert max(difference(x, y) for x, y in zip(early, late, strict=True)) <= 1e-5
 
 
-def streamed(crew: PoolRank, strategy: str) -> list[Passed]:
-    """What one server sees of one large tensor, whose gradient travels in frames of 64 KiB."""
+def streamed(member: PoolRank, strategy: str) -> list[Passed]:
+    """What one server sees of one large tensor, whose gradient is sent in frames of 64 KiB."""
     model: nn.Module = nn.Linear(512, 512, bias=False)  # 16 frames
-    with metered(crew, model, strategy) as (model, optimizer, meter):
-        model(torch.full((1, 512), 1.0 + crew.rank)).sum().backward()
+    with metered(member, model, strategy) as (model, optimizer, meter):
+        model(torch.full((1, 512), 1.0 + member.rank)).sum().backward()
         optimizer.step()
         laconic.finish(model, optimizer)
-        dist.barrier(crew.process_group)
+        dist.barrier(member.process_group)
         return meter.log
 
 
@@ -204,22 +204,22 @@ def many() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 4), *(nn.Linear(4, 4) for _ in range(98)), nn.Linear(4, 5))
 
 
-def counted(crew: PoolRank, strategy: str, steps: int = 8) -> tuple[int, Tensor]:
+def counted(member: PoolRank, strategy: str, steps: int = 8) -> tuple[int, Tensor]:
     """How many all-reduces the last step starts, and what was learnt; plans are made in the first six."""
     torch.manual_seed(3)
     model = many()
     worker = connect()
     assert isinstance(worker, RealWorker)
-    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=crew.process_group)
+    model, optimizer = laconic.distribute(model, sgd(model.parameters()), strategy, process_group=member.process_group)
     try:
         for step in range(steps):
             if step == steps - 1:
-                worker.recording = Recording(crew.rank)
-            x, y = batch(crew.rank, step)
+                worker.recording = Recording(member.rank)
+            x, y = batch(member.rank, step)
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        spans = worker.recording.timeline.of(crew.rank, "communication")  # type: ignore[union-attr]
+        spans = worker.recording.timeline.of(member.rank, "communication")  # type: ignore[union-attr]
     finally:
         worker.recording = None
     learnt = torch.cat([p.detach().reshape(-1) for p in model.parameters()])

@@ -19,18 +19,20 @@ from tests.real.race import sgd
 from tests.real.test_against_ddp import batch, mlp, plain_step
 
 
-def train(crew: PoolRank, strategy: str, steps: int = 12, double: bool = True, mesh: Any = None, **options: Any) -> Any:
+def train(
+    member: PoolRank, strategy: str, steps: int = 12, double: bool = True, mesh: Any = None, **options: Any
+) -> Any:
     """Parameters after some steps, and the payload bytes of each step."""
     toys.register()
     torch.manual_seed(5)
     model = mlp().double() if double else mlp()
-    where = {"mesh": mesh} if mesh is not None else {"process_group": crew.process_group}
+    where = {"mesh": mesh} if mesh is not None else {"process_group": member.process_group}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model, optimizer = laconic.distribute(model, optimizer, strategy, **where, **options)
     ledger, sent = optimizer.session.worker.ledger, []
     for step in range(steps):
         before = ledger.sent_bytes(Kind.PAYLOAD)
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         loss = F.cross_entropy(model(x.double() if double else x), y)
         loss.backward()
         laconic.log(loss=2.0 - step / 10)
@@ -40,28 +42,28 @@ def train(crew: PoolRank, strategy: str, steps: int = 12, double: bool = True, m
     return torch.cat([p.detach().flatten() for p in model.parameters()]), sent, str(optimizer.session.strategy)
 
 
-def versus(crew: PoolRank, strategy: str, rival: str, **options: Any) -> tuple[float, list[float], list[float]]:
-    ours, sent, _ = train(crew, strategy, **options)
-    theirs, sent_by_rival, _ = train(crew, rival, **options)
+def versus(member: PoolRank, strategy: str, rival: str, **options: Any) -> tuple[float, list[float], list[float]]:
+    ours, sent, _ = train(member, strategy, **options)
+    theirs, sent_by_rival, _ = train(member, rival, **options)
     return float((ours - theirs).abs().max()), sent, sent_by_rival
 
 
-def in_tiers(crew: PoolRank, strategy: str, explicit: bool) -> float:
+def in_tiers(member: PoolRank, strategy: str, explicit: bool) -> float:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node")) if explicit else None
     if mesh is None:
-        tiered = train_world(crew, strategy)
+        tiered = train_world(member, strategy)
     else:
-        tiered, _, _ = train(crew, strategy, mesh=mesh)
-    flat, _, _ = train(crew, "bsp")
+        tiered, _, _ = train(member, strategy, mesh=mesh)
+    flat, _, _ = train(member, "bsp")
     return float((tiered - flat).abs().max())
 
 
-def train_world(crew: PoolRank, strategy: str) -> torch.Tensor:
+def train_world(member: PoolRank, strategy: str) -> torch.Tensor:
     torch.manual_seed(5)
     model = mlp().double()
     model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05), strategy)
     for step in range(12):
-        x, y = batch(crew.rank, step)
+        x, y = batch(member.rank, step)
         F.cross_entropy(model(x.double()), y).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -75,15 +77,15 @@ def test_averaging_in_two_tiers_is_averaging(pool: Pool, strategy: str) -> None:
     assert max(pool.run(in_tiers, strategy, True, workers=4)) < 1e-12
 
 
-def outer_compressed(crew: PoolRank, strategy: str) -> tuple[list[float], float]:
+def outer_compressed(member: PoolRank, strategy: str) -> tuple[list[float], float]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
-    ours, sent, _ = train(crew, strategy, steps=6, double=False, mesh=mesh)
-    plain, _, _ = train(crew, "bsp", steps=6, double=False)
+    ours, sent, _ = train(member, strategy, steps=6, double=False, mesh=mesh)
+    plain, _, _ = train(member, "bsp", steps=6, double=False)
     return sent, float((ours - plain).abs().max())
 
 
 def test_each_tier_compresses_its_own_way(pool: Pool) -> None:
-    """Inside a node nothing is lost; between sites only half the bytes travel, and only of matrices."""
+    """Inside a node nothing is lost; between sites only half the bytes are sent, and only of matrices."""
     model = mlp()
     elements = sum(p.numel() for p in model.parameters())
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
@@ -99,10 +101,10 @@ def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:
     assert max(pool.run(in_tiers, "[bsp]@everyone", False, workers=4)) < 1e-12
 
 
-def inner_bsp_outer_local(crew: PoolRank) -> tuple[list[float], float]:
-    """The outer tier talks every fourth step only; inside a node replicas stay equal always."""
+def inner_bsp_outer_local(member: PoolRank) -> tuple[list[float], float]:
+    """The outer tier communicates every fourth step only; inside a node replicas stay equal always."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
-    values, sent, _ = train(crew, "[bsp]@node > [toy_local(4)]@site", steps=6, mesh=mesh)
+    values, sent, _ = train(member, "[bsp]@node > [toy_local(4)]@site", steps=6, mesh=mesh)
     rows = [torch.empty_like(values) for _ in range(4)]
     torch.distributed.all_gather(rows, values)
     assert torch.equal(rows[0], rows[1]) and torch.equal(rows[2], rows[3])
@@ -140,10 +142,10 @@ def test_phases_turn_at_a_metric_of_all_workers(pool: Pool) -> None:
         assert sent[:6] == dense[:6] and sent[6:] == [n / 4 for n in dense[6:]]
 
 
-def local_then_bsp(crew: PoolRank) -> float:
-    values, _, _ = train(crew, "toy_local(4) until step 6, then bsp", steps=8)
-    rows = [torch.empty_like(values) for _ in range(crew.size)]
-    torch.distributed.all_gather(rows, values, group=crew.process_group)
+def local_then_bsp(member: PoolRank) -> float:
+    values, _, _ = train(member, "toy_local(4) until step 6, then bsp", steps=8)
+    rows = [torch.empty_like(values) for _ in range(member.size)]
+    torch.distributed.all_gather(rows, values, group=member.process_group)
     return max(float((rows[0] - row).abs().max()) for row in rows)
 
 
@@ -177,12 +179,12 @@ def test_local_steps_save_their_bytes(pool: Pool) -> None:
         assert sum(sent) * 4 == pytest.approx(sum(by_bsp))
 
 
-def two_rounds(crew: PoolRank, rank: int) -> tuple[list[float], int]:
+def two_rounds(member: PoolRank, rank: int) -> tuple[list[float], int]:
     model = mlp()
     promised = sum(
         4 * min(rank, *p.shape) * sum(p.shape) if p.dim() == 2 else 4 * p.numel() for p in model.parameters()
     )
-    _, sent, _ = train(crew, f"bsp / toy_power({rank})+ef / wfbp(1KiB)", double=False)
+    _, sent, _ = train(member, f"bsp / toy_power({rank})+ef / wfbp(1KiB)", double=False)
     return sent, promised
 
 
@@ -191,33 +193,33 @@ def test_several_dependent_rounds_and_their_bytes(pool: Pool) -> None:
         assert sent == [promised] * 12
 
 
-def full_rank_is_exact(crew: PoolRank) -> float:
-    return versus(crew, "toy_power(32)", "bsp")[0]
+def full_rank_is_exact(member: PoolRank) -> float:
+    return versus(member, "toy_power(32)", "bsp")[0]
 
 
 def test_full_rank_factors_are_exact(pool: Pool) -> None:
     assert max(pool.run(full_rank_is_exact, workers=2)) < 1e-6
 
 
-def keeps_everything(crew: PoolRank) -> float:
-    return versus(crew, "toy_topk(1)", "bsp")[0]
+def keeps_everything(member: PoolRank) -> float:
+    return versus(member, "toy_topk(1)", "bsp")[0]
 
 
 def test_ragged_payloads_meet(pool: Pool) -> None:
     assert max(pool.run(keeps_everything, workers=3)) < 1e-12
 
 
-def remembers(crew: PoolRank) -> float:
-    """Telescoping: all that was said plus the last memory is all that was meant."""
+def remembers(member: PoolRank) -> float:
+    """Telescoping: all that was sent plus the last memory is all that was meant."""
     toys.register()
     model = nn.Linear(12, 5).double()
     model, optimizer = laconic.distribute(
-        model, torch.optim.SGD(model.parameters(), lr=1.0), "toy_topk(0.05)+ef", process_group=crew.process_group
+        model, torch.optim.SGD(model.parameters(), lr=1.0), "toy_topk(0.05)+ef", process_group=member.process_group
     )
     start = model.weight.detach().clone()
     meant = torch.zeros_like(start)
     for step in range(6):
-        draw = torch.Generator().manual_seed(100 * crew.rank + step)
+        draw = torch.Generator().manual_seed(100 * member.rank + step)
         target = torch.randn(5, 12, generator=draw, dtype=torch.float64)
         (model.weight * target).sum().backward()
         meant += target
@@ -225,9 +227,9 @@ def remembers(crew: PoolRank) -> float:
         optimizer.zero_grad()
     error = optimizer.session.partitions[0].tiers[0].memory["weight"]["error"]
     total = torch.stack([meant, error])
-    torch.distributed.all_reduce(total, group=crew.process_group)
-    said = start - model.weight.detach()
-    return float((said - (total[0] - total[1]) / crew.size).abs().max())
+    torch.distributed.all_reduce(total, group=member.process_group)
+    decoded = start - model.weight.detach()
+    return float((decoded - (total[0] - total[1]) / member.size).abs().max())
 
 
 @pytest.mark.technique("error_feedback", check=1)
@@ -235,7 +237,7 @@ def test_error_feedback_telescopes(pool: Pool) -> None:
     assert max(pool.run(remembers, workers=3)) < 1e-12
 
 
-def sees_its_parameters(crew: PoolRank) -> int:
+def sees_its_parameters(member: PoolRank) -> int:
     from dataclasses import dataclass
 
     from laconic import registry
@@ -256,7 +258,7 @@ def sees_its_parameters(crew: PoolRank) -> int:
 
         model = mlp()
         model, optimizer = laconic.distribute(
-            model, sgd(model.parameters()), "toy_anchor", process_group=crew.process_group
+            model, sgd(model.parameters()), "toy_anchor", process_group=member.process_group
         )
         return len(optimizer.session.partitions[0].tiers[0].sync_state)
 
@@ -265,12 +267,12 @@ def test_a_rule_sees_its_parameters_from_the_start(pool: Pool) -> None:
     assert pool.run(sees_its_parameters) == [6, 6]
 
 
-def unnamed_dimension(crew: PoolRank) -> str:
+def unnamed_dimension(member: PoolRank) -> str:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
     with pytest.raises(laconic.StrategyError) as refused:
-        train(crew, "[bsp]@site", mesh=mesh)
+        train(member, "[bsp]@site", mesh=mesh)
     with pytest.raises(laconic.StrategyError, match="would do nothing"):
-        train(crew, "[bsp]@node > [bsp / sequential]@site", mesh=mesh)
+        train(member, "[bsp]@node > [bsp / sequential]@site", mesh=mesh)
     return str(refused.value)
 
 
@@ -295,7 +297,7 @@ def test_a_plans_own_order_is_kept() -> None:
     assert [parts[which].members[m.bucket] for which, m in merged] == [4, 0, 3, 1, 2]
 
 
-def learns_the_order(crew: PoolRank) -> list[int]:
+def learns_the_order(member: PoolRank) -> list[int]:
     class Backwards(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -306,10 +308,10 @@ def learns_the_order(crew: PoolRank) -> list[int]:
 
     model = Backwards()
     model, optimizer = laconic.distribute(
-        model, sgd(model.parameters()), "bsp / wfbp(0)", process_group=crew.process_group
+        model, sgd(model.parameters()), "bsp / wfbp(0)", process_group=member.process_group
     )
     for step in range(2):
-        plain_step(model, optimizer, crew.rank, step)
+        plain_step(model, optimizer, member.rank, step)
     return [piece.carried[0] for piece in optimizer.session.reducer.messages]
 
 

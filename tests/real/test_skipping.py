@@ -43,8 +43,8 @@ def branch_by_branch(process_group: Any = None) -> tuple[Tensor, list[set[int]]]
     return rounds.flat(model.parameters()), kinds
 
 
-def on_processes(crew: PoolRank) -> tuple[Tensor, list[set[int]]]:
-    return branch_by_branch(crew.process_group)
+def on_processes(member: PoolRank) -> tuple[Tensor, list[set[int]]]:
+    return branch_by_branch(member.process_group)
 
 
 def test_parts_that_only_some_workers_use_do_not_hang(pool: Pool) -> None:

@@ -22,7 +22,7 @@ FORWARD, BACKWARD, STEP = 2.0, 3.0, 0.5
 
 
 class Clock:
-    """Moves when computing says so, and while somebody sleeps."""
+    """A clock that moves when computing asks for it, and while a thread sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,13 +75,13 @@ class Optimizer(torch.optim.SGD):
 SPEEDS = WorkerSpeeds((1.0, 5.0), Stragglers(0.5, 3.0))
 
 
-def training(crew: PoolRank, strategy: str, steps: int) -> tuple[list[float], int]:
+def training(member: PoolRank, strategy: str, steps: int) -> tuple[list[float], int]:
     """What a worker of SPEEDS sleeps; beside its steps the script evaluates and loads, which is nobody's matter."""
     clock, worker = Clock(), connect()
     worker.slowdown = Slowdown(SPEEDS, worker, clock, clock.sleep)  # type: ignore[attr-defined]
     try:
         model: nn.Module = Model(clock)
-        model, optimizer = laconic.distribute(model, Optimizer(model), strategy, process_group=crew.process_group)
+        model, optimizer = laconic.distribute(model, Optimizer(model), strategy, process_group=member.process_group)
         for _ in range(steps):
             clock.now += 100.0
             with torch.no_grad():

@@ -91,14 +91,14 @@ def record(act: Callable[[RealWorker], None]) -> tuple[list[tuple[str, int, bool
         worker.recording = None
     waited = timeline.of(worker.rank, "waiting")
     assert abs(sum(s.seconds for s in waited) - (worker.waited_seconds - before)) < 1e-6
-    spoken = timeline.of(worker.rank, "communication")
-    messages = [(s.arguments["operation"], s.arguments["bytes"], s.seconds > 0) for s in spoken]
+    communication = timeline.of(worker.rank, "communication")
+    messages = [(s.arguments["operation"], s.arguments["bytes"], s.seconds > 0) for s in communication]
     return messages, len(waited), worker.waited_seconds - before
 
 
-def operations(crew: PoolRank) -> Any:
+def operations(member: PoolRank) -> Any:
     def act(worker: RealWorker) -> None:
-        group, x, other = worker.adopt(crew.process_group), torch.ones(10), 1 - crew.rank
+        group, x, other = worker.adopt(member.process_group), torch.ones(10), 1 - member.rank
         group.all_reduce(x).wait()
         group.all_gather(x).wait()
         group.all_to_all(x).wait()
@@ -119,9 +119,9 @@ def test_every_operation_is_named_with_its_bytes(pool: Pool) -> None:
         assert waits == len(messages) and seconds > 0
 
 
-def hooked(crew: PoolRank) -> Any:
-    model = nn.parallel.DistributedDataParallel(nn.Linear(7, 5), process_group=crew.process_group)
-    model.register_comm_hook(crew.process_group, laconic.ddp_hook("bf16+ef"))
+def hooked(member: PoolRank) -> Any:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(7, 5), process_group=member.process_group)
+    model.register_comm_hook(member.process_group, laconic.ddp_hook("bf16+ef"))
     return record(lambda worker: model(torch.ones(2, 7)).sum().backward())
 
 

@@ -43,8 +43,8 @@ def test_survivors_of_a_training_run_name_the_dead(launch: Callable[..., Launche
     run.until_step(25, ranks=3)
     os.kill(run.pid(2), signal.SIGKILL)
     assert run.exit_code(LOST_SECONDS) == 128 + signal.SIGKILL
-    for said in (run.console, run.log(0), run.log(1)):
-        assert names(said, 2), said[-2000:]
+    for message in (run.console, run.log(0), run.log(1)):
+        assert names(message, 2), message[-2000:]
 
 
 @pytest.mark.long
@@ -73,8 +73,10 @@ def test_different_strategies_on_different_machines_are_named(launch: Callable[.
     ]
     for run in runs:
         assert run.exit_code(2 * START_SECONDS) != 0
-    said = "".join(run.console for run in runs)
-    assert "strategy is 'bsp / none / allreduce' on rank" in said or "strategy is 'bsp / cast_bf16" in said, said
+    message = "".join(run.console for run in runs)
+    assert "strategy is 'bsp / none / allreduce' on rank" in message or "strategy is 'bsp / cast_bf16" in message, (
+        message
+    )
 
 
 def environment() -> dict[str, str]:
@@ -117,10 +119,10 @@ def test_a_dry_run_prices_and_starts_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "{matrix: bsp / cast_bf16+error_feedback / allreduce, else: bsp / none / allreduce}" in said
+    message = " ".join(done.stdout.split())
+    assert "{matrix: bsp / cast_bf16+error_feedback / allreduce, else: bsp / none / allreduce}" in message
     matrices = 2 * (200 * 20 + 200 * 200 + 5 * 200)
-    assert f"{matrices / 1000:.2f} KB" in said and "8 workers" in said and "Nothing was started" in said
+    assert f"{matrices / 1000:.2f} KB" in message and "8 workers" in message and "Nothing was started" in message
 
 
 @pytest.mark.long

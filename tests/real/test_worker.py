@@ -12,26 +12,26 @@ from laconic.worker import Kind
 from tests.real.pool import Pool, PoolRank
 
 
-def everyone(crew: PoolRank, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+def everyone(member: PoolRank, shape: tuple[int, ...], dtype: torch.dtype = torch.int64) -> torch.Tensor:
     """What all members hold, known to each: [size, *shape] of random integers."""
     draw = torch.Generator().manual_seed(sum(shape) + 1)
-    return torch.randint(-1000, 1000, (crew.size, *shape), generator=draw).to(dtype)
+    return torch.randint(-1000, 1000, (member.size, *shape), generator=draw).to(dtype)
 
 
-def relations(crew: PoolRank, length: int) -> None:
-    group = connect().adopt(crew.process_group)  # type: ignore[attr-defined]
-    rank, size = crew.rank, crew.size
+def relations(member: PoolRank, length: int) -> None:
+    group = connect().adopt(member.process_group)  # type: ignore[attr-defined]
+    rank, size = member.rank, member.size
     assert (group.rank, group.size, group.ranks) == (rank, size, tuple(range(size)))
-    held = everyone(crew, (length,))
+    held = everyone(member, (length,))
     assert torch.equal(group.all_reduce(held[rank].clone()).wait(), held.sum(0))
     assert torch.equal(group.all_reduce(held[rank].clone(), op="max").wait(), held.amax(0))
     assert torch.equal(group.all_gather(held[rank]).wait(), held)
     for root in range(size):
         assert torch.equal(group.broadcast(held[rank].clone(), root).wait(), held[root])
-    blocks = everyone(crew, (size, length))
+    blocks = everyone(member, (size, length))
     assert torch.equal(group.all_to_all(blocks[rank].reshape(-1)).wait(), blocks[:, rank].reshape(-1))
     assert torch.equal(group.reduce_scatter(blocks[rank]).wait(), blocks.sum(0)[rank])
-    ragged = everyone(crew, (size * (size + 1) // 2,))  # member k gets k + 1 elements from everyone
+    ragged = everyone(member, (size * (size + 1) // 2,))  # member k gets k + 1 elements from everyone
     starts = [k * (k + 1) // 2 for k in range(size + 1)]
     expected = torch.cat([ragged[r, starts[rank] : starts[rank + 1]] for r in range(size)])
     lengths = [k + 1 for k in range(size)]
@@ -51,9 +51,9 @@ def test_operations_are_their_relations(pool: Pool, workers: int, length: int) -
     pool.run(relations, length, workers=workers)
 
 
-def sent_by(crew: PoolRank, operation: str) -> float:
+def sent_by(member: PoolRank, operation: str) -> float:
     worker = connect()
-    group = worker.adopt(crew.process_group)  # type: ignore[attr-defined]
+    group = worker.adopt(member.process_group)  # type: ignore[attr-defined]
     before = worker.ledger.sent_bytes(), worker.ledger.sent_bytes(Kind.CONTROL)
     getattr(group, operation)(torch.ones(1200), control=1.0).wait()
     sent = worker.ledger.sent_bytes() - before[0]
@@ -77,7 +77,7 @@ def test_the_ledger_counts_what_the_algorithm_sends(pool: Pool, operation: str, 
     assert sum(pool.run(sent_by, operation, workers=workers)) == pytest.approx(4800 * total(workers))
 
 
-def subgroups(crew: PoolRank) -> float:
+def subgroups(member: PoolRank) -> float:
     worker = connect()
     pairs = [worker.group(ranks) for ranks in ((0, 1), (2, 3))]
     mine = pairs[worker.rank // 2]

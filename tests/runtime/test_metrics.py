@@ -21,8 +21,8 @@ def test_targets_are_reached_from_the_side_the_metric_began(tmp_path: Path, caps
     record = MetricLog(0, RunConfig(folder=str(tmp_path), targets={"loss": 1.6, "accuracy": 0.9}))
     for loss, accuracy in [(2.3, 0.1), (1.7, 0.5), (1.5, 0.8), (1.4, 0.95), (1.3, 0.97)]:
         record.add({"loss": loss, "accuracy": accuracy})
-    said = capsys.readouterr().err
-    assert said.count("target loss=1.6 reached") == said.count("target accuracy=0.9 reached") == 1
+    message = capsys.readouterr().err
+    assert message.count("target loss=1.6 reached") == message.count("target accuracy=0.9 reached") == 1
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "rank-0.jsonl").read_text().splitlines()]
     assert [k for k, line in enumerate(lines) if "reached" in line] == [3, 5]
     assert sum("loss" in line for line in lines) == 5

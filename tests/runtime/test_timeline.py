@@ -146,6 +146,6 @@ def test_a_rank_that_left_no_timeline_is_named(tmp_path: Path) -> None:
     timeline = Timeline()
     timeline.add(1, "compute", "forward", 0.0, 1.0)
     timeline.write(rank_file(tmp_path, 1))
-    said = merge(tmp_path, [0, 1], 0)
-    assert "ui.perfetto.dev" in said and "rank 0 left none" in said
+    output = merge(tmp_path, [0, 1], 0)
+    assert "ui.perfetto.dev" in output and "rank 0 left none" in output
     assert Timeline.read(tmp_path / "trace.json").workers == [1]

@@ -1,4 +1,4 @@
-"""A chain of layers on the virtual engine, whose tensors are known by their sizes: what computes and travels when."""
+"""A chain of layers on the virtual engine, whose tensors are known by their sizes: what is computed and sent when."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Chain:
         return span.begin_seconds, span.end_seconds
 
     def deliveries(self, run: Simulated, kind: str, step: int, worker: int = 0) -> dict[int, Delivery]:
-        """Whole tensors on their way to or from a server after this step's backward pass has begun, by number."""
+        """Whole tensors in flight to or from a server after this step's backward pass has begun, by number."""
         assert run.rpc is not None
         begin = self.computed(run, "backward", len(self.sizes) - 1, step, worker)[1]
         end = self.ends(run, step, worker)

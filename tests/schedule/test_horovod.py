@@ -29,7 +29,7 @@ def test_its_ends_are_wait_free_backpropagation_and_sending_all_at_once(
 
 @given(models(), st.floats(0.01, 2.0), st.integers(0, 30))
 @settings(max_examples=80, deadline=None)
-def test_every_tensor_travels_once_in_order_of_readiness_and_none_is_fused_above_the_threshold(
+def test_every_tensor_is_sent_once_in_order_of_readiness_and_none_is_fused_above_the_threshold(
     layers: LayerTimes, cycle: float, threshold: int
 ) -> None:
     since = [sum(layers.backward[i:]) for i in range(layers.count)]

@@ -34,7 +34,7 @@ ENDLESS = 2**40
 
 
 class ByHand:
-    """Something under way that ends when it is told to."""
+    """An operation in flight that ends on request."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -174,7 +174,7 @@ def served(chain: Chain, word: str, servers: int = 1) -> Any:
 @pytest.mark.parametrize("word", ["p3", "bytescheduler(1000, credit=1)", "bytescheduler(1000, credit=600)"])
 def test_the_log_shows_no_less_urgent_piece_overtaking(word: str) -> None:
     """From the moment at which a gradient is ready until it leaves, nothing less urgent leaves: it was blocked by what
-    was under way then, which with P3 is one slice."""
+    was in flight then, which with P3 is one slice."""
     run = served(CHAIN, word)
     pushes = CHAIN.deliveries(run, "contribute", step=7)
     assert set(pushes) == set(range(len(CHAIN.sizes)))
@@ -195,7 +195,7 @@ def test_the_log_shows_no_less_urgent_piece_overtaking(word: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.technique("bytescheduler_ps", check=3)
-def test_a_layer_computes_while_later_ones_are_still_under_way() -> None:
+def test_a_layer_computes_while_later_ones_are_still_in_flight() -> None:
     """The next forward pass has begun with the second layer when some of the last layer's averages have not come; and
     the model is that of one buffer after backward."""
     chain = Chain((*CHAIN.widths[:-1], 100))  # of which the last tensor alone is cut, into five

@@ -20,7 +20,7 @@ from tests.schedule.plans import Case, case, cases, of_layers
 @pytest.mark.technique("prophet", check=1)
 @pytest.mark.parametrize("duplex", [False, True])
 def test_no_block_is_more_than_the_network_carries_until_the_next(duplex: bool) -> None:
-    """Here a gradient may be cut, so that one by itself is no exception. Everything travels once, by index in a block,
+    """Here a gradient may be cut, so that one by itself is no exception. Everything is sent once, by index in a block,
     when its burst is complete."""
 
     @given(cases(duplex=duplex, most=12))

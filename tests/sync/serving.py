@@ -151,7 +151,7 @@ def busy(
 
 
 def versions_of(simulated: Simulated, per_update: int = 1) -> list[int]:
-    """The staleness of each push as it follows from the order of letters alone, where so many pushes are an update."""
+    """The staleness of each push as it follows from the order of messages alone, where so many pushes are an update."""
     assert simulated.rpc is not None
     (hosted,) = simulated.rpc.hosted_actors.values()
     read, found, pushes = {}, [], 0

@@ -95,7 +95,7 @@ def test_everybody_observes_the_same_round(watcher: None) -> None:
 def steps_of(
     model: nn.Module, optimizer: Any, scheduler: Any, count: int
 ) -> tuple[list[float], list[int], list[float]]:
-    """The rate each step applied, the batch the script was told, the rate that the scheduler left."""
+    """The rate each step applied, the batch the script was given, the rate that the scheduler left."""
     applied, batches, left = [], [], []
     for _ in range(count):
         batches.append(laconic.batch_size(7))

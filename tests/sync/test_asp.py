@@ -55,8 +55,8 @@ def test_the_mean_staleness_is_at_most_that_of_the_others(compute: Compute) -> N
 
 
 @pytest.mark.technique("theory_mishchenko_2022", check=2)
-def test_no_more_gradients_are_under_way_than_workers() -> None:
-    """A gradient is under way from the read of its model to its push."""
+def test_no_more_gradients_are_in_flight_than_workers() -> None:
+    """A gradient is in flight from the read of its model to its push."""
     compute = Compute(**ONE_SECOND, slowness=(1, 1, 1, 20), law="exponential")
     simulated, _ = serving.busy("asp", 160, 4, compute=compute)
     assert simulated.rpc is not None
@@ -152,7 +152,7 @@ def test_picky_applies_what_was_computed_nearby() -> None:
 
 
 def test_auto_momentum_takes_off_what_asynchrony_adds() -> None:
-    """Told to the server's optimizer alone; with one worker there is nothing to take off."""
+    """Set in the server's optimizer alone; with one worker there is nothing to take off."""
 
     def momentum_here() -> float:
         model = nn.Linear(2, 1)

@@ -98,7 +98,7 @@ def consensus(strategy: str, steps: int, workers: int = 8) -> tuple[Array, Array
 @pytest.mark.technique("choco_sgd", check=3)
 def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     """Linearly, and on the mean, to which plain gossip of what was selected of the models does not come: there, a
-    worker hears its neighbours' tenth alone."""
+    worker receives its neighbours' tenth alone."""
     apart, moved, sent = consensus("choco_sgd(gamma=0.2) / topk(0.1) / ring", 161)
     assert moved.max() < 1e-5
     assert apart[-1] < 0.001 * apart[0]
@@ -109,8 +109,8 @@ def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     x = torch.randn(8, 40, generator=torch.Generator().manual_seed(0)).double().numpy()
     mean = x.mean(0)
     for _ in range(500):
-        said = np.where(np.abs(x) >= np.sort(np.abs(x), axis=1)[:, [-4]], x, 0.0)
-        x = np.diag(weights)[:, None] * x + (weights - np.diag(np.diag(weights))) @ said
+        decoded = np.where(np.abs(x) >= np.sort(np.abs(x), axis=1)[:, [-4]], x, 0.0)
+        x = np.diag(weights)[:, None] * x + (weights - np.diag(np.diag(weights))) @ decoded
     assert np.linalg.norm(x - mean) > 0.3 * np.linalg.norm(mean) * np.sqrt(8)
 
 

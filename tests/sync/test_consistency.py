@@ -1,4 +1,4 @@
-"""The parameter server's consistencies from one rule, how shards divide a model, and what letters do not hold."""
+"""The parameter server's consistencies from one rule, how shards divide a model, and what messages do not hold."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_shards_are_equal_and_one_more_moves_its_share_only(shards: int) -> None
     assert all(len(r) <= BLOCK for r in after)
 
 
-def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a shard holds follows on both sides from the model and the word, so that no list of ranges ever travels:
+def test_messages_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shard holds follows on both sides from the model and the word, so that no list of ranges is ever sent:
     beside its values the second push of any model says its version, clock and step, and nothing that grows with it."""
-    told: list[tuple[str, list[str]]] = []
+    reported: list[tuple[str, list[str]]] = []
     call = VirtualWorker.call
 
     def overheard(worker: VirtualWorker, address: str, message: ActorMessage, *how: Any, **more: Any) -> Any:
-        told.append((message.kind, sorted(message.fields)))
+        reported.append((message.kind, sorted(message.fields)))
         return call(worker, address, message, *how, **more)
 
     def body() -> None:
@@ -113,6 +113,6 @@ def test_letters_hold_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(VirtualWorker, "call", overheard)
     laconic.simulate(body, 1)
-    pushes = [fields for kind, fields in told if kind == "push"]
+    pushes = [fields for kind, fields in reported if kind == "push"]
     assert len(pushes) == 4 and pushes[2:] == [["clock", "step", "version"]] * 2
-    assert all(fields == [] for kind, fields in told if kind == "pull")
+    assert all(fields == [] for kind, fields in reported if kind == "pull")

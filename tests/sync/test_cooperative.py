@@ -87,5 +87,5 @@ def test_gradients_stay_below_the_bound(words: str, period: int) -> None:
     seen = walk(words, 4, steps, sgd(rate), targets=targets, noise=noise)
     measured = np.mean(np.sum((seen.mean[:-1] + start) ** 2, axis=1))
     zeta = cooperative.zeta(mixing_of(words, 4).at(0))
-    said = cooperative.bound(problem, workers=4, period=period, iterations=steps, rate=rate, mixing=zeta)
-    assert measured < said.total
+    sent = cooperative.bound(problem, workers=4, period=period, iterations=steps, rate=rate, mixing=zeta)
+    assert measured < sent.total

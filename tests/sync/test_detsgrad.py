@@ -20,7 +20,7 @@ def unsaid(tier: Any) -> tuple[float, int]:
 
 
 @pytest.mark.technique("detsgrad", check=1)
-def test_without_a_threshold_everything_is_said() -> None:
+def test_without_a_threshold_everything_is_sent() -> None:
     seen = walk("detsgrad(0, gain=0.6, decay=0.01)", 5, 20, targets=draws(5, DIMENSION), look=broadcasts)
     weights = mixing_of("detsgrad", 5).at(0)
     laplacian = np.eye(5) - weights
@@ -41,8 +41,8 @@ def test_nobody_strays_unsaid_beyond_the_threshold() -> None:
         assert all(distance <= allowed for distance, _ in row)
         silent += sum(distance > 0 for distance, _ in row)
     assert 0 < silent < 300  # some spoke, some did not
-    spoken = [count for _, count in seen.seen[-1]]
-    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in spoken]
+    sent = [count for _, count in seen.seen[-1]]
+    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in sent]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""DiLoCo is what it says: local steps, one mean, one outer step."""
+"""DiLoCo is what its paper defines: local steps, one mean, one outer step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_is_torchs_nesterov_around_any_optimizer(make: Make) -> None:
 
 @pytest.mark.technique("diloco", check=2)
 @pytest.mark.parametrize("period", [2, 5])
-def test_it_says_as_much_as_one_step_of_bsp_per_round(period: int) -> None:
+def test_it_sends_as_much_as_one_step_of_bsp_per_round(period: int) -> None:
     everyone, runs = simulated("bsp", 10), simulated(f"diloco(period={period})", 10, adamw)
     for mine, theirs in zip(runs, everyone, strict=True):
         assert sum(mine.sent_bytes) * period == sum(theirs.sent_bytes)

@@ -1,4 +1,4 @@
-"""What servers say to readers, compressed: how values change, with a memory of what each reader was not told."""
+"""What servers send to readers, compressed: how values change, with a memory of what each reader was not sent."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
             message = ActorMessage("values", *copy.deepcopy(readers.encode(1, reader.reads, values)))
             late.append(message)
             if event == "read":
-                heard = reader.decode(message)
+                decoded = reader.decode(message)
                 known = readers._known[1].values
-                assert all(torch.equal(a, b) for a, b in zip(heard, known, strict=True))
-                assert torch.equal(heard[1], expected)  # what the compressor does not accept is sent as it is
+                assert all(torch.equal(a, b) for a, b in zip(decoded, known, strict=True))
+                assert torch.equal(decoded[1], expected)  # what the compressor does not accept is sent as it is
 
 
 @pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
-def test_what_was_not_said_is_said_later(text: str) -> None:
-    """Values that stand still are known to the last bits, however little is said at a time."""
+def test_what_was_not_sent_is_sent_later(text: str) -> None:
+    """Values that stand still are known to the last bits, however little is sent at a time."""
     made, values = compressor(text), [torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.tensor(0)]
     readers, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 0)
     reader.decode(ActorMessage("values", *readers.encode(0, 0, [torch.zeros(6, 4), torch.tensor(0)])))
     for _ in range(60):
-        (heard, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
-    torch.testing.assert_close(heard, values[0], atol=2e-3, rtol=0)
+        (messages, _) = reader.decode(ActorMessage("values", *readers.encode(0, reader.reads, values)))
+    torch.testing.assert_close(messages, values[0], atol=2e-3, rtol=0)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

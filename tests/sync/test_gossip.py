@@ -74,7 +74,7 @@ def test_a_ring_of_eight_learns_as_well_as_everyone_together() -> None:
     assert accuracy("dpsgd") >= accuracy("bsp") - 1
 
 
-def test_the_exchange_travels_while_the_next_gradient_is_computed() -> None:
+def test_the_exchange_is_sent_while_the_next_gradient_is_computed() -> None:
     """Longer than half a step and shorter than a whole one: hidden for dpsgd, paid by the rule that mixes at once."""
     network, compute = Network.flat(4, 8 * 8 * DIMENSION * 2 / 0.8), Compute(0.5, 0.5)
 
@@ -108,7 +108,7 @@ def test_a_complete_graph_is_an_all_reduce_of_parameters() -> None:
     "words", ["dpsgd", "d2 / torus", "matcha", "sgp", "dpsgd / bf16", "d2 / fp16 / torus", "cooperative / bf16"]
 )
 def test_mixing_keeps_the_sum_of_the_models(words: str) -> None:
-    """Also where what is said is rounded: what stays at home is not."""
+    """Also where what is sent is rounded: a worker's own values are not."""
     starts = draws(6, DIMENSION)
     seen = walk(words, 6, 10, curvature=0.0, starts=starts)
     np.testing.assert_allclose(seen.mean[1:], np.tile(starts.mean(axis=0), (10, 1)), atol=1e-9)
@@ -116,7 +116,7 @@ def test_mixing_keeps_the_sum_of_the_models(words: str) -> None:
 
 
 @pytest.mark.parametrize("words,element", [("none", 4), ("bf16", 2), ("fp16", 2)])
-def test_casts_shorten_what_travels(words: str, element: int) -> None:
+def test_casts_shorten_what_is_sent(words: str, element: int) -> None:
     def run() -> float:
         model = torch.nn.Linear(30, 10)
         model, optimizer = laconic.distribute(model, sgd()(model.parameters()), f"dpsgd / {words}")

@@ -33,7 +33,7 @@ def train(strategy: str, steps: int, checkpoint: Path | None = None, momentum: f
 
 @pytest.mark.parametrize("strategy", RULES)
 def test_a_resumed_run_ends_with_the_same_bits(strategy: str, tmp_path: Path) -> None:
-    """What was under way when it was saved is not lost."""
+    """What was in flight when it was saved is not lost."""
     whole = laconic.simulate(lambda: train(strategy, 9), 4).results
     laconic.simulate(lambda: train(strategy, 5, tmp_path), 4)
     resumed = laconic.simulate(lambda: train(strategy, 9, tmp_path), 4).results

@@ -97,12 +97,12 @@ def test_one_worker_is_serial_sgd_to_the_bit_on_sparse_gradients() -> None:
     assert torch.equal(laconic.simulate(body, 1).results[0], rounds.flat(serial.parameters()))
 
 
-def together(crew: PoolRank) -> tuple[float, float, Tensor]:
+def together(member: PoolRank) -> tuple[float, float, Tensor]:
     model = Logistic()
-    distributed, optimizer = laconic.distribute(model, sgd(model), "hogwild", process_group=crew.process_group)
+    distributed, optimizer = laconic.distribute(model, sgd(model), "hogwild", process_group=member.process_group)
     ledger = connect().ledger
     before = ledger.sent_bytes(Kind.PAYLOAD)
-    fit(distributed, optimizer, crew.rank, crew.size)  # type: ignore[arg-type]
+    fit(distributed, optimizer, member.rank, member.size)  # type: ignore[arg-type]
     sent = ledger.sent_bytes(Kind.PAYLOAD) - before
     laconic.finish(distributed, optimizer)
     return loss_of(model), sent, rounds.flat(model.parameters())

@@ -109,8 +109,8 @@ def test_local_steps_make_rounds_equally_long() -> None:
     rounds = [h * p for h, p in zip(steps, seconds, strict=True)]
     assert steps == [4, 8, 16] and max(rounds) - min(rounds) <= max(seconds)
     run = race("ashl(coarse=4, switch=0)", 3, 120, slowness=(4, 2, 1))
-    told = {worker: notes["local_steps"] for worker, notes in run.notes if "local_steps" in notes}
-    assert [told[w] for w in range(3)] == [4, 8, 16]
+    reported = {worker: notes["local_steps"] for worker, notes in run.notes if "local_steps" in notes}
+    assert [reported[w] for w in range(3)] == [4, 8, 16]
 
 
 @pytest.mark.long

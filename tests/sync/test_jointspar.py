@@ -254,7 +254,7 @@ def test_what_a_script_switches_on_again_does_not_count() -> None:
 
 
 class Tokens(nn.Module):
-    """Sparse rows, whose gradients travel apart, below a layer whose activations are computed twice."""
+    """Sparse rows, whose gradients are sent separately, below a layer whose activations are computed twice."""
 
     def __init__(self) -> None:
         super().__init__()

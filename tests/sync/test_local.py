@@ -203,12 +203,12 @@ def test_it_sends_one_model_up_and_one_down_however_long_it_ran(steps: int) -> N
     def body() -> tuple[float, float, float]:
         ledger = connect().ledger
         run = train("one_shot", steps)
-        said = sum(run.sent_bytes)
+        decoded = sum(run.sent_bytes)
         before = ledger.sent_bytes(Kind.PAYLOAD), ledger.received_bytes(Kind.PAYLOAD)
         laconic.finish(run.model, run.optimizer)
         laconic.finish(run.model, run.optimizer)  # nothing is left to say
         up, down = ledger.sent_bytes(Kind.PAYLOAD) - before[0], ledger.received_bytes(Kind.PAYLOAD) - before[1]
-        return said, up, down
+        return decoded, up, down
 
     size = flat(net().parameters()).nbytes
     for workers in (2, 4):
@@ -368,7 +368,7 @@ def test_each_level_pays_for_its_own_averagings() -> None:
 @pytest.mark.long
 @pytest.mark.technique("hierarchical_local_sgd", check=3)
 def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
-    """Where `bsp` talks about ten times as long as it computes."""
+    """Where `bsp` communicates about ten times as long as it computes."""
     network = Network(4, (Level(1, 1e9), Level(2, 1e8)))
     compute = Compute(forward_seconds=4e-5, backward_seconds=8e-5)
 
@@ -387,7 +387,7 @@ def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["bsp", "local(1)", "local(2)", "accumulate(2)"])
-def test_who_is_together_already_has_nothing_to_say(strategy: str) -> None:
+def test_who_is_together_already_has_nothing_to_send(strategy: str) -> None:
     def body() -> float:
         run = train(strategy, 4)
         before = connect().ledger.sent_bytes()

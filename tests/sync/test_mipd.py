@@ -44,7 +44,8 @@ def push(rule: SmoothedASP, store: Store, *gradient: float) -> dict[str, object]
 @pytest.mark.long
 @pytest.mark.technique("mipd", check=1)
 def test_a_step_touches_at_most_half_of_the_model() -> None:
-    """Counted by what changed in the server's model, and by what the server says of each push; layer by layer too."""
+    """Counted by what changed in the server's model, and by what the server reports of each push; layer by layer
+    too."""
 
     def body() -> list[list[int]]:
         model = digits.network(0)
@@ -127,10 +128,10 @@ def test_a_server_goes_on_from_its_snapshot() -> None:
         assert store.values[0].tolist() == [-3.0, -3.5]
 
 
-# ------------------------------------------------------------------------------------------------ what is said
+# ------------------------------------------------------------------------------------------------ what is sent
 
 
-def said(x: Tensor, ratio: float = 0.5) -> Tensor:
+def decoded(x: Tensor, ratio: float = 0.5) -> Tensor:
     codec, meet = Important(ratio), Meeting(0, 1, 0, "x")
     return codec.decode(codec.encode(x, meet), x.shape, meet)
 
@@ -139,7 +140,7 @@ def said(x: Tensor, ratio: float = 0.5) -> Tensor:
 @given(st.integers(2, 300), st.sampled_from([0.1, 0.35, 0.5, 0.9]), st.integers(0, 999))
 def test_each_layer_has_a_limit_of_its_own(n: int, ratio: float, seed: int) -> None:
     x = torch.randn(n, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 9 - 4)
-    codec, found = Important(ratio), said(x, ratio)
+    codec, found = Important(ratio), decoded(x, ratio)
     kept = ~(found.eq(0) & found.signbit())
     assert torch.equal(found[kept], x[kept])
     assert 1 <= int(kept.sum()) <= max(1, int(ratio * n))
@@ -150,17 +151,17 @@ def test_each_layer_has_a_limit_of_its_own(n: int, ratio: float, seed: int) -> N
         assert full or float(x[~kept].abs().max()) <= limit * (1 + 1e-5)
 
 
-def test_heavy_tails_say_less_and_flat_layers_no_more_than_half() -> None:
+def test_heavy_tails_send_less_and_flat_layers_no_more_than_half() -> None:
     draw = torch.Generator().manual_seed(0)
     normal = torch.randn(20_000, generator=draw)
-    shares = [int((said(x) != 0).sum()) / x.numel() for x in (normal, normal**3, torch.ones(500))]
+    shares = [int((decoded(x) != 0).sum()) / x.numel() for x in (normal, normal**3, torch.ones(500))]
     assert shares[0] == pytest.approx(0.5, abs=0.01)
     assert shares[1] < 0.3
     assert shares[2] == 0.5
-    assert not said(torch.zeros(8)).any()
-    assert said(torch.tensor([1.0, torch.nan, 2.0, 3.0])).isnan().tolist() == [False, True, False, False]
-    assert said(torch.tensor([1.0, -torch.inf, 2.0, 3.0]))[1] == -torch.inf
-    huge = said(torch.tensor([3e38, 1e38, 1e30, 0.0]))
+    assert not decoded(torch.zeros(8)).any()
+    assert decoded(torch.tensor([1.0, torch.nan, 2.0, 3.0])).isnan().tolist() == [False, True, False, False]
+    assert decoded(torch.tensor([1.0, -torch.inf, 2.0, 3.0]))[1] == -torch.inf
+    huge = decoded(torch.tensor([3e38, 1e38, 1e30, 0.0]))
     assert huge.isfinite().all() and huge[0] == torch.tensor(3e38)
 
 

@@ -1,6 +1,7 @@
-"""The server's whole protocol under random orders of its letters: both halves of a rule, real boxes, no clock.
+"""The server's whole protocol under random orders of its messages: both halves of a rule, real inboxes and outboxes, no
+clock.
 
-Letters overtake each other, are lost and said twice; the server is killed and comes back from a snapshot. Updates are
+Messages overtake each other, are lost and sent twice; the server is killed and comes back from a snapshot. Updates are
 tagged (one number per worker and step), so that the values show which of them were applied, and how often.
 """
 
@@ -47,7 +48,8 @@ class Handle:
 
 
 class Client:
-    """One worker: the rule's own half, step after step, over a box whose letters the world carries when it likes."""
+    """One worker: the rule's own half, step after step, over an outbox whose messages the world delivers in any
+    order."""
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank, self.size = world, rank, world.size
@@ -85,7 +87,7 @@ class Client:
         self.world.is_in_flight.append(envelope)
         return handle
 
-    def heard(self, answer: Answer) -> None:
+    def receive(self, answer: Answer) -> None:
         message, again = self.outbox.receive(answer)
         if message is not None:
             self.handles[answer.writes, answer.number].message = message
@@ -116,7 +118,7 @@ class Client:
 
 
 class World:
-    """A server, its clients, and everything under way between them, in the hands of chance."""
+    """A server, its clients, and everything in flight between them, in the hands of chance."""
 
     def __init__(self, rule: Any, size: int, steps: int, seed: int) -> None:
         self.rule, self.size, self.steps = rule, size, steps
@@ -173,14 +175,14 @@ class World:
                 self._kill()
 
     def _after_silence(self, client: Client) -> list[Envelope]:
-        """It says again what was not answered, or the way to the server breaks and opens anew."""
+        """The worker repeats what was not answered, or its connection to the server breaks and is opened anew."""
         if self.random.random() < 0.5:
             return client.outbox.overdue()
         return client.outbox.resume(self.inbox.epoch, *(self.inbox.progress(client.rank, 1) or (0, 0)))
 
     def _deliver(self, message: Envelope | Answer) -> None:
         if isinstance(message, Answer):
-            self.clients[message.to].heard(message)
+            self.clients[message.to].receive(message)
             return
         self.is_in_flight += self.inbox.receive(message)
         if message.writes:
@@ -190,7 +192,7 @@ class World:
                 self.inbox.saved(self.snapshot)
 
     def _kill(self) -> None:
-        """What came after the snapshot is forgotten; what is under way, either way, may still arrive."""
+        """What came after the snapshot is forgotten; what is in flight, either way, may still arrive."""
         self.kills -= 1
         self.inbox = Inbox(self._shard(), self.inbox.epoch + 1)
         self.inbox.restore(self.snapshot)

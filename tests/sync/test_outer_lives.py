@@ -24,7 +24,7 @@ RULES = [
 
 @pytest.mark.parametrize("strategy", RULES)
 def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(strategy: str, tmp_path: Path) -> None:
-    """Saved in the middle of a round, with something under way where the rule has it so."""
+    """Saved in the middle of a round, with something in flight where the rule has it so."""
 
     def save(run: Run, step: int) -> None:
         if step == 7:
@@ -39,7 +39,7 @@ def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(strategy: str, t
 
 @pytest.mark.parametrize("strategy", RULES)
 def test_when_the_phase_is_over_workers_meet_in_the_mean(strategy: str) -> None:
-    """Where something is under way, they hear it first."""
+    """Where something is in flight, they receive it first."""
     runs = simulated(f"{strategy} until step 7, then bsp", 9, adamw)
     assert all(torch.equal(run.path[6], runs[0].path[6]) for run in runs)
     if "streaming" not in strategy:
@@ -71,9 +71,9 @@ def test_real_processes_agree_with_virtual_workers(pool: Pool, strategy: str) ->
     assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
 
 
-def test_four_processes_say_as_much_as_four_virtual_workers(pool: Pool) -> None:
+def test_four_processes_send_as_much_as_four_virtual_workers(pool: Pool) -> None:
     strategy = "streaming_diloco(period=4, fragments=2, overlap=1) / e3m0"
     real, virtual = pool.run(on_processes, strategy, workers=4), laconic.simulate(lambda: script(strategy), 4).results
-    for (a, said), (b, counted) in zip(real, virtual, strict=True):
+    for (a, sent), (b, counted) in zip(real, virtual, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
-        assert said == counted > 0
+        assert sent == counted > 0

@@ -47,7 +47,7 @@ def test_a_pull_moves_the_mean_towards_the_anchor_by_alpha(beta: float) -> None:
 
 
 def before_the_pull(strategy: str, steps: int) -> list[torch.Tensor]:
-    """Every worker's parameters when its optimizer has stepped for the last time and the rule has not spoken."""
+    """Every worker's parameters when its optimizer has stepped for the last time and the rule has not communicated."""
 
     def body() -> torch.Tensor:
         seen: list[torch.Tensor] = []
@@ -74,7 +74,7 @@ def test_the_anchor_is_the_mean_of_a_round_ago() -> None:
 
 
 @pytest.mark.technique("overlap_local_sgd", check=2)
-def test_it_says_as_much_as_local_sgd() -> None:
+def test_it_sends_as_much_as_local_sgd() -> None:
     overlapped, local = (
         simulated(strategy, 3 * PERIOD) for strategy in (f"overlap_local_sgd(period={PERIOD})", LOCAL.format(PERIOD))
     )

@@ -18,7 +18,7 @@ ELEMENTS = 100_000
 
 
 def step_seconds(rule: str, compute: float, transfer: float) -> float:
-    """Of a lone worker and a server on a full-duplex link, when the model takes so long to travel one way."""
+    """Of a lone worker and a server on a full-duplex link, when the model takes so long to be sent one way."""
 
     def body() -> float:
         model: nn.Module = nn.Linear(ELEMENTS, 1, bias=False)
@@ -56,7 +56,7 @@ def test_a_step_takes_as_long_as_its_longest_part() -> None:
 
 
 def lateness(rule: str, workers: int, gradients: int) -> dict[int, list[int]]:
-    """By worker, the staleness of its pushes; PS+ hears of each with the next."""
+    """By worker, the staleness of its pushes; PS+ learns of each with the next."""
     _, pushes = serving.busy(rule, gradients, workers, compute=Compute(0.4, 0.5, 0.1, law="exponential"))
     found = defaultdict(list)
     for push in pushes:
@@ -68,7 +68,7 @@ def lateness(rule: str, workers: int, gradients: int) -> dict[int, list[int]]:
 @pytest.mark.technique("ps_plus", check=2)
 @pytest.mark.parametrize(("rule", "alone"), [("ps_plus", 1), ("ps_plus(pull=at_once)", 2)])
 def test_every_push_is_at_least_as_stale_as_asps(rule: str, alone: int) -> None:
-    """Talking takes no time here, so that both push at the same moments; `at_once` is one more update behind."""
+    """Communication takes no time here, so that both push at the same moments; `at_once` is one more update behind."""
     eager, plain = lateness(rule, 4, 80), lateness("asp", 4, 80)
     for rank, stale in eager.items():
         assert all(a >= b for a, b in zip(stale[1:], plain[rank], strict=False))
@@ -78,7 +78,7 @@ def test_every_push_is_at_least_as_stale_as_asps(rule: str, alone: int) -> None:
 
 @pytest.mark.technique("ps_plus", check=3)
 @pytest.mark.long
-def test_it_reaches_the_target_sooner_where_talking_takes_as_long_as_computing() -> None:
+def test_it_reaches_the_target_sooner_where_communication_takes_as_long_as_computing() -> None:
     """Four workers and as many servers; push and pull together take as long as computing. The same rates to choose
     from for both."""
 

@@ -1,4 +1,4 @@
-"""A parameter server whose servers die: from a snapshot, from a copy; and what workers hear of those who are gone."""
+"""A parameter server whose servers die: from a snapshot, from a copy; and what workers learn of those who are gone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def train(
 
 
 def received(out: Simulated) -> list[Counter[int]]:
-    """By machine: how many writes of whom it has, from what its snapshots and replays left."""
+    """Return, by actor, how many writes of each worker it has, from what its snapshots and replays left."""
     return [Counter({w: s.received for w, s in o.inbox._senders.items()}) for o in out.rpc.hosted_actors.values()]
 
 
@@ -82,7 +82,7 @@ def test_with_a_replica_a_server_may_be_lost_for_good() -> None:
     assert out.results[0] == pytest.approx(calm.results[0], rel=0.3)
 
 
-def test_without_a_replica_the_loss_of_a_server_is_said() -> None:
+def test_without_a_replica_the_loss_of_a_server_is_reported() -> None:
     with pytest.raises(WorkerLost, match=r"server 0 is gone for good.*replicas=1"):
         train("asp / none / ps(shards=2)", (Fault(0.4, math.inf, 0),))
 
@@ -99,12 +99,12 @@ def test_a_killed_server_returns_from_its_snapshot_and_a_replay(strategy: str) -
 
 
 def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
-    """Workers repeat what it was told in any order: pushes that come before the first values count all the same."""
+    """Workers repeat their writes in any order: pushes that come before the first values count all the same."""
     specs = [TensorSpec("x", (4,), torch.float32)]
     parameter = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
 
-    def heard(order: tuple[int, ...]) -> tuple[Shard, list[Answer]]:
+    def received_in(order: tuple[int, ...]) -> tuple[Shard, list[Answer]]:
         store = Store(even(specs, 1), specs, [parameter], optimizer, 2)
         shard = Shard(store, ASP(), Identity(), lambda rank, step, name: None, "same")  # type: ignore[arg-type,return-value]
         inbox = Inbox(shard)
@@ -119,10 +119,10 @@ def test_a_server_that_starts_from_nothing_waits_for_the_first_values() -> None:
                 answers += inbox.receive(Envelope(1, 0, 2, True, 0, 0, written[1]))
         return shard, answers
 
-    (first, told), (again, told_again) = heard((0, 1)), heard((1, 0))
+    (first, usual), (again, reordered) = received_in((0, 1)), received_in((1, 0))
     assert torch.equal(first.store.values[0], again.store.values[0])
     assert first.store.clocks == again.store.clocks and first.store.version == again.store.version == 2
-    receipts = [[a.message.fields for a in answers if a.to == 1 and a.message] for answers in (told, told_again)]
+    receipts = [[a.message.fields for a in answers if a.to == 1 and a.message] for answers in (usual, reordered)]
     assert receipts[0] == receipts[1] and [fields["clock"] for fields in receipts[0]] == [1, 2]
 
 

@@ -17,7 +17,7 @@ UNEVEN = 'edges("0>1,1>2,2>3,3>0,0>2,3>1")'
 
 
 def mass(tier: Any) -> tuple[np.ndarray, float, float]:
-    """All of (x, w) that this worker holds or is about to hear, and its own w."""
+    """All of (x, w) that this worker holds or is about to receive, and its own w."""
     complete(list(tier.in_flight.values()))
     x, w = tier.sync_state["x.0"].clone(), tier.sync_state["w"].clone()
     own = float(w)
@@ -51,7 +51,7 @@ def test_one_peer_at_a_time_agrees_after_log2_n_steps(rounds: int) -> None:
 
 
 @pytest.mark.long
-def test_push_sum_agrees_on_the_mean_where_some_are_heard_more_than_others() -> None:
+def test_push_sum_agrees_on_the_mean_where_some_are_received_more_than_others() -> None:
     starts = draws(4, DIMENSION)
     matrix = mixing_of(f"sgp / {UNEVEN}", 4).at(0)
     assert not np.allclose(matrix.sum(axis=1), 1)
@@ -86,7 +86,7 @@ def test_doubly_stochastic_weights_make_it_dpsgd_that_mixes_after_the_step() -> 
 
 @pytest.mark.long
 @pytest.mark.technique("sgp", check=3)
-def test_a_straggler_delays_whom_it_speaks_to_and_not_everyone() -> None:
+def test_a_straggler_delays_whom_it_sends_to_and_not_everyone() -> None:
     draw = np.random.default_rng(0)
     trace = tuple(tuple(6.0 if k == late else 1.0 for k in range(8)) for late in draw.integers(0, 8, 30))
     setting = {"network": Network.flat(8, 8e3), "compute": Compute(0.05, 0.05, trace=trace)}

@@ -17,7 +17,7 @@ WORKERS = 30
 
 @pytest.mark.technique("staleness_aware_lr", check=1)
 def test_each_message_is_divided_by_its_age_and_fresh_ones_are_averaged() -> None:
-    """The server's model is replayed from the order of letters alone."""
+    """The server's model is replayed from the order of messages alone."""
     compute = Compute(**ONE_SECOND, slowness=(1, 1.3, 2.2, 7))
     simulated, pushes = serving.busy("softsync(2)", 60, 4, compute=compute)
     recorded = sorted(push.staleness for push in pushes)

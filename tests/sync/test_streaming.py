@@ -27,7 +27,7 @@ def test_in_one_piece_and_at_once_it_is_diloco_to_the_bit(make: Make) -> None:
 
 @pytest.mark.technique("streaming_diloco", check=2)
 @pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (2, 1), (3, 2), (9, 1)])
-def test_every_parameter_is_said_once_in_a_period_in_four_bits(fragments: int, overlap: int) -> None:
+def test_every_parameter_is_sent_once_in_a_period_in_four_bits(fragments: int, overlap: int) -> None:
     """Beside the 4 bits of each value, a tensor's scale takes 4 bytes."""
     period, parts = 6, fragments_of(NAMES, fragments)
     strategy = f"streaming_diloco(period={period}, fragments={fragments}, overlap={overlap}) / e3m0"

@@ -1,4 +1,4 @@
-"""Rules that order what travels: one worker at a time at the server's link."""
+"""Rules that order what is sent: one worker at a time at the server's link."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ TRANSFER_SECONDS = 8 * MODEL_BYTES / RATE
 
 @dataclass
 class Seen:
-    """By step: when it was over, and what the rule said of it. In all: seconds, and how many of them were waited."""
+    """By step: when it was over, and what the rule noted about it. In all: seconds, and how many of them were spent
+    waiting."""
 
     ends_seconds: list[float]
     noted: list[dict[str, float]]

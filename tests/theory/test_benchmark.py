@@ -71,7 +71,7 @@ def test_asynchronous_ends_spread_wider_at_sixteen_workers() -> None:
 
 
 def known(strategy: str, workers: int, rate: float, seed: int) -> Sequence[Point]:
-    """Curves that are told beforehand: `good` is best at rate 2, `bad` at rate 1, and 3 goes astray."""
+    """Curves that are given beforehand: `good` is best at rate 2, `bad` at rate 1, and 3 goes astray."""
     best = {"good": 2.0, "bad": 1.0}[strategy]
     end = float("nan") if rate == 3.0 else 90.0 - 10 * abs(rate - best) - workers + seed % 10
     return [Point(10 * k, 1e6 * k * workers, 0.5 * k, end * k / 4) for k in range(1, 5)]

@@ -34,9 +34,14 @@ def rows(**changes: Any) -> dict[tuple[str, str], Row]:
 
 
 def test_every_result_has_a_row_and_every_row_is_registered() -> None:
-    told = {row["technique"] for row in asked(*EVERYTHING)["rows"]}
+    reported = {row["technique"] for row in asked(*EVERYTHING)["rows"]}
     known = {entry.name for entry in registry.entries("theory") if entry.module.startswith("laconic.theory")}
-    assert told == known - {"asynchrony_momentum", "alistarh_topk_theory", "c2c_ratio", "uniform_benchmark"}  # no rates
+    assert reported == known - {
+        "asynchrony_momentum",
+        "alistarh_topk_theory",
+        "c2c_ratio",
+        "uniform_benchmark",
+    }  # no rates
 
 
 def test_what_is_not_given_leaves_out_what_needs_it() -> None:
@@ -75,7 +80,7 @@ def test_bytes_and_seconds_appear_with_what_they_are_made_of() -> None:
     assert late.seconds == pytest.approx(8 * 10**6 / (7 / 1.01 + 1 / 1.02))
 
 
-def test_theory_prefers_not_to_wait_for_a_straggler_when_talking_is_cheap() -> None:
+def test_theory_prefers_not_to_wait_for_a_straggler_when_communication_is_cheap() -> None:
     cheap = ("--workers", "4", "--speeds", "1,1,1,0.2", "--step-seconds", "50ms", "--round-seconds")
     quick, dear = (asked(*cheap, seconds)["preference"] for seconds in ("1ms", "10s"))
     assert "nobody waits for the slowest (gradients per second ×4)" in quick

@@ -74,7 +74,7 @@ def test_the_best_elastic_matrix_leaves_m_over_m_plus_two(m: int) -> None:
 
 @pytest.mark.long
 @reproduces("diloco")
-def test_diloco_says_five_hundred_times_less() -> None:
+def test_diloco_sends_five_hundred_times_less() -> None:
     """Douillard et al., abstract: 500 times less communication than synchronous training, by rounds of 500 steps."""
     ours = rounds.simulated("diloco(period=500)", 500, rounds.adamw, workers=2)
     theirs = rounds.simulated("bsp", 2, rounds.adamw, workers=2)

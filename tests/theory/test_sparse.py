@@ -116,8 +116,8 @@ def test_the_drift_is_within_the_geometric_sum(numel: int, share: float, workers
     for _ in range(30):
         steps = torch.randn(workers, numel, generator=draw, dtype=torch.float64)
         wanted = steps + memory
-        said = torch.stack([torch.zeros_like(w).index_put_((p := largest(w, k),), w[p]) for w in wanted])
-        memory = wanted - said
+        sent = torch.stack([torch.zeros_like(w).index_put_((p := largest(w, k),), w[p]) for w in wanted])
+        memory = wanted - sent
         norms.append(float(steps.square().sum(dim=1).mean().sqrt()))
         assert float(memory.mean(dim=0).square().sum()) <= drift_bound(norms, numel, k) * (1 + 1e-9) + 1e-12
 
@@ -129,7 +129,7 @@ def test_a_slack_that_does_not_shrink_is_refused() -> None:
 
 
 def test_one_worker_has_no_xi() -> None:
-    """What is said of the mean of one is what it says."""
+    """The message of the mean over one worker is that worker's own message."""
     x = torch.randn(1, 300, generator=torch.Generator().manual_seed(0))
     found = lag(x, torch.zeros_like(x), topk)
     assert found.xi == 0 and found.drift == found.memory == pytest.approx(float((x[0] - topk(x[0])).norm()))

@@ -20,7 +20,7 @@ COMPUTE = Compute(forward_seconds=0.2, backward_seconds=0.7, step_seconds=0.1)  
 NETWORK = Network.flat(3, 1e9)
 
 
-def training(steps: int, checkpoint: Path | None = None, told: list[Any] | None = None) -> Any:
+def training(steps: int, checkpoint: Path | None = None, records: list[Any] | None = None) -> Any:
     def run() -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
@@ -36,11 +36,11 @@ def training(steps: int, checkpoint: Path | None = None, told: list[Any] | None 
                 optimizer.zero_grad()
                 if checkpoint is not None:
                     laconic.checkpoint(checkpoint, model, optimizer, step=step + 1)
-                if told is not None:
-                    told.append((laconic.rank(), step, connect().clock_seconds()))
+                if records is not None:
+                    records.append((laconic.rank(), step, connect().clock_seconds()))
         except WorkerLost as error:
-            if told is not None:
-                told.append((laconic.rank(), str(error), connect().clock_seconds()))
+            if records is not None:
+                records.append((laconic.rank(), str(error), connect().clock_seconds()))
             raise
         return [p.detach().clone() for p in model.parameters()]
 
@@ -48,23 +48,23 @@ def training(steps: int, checkpoint: Path | None = None, told: list[Any] | None 
 
 
 def test_the_others_notice_a_death_by_its_silence() -> None:
-    told: list[Any] = []
+    records: list[Any] = []
     with pytest.raises(WorkerLost, match=r"rank 1 died at 2\.5 s"):
         laconic.simulate(
-            training(5, told=told), 3, NETWORK, COMPUTE, events=[Event(2.5, 1, "die")], heartbeat_seconds=4.0
+            training(5, records=records), 3, NETWORK, COMPUTE, events=[Event(2.5, 1, "die")], heartbeat_seconds=4.0
         )
-    errors = [(rank, what, when) for rank, what, when in told if isinstance(what, str)]
+    errors = [(rank, what, when) for rank, what, when in records if isinstance(what, str)]
     assert len(errors) == 1  # the first to fail ends the run
     assert errors[0][2] == pytest.approx(6.5)
-    assert {step for _, step, _ in told if not isinstance(step, str)} == {0, 1}
+    assert {step for _, step, _ in records if not isinstance(step, str)} == {0, 1}
 
 
 def test_a_worker_that_leaves_ends_its_step_and_says_so() -> None:
-    told: list[Any] = []
+    records: list[Any] = []
     with pytest.raises(WorkerLost, match="rank 2 left at 3"):
-        laconic.simulate(training(5, told=told), 3, NETWORK, COMPUTE, events=[Event(2.5, 2, "leave")])
-    assert (0, 2) in {(rank, step) for rank, step, _ in told}  # the third step is whole
-    assert max(when for _, _, when in told) == pytest.approx(4.0 - 0.1, abs=0.2)
+        laconic.simulate(training(5, records=records), 3, NETWORK, COMPUTE, events=[Event(2.5, 2, "leave")])
+    assert (0, 2) in {(rank, step) for rank, step, _ in records}  # the third step is whole
+    assert max(when for _, _, when in records) == pytest.approx(4.0 - 0.1, abs=0.2)
 
 
 def test_everybody_waits_for_one_who_joins_later() -> None:
@@ -89,7 +89,7 @@ def test_without_a_return_nobody_can_start_again() -> None:
         laconic.simulate(training(5), 3, NETWORK, COMPUTE, events=[Event(2.5, 1, "die")], restarts=3)
 
 
-def test_a_death_breaks_what_is_on_its_way() -> None:
+def test_a_death_breaks_what_is_in_flight() -> None:
     """The message takes a second; its sender dies in the middle of it."""
 
     def run() -> str:

@@ -39,12 +39,12 @@ def test_wait_free_backpropagation_is_drawn_as_its_recursion_says(seed: int) -> 
         queues += [(there, begin)] if begin > there else []
         free = begin + ring_seconds(size, nbytes)
         expected.append((begin, free, nbytes))
-    spoken = [s for s in out.timeline.of(rank, "communication") if s.arguments["step"] == 2]
-    messages = [s for s in spoken if s.arguments["operation"] == "all_reduce"]
+    sent = [s for s in out.timeline.of(rank, "communication") if s.arguments["step"] == 2]
+    messages = [s for s in sent if s.arguments["operation"] == "all_reduce"]
     assert [x for s in messages for x in (s.begin_seconds, s.end_seconds, s.arguments["bytes"])] == pytest.approx(
         [x for row in expected for x in row], rel=1e-9
     )
-    queued = [x for s in spoken if s.name == "queued all_reduce" for x in (s.begin_seconds, s.end_seconds)]
+    queued = [x for s in sent if s.name == "queued all_reduce" for x in (s.begin_seconds, s.end_seconds)]
     assert queued == pytest.approx([x for row in queues for x in row], rel=1e-9)
     gradients = [s for s in out.timeline.of(rank, "compute") if s.arguments == {"part": "backward", "step": 2}]
     assert [s.name for s in gradients] == [f"backward {i}.weight" for i in reversed(range(len(widths) - 1))]

@@ -1,1 +1,1 @@
-"""The command line: a file per command, no logic."""
+"""The command line: one file for each command, with its options and help texts and no logic."""

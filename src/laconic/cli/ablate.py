@@ -22,27 +22,35 @@ def ablate(
     engine: options.Engine = "virtual",
     network: options.Network = None,
     rate: Annotated[
-        str | None, typer.Option(help="For real workers: shape links of our own, as 100Mbit (needs root).")
+        str | None,
+        typer.Option(help="For real workers: make a network with links of this rate, as 100Mbit (needs root)."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="End each row after so many; default: as the script does.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="End each row after this many steps; default: where the script ends.")
+    ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Run all rows with each, as 0,1,2; gives intervals.")
+        str | None, typer.Option(metavar="LIST", help="Run all rows with each seed, as 0,1,2; this gives intervals.")
     ] = None,
-    seed_argument: Annotated[str, typer.Option(help="How the script takes its seed.")] = "--seed",
-    metric: Annotated[str, typer.Option(help="The metric to table.")] = "loss",
+    seed_argument: Annotated[str, typer.Option(help="The script's option for its seed.")] = "--seed",
+    metric: Annotated[str, typer.Option(help="The metric to show in the table.")] = "loss",
     protocol: Annotated[
         bool, typer.Option("--protocol", help="Tune every row alike, report other seeds with intervals.")
     ] = False,
     lr: Annotated[float | None, typer.Option(help="With --protocol: the script's own learning rate.")] = None,
-    lr_argument: Annotated[str, typer.Option(help="With --protocol: how the script takes it.")] = "--lr",
+    lr_argument: Annotated[str, typer.Option(help="With --protocol: the script's option for it.")] = "--lr",
     choosing_seeds: Annotated[str, typer.Option(metavar="LIST", help="With --protocol: seeds to tune with.")] = "0,1",
-    only_list: Annotated[bool, typer.Option("--list", help="Say which rows there would be, and run nothing.")] = False,
-    folder: Annotated[str | None, typer.Option(help="Where it is kept; a --protocol goes on there.")] = None,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="List the rows that there would be, and run nothing.")
+    ] = False,
+    folder: Annotated[
+        str | None, typer.Option(help="Folder of the results; an interrupted --protocol continues there.")
+    ] = None,
 ) -> None:
     """Take a strategy apart: remove or replace one part at a time, and table what each does to loss, bytes and time.
 
-    Links of a chain are taken out, other words give way to the plain one, switches are switched off, knobs go back to
-    their defaults. Everything else, the learning rate included, stays (--protocol tunes it for every row).
+    Compressors of a chain are removed, other words are replaced by their plain form, switches are switched off and
+    knobs are set back to their defaults. Everything else stays, the learning rate included (--protocol tunes it for
+    every row).
     """
     from laconic.experiments.ablation import variants
     from laconic.report.ablation import listed, write

@@ -27,7 +27,7 @@ from laconic.cli import (
 from laconic.errors import LaconicError
 
 app = typer.Typer(
-    help="Train PyTorch models across machines while saying as little as possible over the wire.",
+    help="Train PyTorch models across machines while sending as little as possible over the network.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,7 +66,7 @@ catalogue.register(app)
 
 
 def main() -> None:
-    """The console entry point: what the library refuses is one line on stderr, not a traceback."""
+    """Run the command line; an error of the library is printed as one line on stderr, not as a traceback."""
     try:
         app(prog_name="laconic")
     except LaconicError as error:

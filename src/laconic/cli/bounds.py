@@ -16,7 +16,7 @@ def bounds(
     workers: Annotated[int, typer.Option(help="Workers, N.")] = 8,
     iterations: Annotated[int, typer.Option(help="Steps of each worker, T.")] = 100_000,
     epsilon: Annotated[float, typer.Option(help="The target: f - f* where convex or PL, |grad f|^2 else.")] = 0.01,
-    smoothness: Annotated[float, typer.Option(help="L: how fast gradients change.")] = 1.0,
+    smoothness: Annotated[float, typer.Option(help="L, the Lipschitz constant of the gradient.")] = 1.0,
     sigma: Annotated[float, typer.Option(help="Standard deviation of a stochastic gradient.")] = 1.0,
     gap: Annotated[float | None, typer.Option(help="f(x0) - f*.")] = 1.0,
     mu: Annotated[float | None, typer.Option(help="Strong convexity or PL constant, where there is one.")] = None,
@@ -26,13 +26,17 @@ def bounds(
     tau_avg: Annotated[float | None, typer.Option(help="Average delay; default: N - 1, all workers busy.")] = None,
     speeds: Annotated[str | None, typer.Option(help="Relative speeds of the workers, as 1,1,1,0.2.")] = None,
     model_bytes: Annotated[str | None, typer.Option(help="Size of the model, as 100MiB: adds bytes.")] = None,
-    step_seconds: Annotated[str | None, typer.Option(help="A step at speed 1, as 50ms; with the next: time.")] = None,
-    round_seconds: Annotated[str | None, typer.Option(help="An average, or a push and pull, as 200ms.")] = None,
+    step_seconds: Annotated[
+        str | None, typer.Option(help="Time of a step at speed 1, as 50ms; adds times, with --round-seconds.")
+    ] = None,
+    round_seconds: Annotated[
+        str | None, typer.Option(help="Time of an average, or of a push and a pull, as 200ms.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Table rounds, periods and iterations that theory promises, and say which method it prefers.
+    """Show the rounds, periods and iterations that convergence theory promises, and which method it prefers.
 
-    Methods whose assumptions are not met by what is given are named with what they lack.
+    Methods whose assumptions are not met by the options are listed with what they lack.
     """
     from laconic.report import bounds as report
     from laconic.theory.question import ask

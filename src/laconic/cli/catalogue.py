@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
+    """Add both commands to the tool."""
     app.command("list")(list_techniques)
     app.command("show")(show_technique)
 
@@ -128,7 +129,7 @@ def _knob_lines(word: type) -> list[str]:
 
 
 def _claim(claim: object) -> str:
-    """A claim's name and the promise that its class states."""
+    """Return a claim's name and the first line of its class's docstring, which states the promise."""
     if isinstance(claim, str):
         return claim
     promise = (type(claim).__doc__ or "").partition("\n")[0]

@@ -13,11 +13,13 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding, as a list.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list with one object for each finding.")
+    ] = False,
 ) -> None:
-    """Say what this machine can do, what is missing, what that would enable and how to get it.
+    """List what this machine can do, what is missing, what that would enable and how to get it.
 
-    Exit code 1 when something is missing without which nothing trains.
+    The exit code is 1 when something is missing without which nothing trains.
     """
     from laconic.launch.doctor import examine
 

@@ -1,4 +1,4 @@
-"""`laconic explain`: what a schedule does with a model on a network, and why."""
+"""`laconic explain`: the plan that a schedule makes for a model on a network, and its predicted times."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ def register(app: typer.Typer) -> None:
 def explain(
     sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="The strategy, as `bsp / allreduce / auto`.")],
     profile: Annotated[
-        str, typer.Option(metavar="FILE", help="Of the model (and its network): `laconic profile --out FILE`.")
+        str, typer.Option(metavar="FILE", help="The model's profile, as `laconic profile --out FILE` writes it.")
     ],
-    workers: Annotated[int | None, typer.Option(help="How many; default: as many as were profiled.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; default: as many as were profiled.")] = None,
     network: Annotated[
         str | None, typer.Option(help="A rate such as 1Gbit, in place of the links that were profiled.")
     ] = None,
-    latency: Annotated[str, typer.Option(help="With --network: one way, as 50us.")] = "50us",
-    messages: Annotated[int, typer.Option(help="List so many messages at most; 0: only the summary.")] = 40,
-    json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    latency: Annotated[str, typer.Option(help="With --network: its one-way latency, as 50us.")] = "50us",
+    messages: Annotated[int, typer.Option(help="The largest number of messages to list; 0: only the summary.")] = 40,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Say what a schedule merges and cuts, when each message leaves and arrives, what is hidden and what is exposed."""
+    """Show which tensors a schedule merges or splits, when each message starts and ends, and how much of it
+    is hidden behind computation."""
     from laconic.report.explanation import as_json, explained, show
 
     found = explained(sentence, profile, workers, network, latency)

@@ -1,4 +1,4 @@
-"""`laconic mixing`: what a topology's mixing weights do, before anything runs."""
+"""`laconic mixing`: properties of a topology's mixing weights, without running anything."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ def register(app: typer.Typer) -> None:
 
 def mixing(
     topologies: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPOLOGY]...", help="Such as ring or 'star(0.2)'; none: all.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPOLOGY]...", help="Topologies such as ring or 'star(0.2)'; default: all."),
     ] = None,
     workers: Annotated[list[int] | None, typer.Option(help="Number of workers; repeat for several. Default 8.")] = None,
     matrix: Annotated[bool, typer.Option("--matrix", help="Print the weights themselves too.")] = False,
 ) -> None:
-    """Degree, bytes, spectrum and gap of the graphs along which workers gossip."""
+    """Show degree, bytes, spectrum and spectral gap of the graphs along which workers gossip."""
     from laconic.report.mixing import show
 
     show(topologies or [], workers or [8], matrix)

@@ -8,7 +8,7 @@ import typer
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The network, as `laconic net status` lists it.")]
 _Worker = Annotated[int, typer.Argument(metavar="WORKER", help="The worker's number, from 0.")]
-_RATE_HELP = "Of each worker's link, in both directions: 10Mbit, 1Gbit."
+_RATE_HELP = "Rate of each worker's link, in both directions: 10Mbit, 1Gbit."
 
 
 def register(app: typer.Typer) -> None:
@@ -23,15 +23,19 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    workers: Annotated[int, typer.Option(help="Places, one per worker and server.")] = 4,
+    workers: Annotated[
+        int, typer.Option(help="Number of places (network namespaces), one for each worker and server.")
+    ] = 4,
     rate: Annotated[str, typer.Option(help=_RATE_HELP)] = "100Mbit",
-    delay: Annotated[str, typer.Option(help="One way between two workers: 25ms makes a round trip of 50 ms.")] = "0s",
+    delay: Annotated[
+        str, typer.Option(help="One-way delay between two workers: 25ms makes a round trip of 50 ms.")
+    ] = "0s",
     link: Annotated[
         list[str] | None, typer.Option(metavar="PLACE=RATE", help="Another rate for one link, as 3=10Mbit; repeatable.")
     ] = None,
-    name: Annotated[str, typer.Option(help="What to call it.")] = "lab",
+    name: Annotated[str, typer.Option(help="Name of the network.")] = "lab",
 ) -> None:
-    """Make a network that stands until `laconic net down`."""
+    """Make a network that stays up until `laconic net down`."""
     from laconic.launch import net
     from laconic.units import bits_per_second, seconds
 
@@ -46,7 +50,7 @@ def down(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The network; may be left out where there is one only.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every network that stands.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Take down every network that is up.")] = False,
 ) -> None:
     """Take a network down."""
     from laconic.launch import net
@@ -68,7 +72,7 @@ def status() -> None:
     if not networks:
         typer.echo("no network is up: make one with `laconic net up --workers 4 --rate 100Mbit`")
         return
-    table = Table("name", "places", "rate", "delay, one way", "delay line", "unplugged", "stands until")
+    table = Table("name", "places", "rate", "delay, one way", "delay line", "unplugged", "up until")
     for state, is_alive in networks:
         rates = [write_rate(rate) for rate in state.bits_per_second]
         table.add_row(
@@ -84,7 +88,7 @@ def status() -> None:
 
 
 def cut(name: _Name, worker: _Worker) -> None:
-    """Unplug a worker: nothing comes through in either direction."""
+    """Unplug a worker: its link carries nothing in either direction."""
     from laconic.launch import net
 
     net.find(name).cut(worker)
@@ -100,7 +104,7 @@ def restore(name: _Name, worker: _Worker) -> None:
 def limit(
     name: _Name,
     rate: Annotated[str, typer.Option(help=_RATE_HELP)],
-    worker: Annotated[int | None, typer.Option(help="This worker's link only.")] = None,
+    worker: Annotated[int | None, typer.Option(help="Change this worker's link only.")] = None,
 ) -> None:
     """Change the rate of one worker's link, or of all."""
     from laconic.launch import net

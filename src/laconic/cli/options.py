@@ -10,7 +10,7 @@ SCRIPT = typer.Argument(metavar="SCRIPT", help="The training script.")
 
 Script = Annotated[str, SCRIPT]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own, passed on untouched.")
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own arguments, passed on unchanged.")
 ]
 Engine = Annotated[str, typer.Option(help="real: processes; virtual: workers of one process in virtual time.")]
 Network = Annotated[

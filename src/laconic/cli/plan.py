@@ -1,4 +1,4 @@
-"""`laconic plan`: what to do about a training script and a network, before anything is paid."""
+"""`laconic plan`: advice for a training script and a network, before the run."""
 
 from __future__ import annotations
 
@@ -20,44 +20,55 @@ def plan(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own; after -- if they begin with -.")
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS", help="The script's own arguments; after -- if they begin with -."),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", "--gpus", help="How many will train.")] = 8,
+    workers: Annotated[int, typer.Option("--workers", "--gpus", help="Number of workers that will train.")] = 8,
     network: Annotated[
         str,
-        typer.Option(help="A rate as 1gbit, a .toml file, output of nccl-tests, or probe: the machines at hand."),
+        typer.Option(help="A rate as 1gbit, a .toml file, output of nccl-tests, or probe: measure this machine's."),
     ] = "1gbit",
-    latency: Annotated[str | None, typer.Option(help="With a rate: one way, as 50us.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="For a model by name: v100, a100, h100 …")] = None,
+    latency: Annotated[str | None, typer.Option(help="With a rate: the one-way latency, as 50us.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="For a model by name: its GPU, as v100, a100, h100 …")] = None,
     batch: Annotated[int | None, typer.Option(help="For a model by name: samples a GPU; default: what fits.")] = None,
-    objective: Annotated[str, typer.Option(help="What is to be small: time, bytes, cost or energy.")] = "time",
+    objective: Annotated[str, typer.Option(help="The quantity to minimise: time, bytes, cost or energy.")] = "time",
     loss_budget: Annotated[
-        str, typer.Option(help="How much more loss is accepted, as 0.5%; default: the same mathematics.")
+        str,
+        typer.Option(
+            help="Accepted increase of the loss, as 0.5%; default 0: the same mathematics as synchronous SGD."
+        ),
     ] = "0",
     price: Annotated[float | None, typer.Option(help="Dollars an hour of a worker, for --objective cost.")] = None,
     price_per_gigabyte: Annotated[float, typer.Option(help="Dollars for a gigabyte that a worker sends.")] = 0.0,
-    watts: Annotated[float | None, typer.Option(help="Of a busy worker, for --objective energy.")] = None,
-    servers: Annotated[int, typer.Option(help="Machines that may serve, beside the workers.")] = 0,
+    watts: Annotated[
+        float | None, typer.Option(help="Power of a busy worker in watts, for --objective energy.")
+    ] = None,
+    servers: Annotated[int, typer.Option(help="Machines that may be parameter servers, beside the workers.")] = 0,
     slowness: Annotated[
-        str | None, typer.Option(metavar="FACTORS", help="By worker, cycled: with 1,1,1,5 every fourth is slow.")
+        str | None,
+        typer.Option(metavar="FACTORS", help="Compute times by worker, cycled: with 1,1,1,5 every fourth is slow."),
     ] = None,
     net: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --network probe: one made by `laconic net up`.")
+        str | None,
+        typer.Option(metavar="NAME", help="With --network probe: measure a network made by `laconic net up`."),
     ] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="Price this one in place of all candidates; repeatable.")
+        list[str] | None, typer.Option(help="Price this strategy in place of all candidates; repeatable.")
     ] = None,
     top: Annotated[int, typer.Option(help="Rows to show.")] = 12,
     verify: Annotated[
-        str | None, typer.Option(metavar="BUDGET", help="Then train the best with the script for so long, as 5min.")
+        str | None,
+        typer.Option(
+            metavar="BUDGET", help="Then train the script with the best strategies for this time in all, as 5min."
+        ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="For programs, and for `laconic report`.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON, which `laconic report` reads too.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever the cache holds.")] = False,
 ) -> None:
-    """Say what would help, by how much and at what risk; or that nothing would.
+    """Recommend a strategy, with its predicted gain and its risk, or report that none would help.
 
-    A script is rehearsed for a few steps (and kept in a cache), compression is timed, every sensible strategy is priced
-    and held against tuned DDP with 16-bit gradients.
+    A script is profiled for a few steps (the profile is kept in a cache), compression is timed, every sensible strategy
+    is priced and compared with tuned DDP with 16-bit gradients.
     """
     from laconic.report.advice import run
 

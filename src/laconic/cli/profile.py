@@ -1,4 +1,4 @@
-"""`laconic profile`: measure a script's computing, its links and its words' own costs."""
+"""`laconic profile`: measure a script's layer times, its links, and the time that compressors take."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ def register(app: typer.Typer) -> None:
 def profile(
     script: options.Script,
     arguments: options.Arguments = None,
-    workers: Annotated[int, typer.Option(help="Processes on this machine, all of which run at once.")] = 4,
+    workers: Annotated[int, typer.Option(help="Number of worker processes on this machine; all run at once.")] = 4,
     net: options.Net = None,
     steps: Annotated[int, typer.Option(help="Steps to time, after a few to warm up.")] = 48,
     threads: Annotated[int, typer.Option(help="Intra-op threads per worker.")] = 1,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write it here too; it is kept in a cache.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the profile to this file as well as to the cache.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever the cache holds.")] = False,
 ) -> None:
-    """Measure what `laconic run --engine virtual --profile FILE` and planners start from.
+    """Measure the profile from which `laconic run --engine virtual --profile FILE` and `laconic plan` predict.
 
-    The script runs on all workers at once without exchanging gradients; collectives and encoders are timed apart. So no
-    step of the training that is predicted later is used to predict it.
+    The script runs on all workers at once without exchanging gradients; collectives and encoders are timed separately.
+    So no step of the training that is predicted later is used to predict it.
     """
     from laconic.launch.launch import exit_process
     from laconic.launch.profiling import measure

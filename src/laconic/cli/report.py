@@ -21,10 +21,11 @@ def report(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: report.html in the first folder, or here.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; default: report.html in the first folder, or in the current one."),
     ] = None,
 ) -> None:
-    """Write one HTML page to look at: tables, curves, where a step's time goes, timelines, predicted against measured.
+    """Write one HTML page: tables, curves, where a step's time goes, timelines, predicted against measured.
 
     It holds everything it shows: it opens without a server or a network, and can be sent to others.
     """

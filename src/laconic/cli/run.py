@@ -17,14 +17,13 @@ def register(app: typer.Typer) -> None:
 def run(
     script: options.Script,
     arguments: options.Arguments = None,
-    workers: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
-    strategy: Annotated[
-        str | None, typer.Option(help="The sentence to train with; the script's own when left out.")
-    ] = None,
+    workers: Annotated[int, typer.Option(help="Number of worker processes on this machine.")] = 1,
+    strategy: Annotated[str | None, typer.Option(help="The strategy to train with; default: the script's own.")] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module's name, as in `python -m`.")] = False,
-    nodes: Annotated[int, typer.Option(help="Machines; start the same command on each.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of machines; start the same command on each.")] = 1,
     rendezvous: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the machines meet; HOST is one of them.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address at which the machines find each other; HOST is one of them."),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End the whole run after this time (exit code 124).")
@@ -32,24 +31,31 @@ def run(
     restarts: Annotated[
         int,
         typer.Option(
-            help="After a loss, start all workers again at most so many times; with --servers, each by itself."
+            help="How often all workers may be restarted after a loss; with --servers, how often each one by itself."
         ),
     ] = 0,
     servers: Annotated[
-        int, typer.Option(help="Processes that only serve, for strategies with a server; then any worker may be lost.")
+        int,
+        typer.Option(
+            help="Number of parameter-server processes, for strategies with a server; then any worker may be lost."
+        ),
     ] = 0,
     server_restarts: Annotated[
-        int, typer.Option(help="Start a lost server again, from its snapshot, at most so many times.")
+        int, typer.Option(help="How often a lost server may be restarted from its snapshot.")
     ] = 10,
     colocate: Annotated[
-        bool, typer.Option("--colocate", help="With --net: server K shares worker K's place; else each has its own.")
+        bool,
+        typer.Option("--colocate", help="With --net: put server K into worker K's place; otherwise each has its own."),
     ] = False,
     keys: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Keys of servers on several machines: made on the first, copied by you."),
+        typer.Option(
+            metavar="FILE",
+            help="Keys for servers and several machines: made on the first machine; copy the file to the others.",
+        ),
     ] = None,
     heartbeat: Annotated[
-        float, typer.Option(metavar="SECONDS", help="A rank that is silent for this long is lost.")
+        float, typer.Option(metavar="SECONDS", help="A rank whose heartbeats stop for this long is lost.")
     ] = 20.0,
     threads: Annotated[
         int, typer.Option(help="Intra-op threads per worker (sets OMP_NUM_THREADS); one keeps sums in one order.")
@@ -63,7 +69,10 @@ def run(
     engine: options.Engine = "real",
     network: options.Network = None,
     profile: Annotated[
-        str | None, typer.Option(metavar="FILE", help="For virtual workers: how fast they compute (laconic profile).")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="For virtual workers: their compute times, as `laconic profile` writes them."
+        ),
     ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Write trace.json, a timeline for ui.perfetto.dev, to the run folder.")
@@ -71,19 +80,21 @@ def run(
     net: options.Net = None,
     slowness: Annotated[
         str | None,
-        typer.Option(metavar="FACTORS", help="By worker, cycled: with 1,1,1,5 every fourth is 5 times as slow."),
+        typer.Option(
+            metavar="FACTORS", help="Compute times by worker, cycled: with 1,1,1,5 every fourth is 5 times as slow."
+        ),
     ] = None,
     stragglers: Annotated[
         str | None, typer.Option(metavar="PxF", help="0.2x3: in 20 % of its steps, a worker takes 3 times as long.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report the sentence, its bytes and memory; train nothing.")
+        bool, typer.Option("--dry-run", help="Only report the strategy, its bytes and its memory; train nothing.")
     ] = False,
 ) -> None:
     """Start a training script on several workers, here or on several machines.
 
-    Rank 0 speaks on the console; every rank has a log in the run folder. If a rank is lost, all others end within
-    seconds and say which; with --servers, the run goes on without it.
+    The console shows the output of rank 0; every rank has a log in the run folder. If a rank is lost, all others end
+    within seconds and name it; with --servers, the run continues without it.
     """
     from laconic.experiments.rivals.text import check
     from laconic.launch.launch import exit_process, launch

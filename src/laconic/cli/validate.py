@@ -1,4 +1,4 @@
-"""`laconic validate`: what the models say, held against what was measured."""
+"""`laconic validate`: predictions of the cost models compared with measurements."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def validate(
     ] = None,
     section: Annotated[
         list[str] | None,
-        typer.Option(help='Only this: "published step times", "nccl", "pollux" or "real runs"; may be repeated.'),
+        typer.Option(
+            help='Only this section: "published step times", "nccl", "pollux" or "real runs"; may be repeated.'
+        ),
     ] = None,
     network: Annotated[str | None, typer.Option(help="Only this network of the published step times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Recompute what is claimed of the models' accuracy, and say what was fitted and what others say of themselves.
+    """Recompute the claimed accuracy of the cost models; report what was fitted and what other tools claim.
 
     Published step times of seven methods (arXiv 2005.13247), NCCL's collectives with sizes and GPU counts left out,
-    steps to a target with Pollux's batch sizes left out, and step times of real runs. Takes some seconds a network.
+    steps to a target with Pollux's batch sizes left out, and step times of real runs. Each network takes some seconds.
     """
     from laconic.planner.validation.claims import PUBLISHED, SECTIONS
     from laconic.planner.validation.sections import named, recompute

@@ -1,1 +1,1 @@
-"""What workers send: compressors, which turn tensors into payloads and back."""
+"""Compressors: from a tensor to a payload and back, with their memory."""

@@ -1,4 +1,4 @@
-"""The hot loops of compression: one definition each (`reference`), and faster bodies that give the same bits.
+"""The hot loops of compression: a reference in torch for each, and faster CPU and GPU bodies with the same bits.
 
 On CPUs with Numba installed, contiguous float32 tensors take the compiled bodies of `cpu`; on GPUs with Triton, those
 of `gpu`, many tensors in one launch; everything else is plain torch. Nothing here knows of compressors.

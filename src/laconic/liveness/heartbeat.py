@@ -151,9 +151,9 @@ class Heartbeat:
             if self._watch.beats[0].done and not self._agent_hosts:
                 self._stopped = True  # rank 0 finished and took the store with it: nothing is left to watch
                 return None
-            cause = f"the run's store at {where}, which lived there, is gone"
+            cause = f"the run's store at {where}, which was hosted there, is gone"
         elif silent_seconds > (self._judge.silence_limit_seconds if self._watch.connected else START_SECONDS):
-            cause = f"the run's store at {where}, which lives there, has not answered for {silent_seconds:.1f} s"
+            cause = f"the run's store at {where}, which is hosted there, has not answered for {silent_seconds:.1f} s"
         else:
             return None
         advice = f"Check that machine, and the link to it from {self._host}."

@@ -1,4 +1,4 @@
-"""A strategy taken apart, as a table: each part's share in loss, bytes and time."""
+"""The tables of `laconic ablate`: what each part of a strategy contributes to loss, bytes and time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WHOLE = "the whole"
 
 
 def listed(whole: Strategy, variants: Sequence[Variant]) -> str:
-    """The rows without running them."""
+    """Return the rows that an ablation would have, as text, without running them."""
     rows = [[WHOLE, str(whole)], *([v.change, str(v.strategy or f"– {v.refusal}")] for v in variants)]
     width = max(len(change) for change, _ in rows)
     return "".join(f"{change.ljust(width)}  {text}\n" for change, text in rows)
 
 
 def write(comparison: Comparison, variants: Sequence[Variant], metric: str) -> str:
-    """Write `ablation.txt` and `ablation.csv` to the comparison's folder; the text."""
+    """Write `ablation.txt` and `ablation.csv` to the comparison's folder, and return the text."""
     changes = [WHOLE, *(variant.change for variant in variants if variant.strategy is not None)]
     rows = list(zip(changes, comparison.lines, strict=True))
     text = _as_text(comparison, rows, variants, metric)

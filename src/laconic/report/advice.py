@@ -1,4 +1,4 @@
-"""Advice for people: a ranked table, a verdict, one line to copy."""
+"""The output of `laconic plan`: a ranked table, a verdict and one command line to copy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from laconic.report.page.units import unit_for, with_unit
 
 _COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
 _FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
-_PIPED = 160  # columns, where nobody's terminal says how many there are
+_PIPED = 160  # columns, where standard output is no terminal
 
 
 def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: bool, **asked: Any) -> None:
-    """Plan, and print."""
+    """Plan with the options of the command line, verify the advice if asked to, and print both."""
     budget = None if verify is None else read_budget(verify)
     if asked["objective"] not in get_args(Objective):
         raise PlanError(f"--objective {asked['objective']} is none: write {', '.join(get_args(Objective))}")
@@ -42,7 +42,7 @@ def run(subject: str, arguments: Sequence[str], verify: str | None, as_json: boo
 
 
 def read_share(text: str) -> float:
-    """ "0.5%" or 0.005."""
+    """Read a share that is written as a percentage ("0.5%") or as a fraction ("0.005")."""
     try:
         return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -50,6 +50,7 @@ def read_share(text: str) -> float:
 
 
 def show(advice: Advice, console: Console | None = None) -> None:
+    """Print the priced strategies as a table, then the verdict, its notes and the line to copy."""
     console = console or Console(width=None if sys.stdout.isatty() else _PIPED)
     console.print(
         Text(
@@ -80,7 +81,8 @@ def show(advice: Advice, console: Console | None = None) -> None:
 
 
 def show_verified(found: Verified, console: Console | None = None) -> None:
-    """Short trainings: the loss at equal steps, and what a worker spent until then."""
+    """Print the short trainings of `--verify`: the loss at equal steps, and the time and bytes that a worker spent
+    until then."""
     console = console or Console(width=None if sys.stdout.isatty() else _PIPED)
     console.print(
         Text(
@@ -163,7 +165,7 @@ def _verified(advice: Advice, subject: str, arguments: Sequence[str], network: s
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("verifying", total=1.0)
 
-        def told(share: float, what: str) -> None:
+        def report_progress(share: float, what: str) -> None:
             bar.update(task, completed=share, description=what)
 
-        return verify_advice(advice, subject, arguments, network, budget, told)
+        return verify_advice(advice, subject, arguments, network, budget, report_progress)

@@ -1,4 +1,4 @@
-"""The convergence tables with numbers in them: text for people, JSON for programs."""
+"""The output of `laconic bounds`: convergence results evaluated for one question, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def show(asked: Question, rows: Sequence[Row]) -> None:
 
 
 def as_json(asked: Question, rows: Sequence[Row]) -> str:
-    """The question, every row, and the preference."""
-    said = {"question": asdict(asked), "rows": [asdict(row) for row in rows], "remarks": remarks(asked, rows)}
-    return json.dumps(said | {"preference": preference(asked, rows)}, indent=2)
+    """Return the question, every row, the remarks and the preferred method as JSON."""
+    values = {"question": asdict(asked), "rows": [asdict(row) for row in rows], "remarks": remarks(asked, rows)}
+    return json.dumps(values | {"preference": preference(asked, rows)}, indent=2)
 
 
 def _table(asked: Question, rows: Sequence[Row]) -> Table:

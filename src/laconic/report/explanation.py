@@ -1,4 +1,4 @@
-"""A plan and its prices: text for people, JSON for programs."""
+"""The output of `laconic explain`: a schedule's plan and the predicted time of each message, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from laconic.values.profile import Profile, ProfileError
 
 
 def explained(sentence: str, path: str, workers: int | None, network: str | None, latency: str) -> Explanation:
-    """The plan that a sentence's schedule makes for a profiled model, on its own network or a described one."""
+    """Make the plan of a sentence's schedule for a profiled model, and predict it on the profiled network or on a
+    described one."""
     chosen = Strategy.parse(sentence)
     if not isinstance(chosen, Sentence):
         raise StrategyError(f"`{chosen}` has several schedules; explain one sentence at a time")
@@ -30,7 +31,9 @@ def explained(sentence: str, path: str, workers: int | None, network: str | None
     if network is not None:
         price, halved = prices_on(count, bits_per_second(network), seconds(latency), servers), None
     elif known.links is None or servers is not None or count != known.workers:
-        raise ProfileError("this needs --network: the profile's links are of other workers, or of no server")
+        raise ProfileError(
+            "this needs --network: the profile's links are those of another number of workers, or of no server"
+        )
     else:
         price, halved = prices_measured(known.links, count)
     tensors, arrival = tensors_of(known)
@@ -39,6 +42,7 @@ def explained(sentence: str, path: str, workers: int | None, network: str | None
 
 
 def show(found: Explanation, most: int) -> None:
+    """Print the summary of a plan and its first messages, `most` of them at most."""
     console = Console()
     console.print(Text(f"{found.summary()}."), soft_wrap=True)
     if not most:
@@ -62,6 +66,7 @@ def show(found: Explanation, most: int) -> None:
 
 
 def as_json(found: Explanation) -> str:
+    """Return the plan's times and all of its messages as JSON."""
     seen = found.trace
     return json.dumps(
         {

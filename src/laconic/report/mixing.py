@@ -1,4 +1,4 @@
-"""Mixing weights for the eye: what they send, and how fast they bring workers together."""
+"""The output of `laconic mixing`: what a topology sends, and how fast its weights bring workers to agreement."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from laconic.topology.base import Topology
 from laconic.topology.mixing import Mixing
 
 _HEADINGS = ("topology", "workers", "neighbours", "models sent/step", "period", "λ2", "λmin", "rho", "gap")
-_WIDTH = 112  # of a table that nobody cuts off, whatever the terminal
+_WIDTH = 112  # columns, so that the table is not cut off on a narrow terminal
 
 
 def show(texts: Sequence[str], sizes: Sequence[int], matrices: bool = False) -> None:
-    """A row for each topology and number of workers, as a table that Markdown reads too."""
+    """Print a row for each topology and number of workers, as a table in Markdown, and the matrices if asked to."""
     topologies = {text: _topology(text) for text in texts or _names()}
     laid_out = {(text, size): made.mixing(size) for text, made in topologies.items() for size in sizes}
     table = Table(*_HEADINGS, box=box.MARKDOWN)

@@ -1,4 +1,4 @@
-"""A profile for the eye: what a step consists of, what links and words cost."""
+"""The output of `laconic profile`: the parts of a step, and the costs of links and compressors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laconic.values.profile import Profile, Seconds
 
 
 def show(path: Path) -> None:
-    """Print it, and where it is."""
+    """Print the profile in this file, and the path of the file."""
     profile, console = Profile.read(path), Console()
     model = profile.model
     count = sum(tensor.numel for tensor in model.tensors)
@@ -19,7 +19,7 @@ def show(path: Path) -> None:
     for part in ("forward", "backward", "step"):
         console.print(f"  {part:9}{_shown(getattr(model, part))}")
     if profile.links is not None and profile.links.operations:
-        table = Table("collective", "dtype", "α", "effective rate", title="Links, with all workers at it")
+        table = Table("collective", "dtype", "α", "effective rate", title="Links, with all workers sending at once")
         for times in profile.links.operations:
             rate = 8 / times.seconds_per_byte if times.seconds_per_byte else float("inf")
             alpha = f"{1e3 * times.alpha_seconds:.2f} ms"

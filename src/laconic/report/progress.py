@@ -1,4 +1,4 @@
-"""Where something long has come to: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a long command on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE_SECONDS = 10.0
 
 
 class Lines:
-    """For files and pipes: what is said, and now and then where it is."""
+    """Progress for files and pipes: every message, and the current position every ten seconds at most."""
 
     def __init__(self) -> None:
         self._stage, self._total, self._count, self._last = "", None, 0, 0.0  # type: tuple[str, int | None, int, float]
@@ -40,7 +40,7 @@ class Lines:
 
 
 class Bar:
-    """For terminals: one line that moves, with what is left."""
+    """Progress for terminals: one moving line with the elapsed and the remaining time."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -82,5 +82,5 @@ class Bar:
 
 
 def progress() -> Lines | Bar:
-    """As fits where the errors go."""
+    """Return a bar if standard error is a terminal, and plain lines otherwise."""
     return Bar() if sys.stderr.isatty() else Lines()

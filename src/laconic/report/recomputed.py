@@ -1,4 +1,4 @@
-"""Sections of `laconic validate` other than published step times: a table, what it comes to, and plain values."""
+"""The sections of `laconic validate` other than published step times: tables, summary lines and plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = "–"
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Table:
-    """Text to the left in the first columns, numbers to the right."""
+    """Return a table whose first `left` columns are aligned to the left and the others, numbers, to the right."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for k, heading in enumerate(headings):
         made.add_column(heading, justify="left" if k < left else "right")
@@ -30,16 +30,17 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], le
 
 
 def basis_lines(section: str) -> list[str]:
-    """What was fitted, what was not, and what others say of themselves."""
+    """Return lines that say what was fitted, what was not, and which accuracy other tools claim for themselves."""
     basis = BASES[section]
     return [
         f"fitted: {basis.fitted}. Not fitted: {basis.not_fitted}.",
-        "others of themselves (other machines, other questions):",
+        "what other tools claim for themselves (other machines, other questions):",
         *(f"  {claim.tool}: {claim.says} ({claim.where})" for claim in basis.others),
     ]
 
 
 def basis_values(section: str) -> dict[str, Any]:
+    """Return what a section's figures rest on, as plain values."""
     return asdict(BASES[section])
 
 
@@ -47,6 +48,7 @@ def basis_values(section: str) -> dict[str, Any]:
 
 
 def nccl_table(found: Sequence[SystemErrors]) -> Group:
+    """Return the errors of predicted collectives where sizes or GPU counts are left out of the fit."""
     sizes = [
         [s.system, *map(_mean, (s.one_size, s.one_size_plain, s.every_second, s.every_second_plain, s.largest_size))]
         for s in found
@@ -67,6 +69,7 @@ def nccl_table(found: Sequence[SystemErrors]) -> Group:
 
 
 def nccl_lines(found: Sequence[SystemErrors]) -> list[str]:
+    """Return the errors over all systems as lines of text."""
     sizes = _pooled([s.one_size for s in found])
     counts = _pooled([s.count for s in found])
     ratios = ", ".join(f"{s.system} {s.ratio:.2f}" for s in found)
@@ -78,6 +81,7 @@ def nccl_lines(found: Sequence[SystemErrors]) -> list[str]:
 
 
 def nccl_values(found: Sequence[SystemErrors]) -> list[dict[str, Any]]:
+    """Return the errors of each system as plain values."""
     return [{**asdict(s), "ratio_to_plain": s.ratio} for s in found]
 
 
@@ -85,6 +89,7 @@ def nccl_values(found: Sequence[SystemErrors]) -> list[dict[str, Any]]:
 
 
 def pollux_table(found: Sequence[ModelErrors]) -> Group:
+    """Return the errors of predicted steps to a target where each batch size in turn is left out of the fit."""
     others = [share for share in SHARES if share != STATED]
     stated = [
         [
@@ -121,6 +126,7 @@ def pollux_table(found: Sequence[ModelErrors]) -> Group:
 
 
 def pollux_lines(found: Sequence[ModelErrors]) -> list[str]:
+    """Return the definition of the target and the errors over all models as lines of text."""
     passed = {share: sum(m.targets[share].in_tolerances() <= 1 for m in found) for share in SHARES}
     cells = [cell for m in found for cell in m.stated.cells]
     errors = [cell.error("law") for cell in cells]
@@ -136,6 +142,7 @@ def pollux_lines(found: Sequence[ModelErrors]) -> list[str]:
 
 
 def pollux_values(found: Sequence[ModelErrors]) -> list[dict[str, Any]]:
+    """Return the errors of each model and target as plain values."""
     return [
         {
             "model": m.model,
@@ -162,6 +169,7 @@ def pollux_values(found: Sequence[ModelErrors]) -> list[dict[str, Any]]:
 
 
 def runs_table(found: RunErrors) -> Table:
+    """Return predicted and measured step times of real runs."""
     rows = [
         [
             run.model,
@@ -180,6 +188,7 @@ def runs_table(found: RunErrors) -> Table:
 
 
 def runs_lines(found: RunErrors) -> list[str]:
+    """Return the errors over all real runs as a line of text."""
     errors = found.errors
     return [
         f"mean {_percent(errors.mean)}, median {_percent(errors.median)}, largest {_percent(errors.largest)}, "
@@ -188,6 +197,7 @@ def runs_lines(found: RunErrors) -> list[str]:
 
 
 def runs_values(found: RunErrors) -> dict[str, Any]:
+    """Return predicted and measured step times of real runs as plain values."""
     runs = [{**asdict(run), "error": run.error, "inside": run.inside} for run in found.runs]
     return {**asdict(found.errors), "share_inside": found.share_inside, "runs": runs}
 

@@ -1,4 +1,4 @@
-"""A comparison as a table: text for people, CSV for programs. Above it stands how it was made and in which regime."""
+"""The table of `laconic compare`, as text and as CSV; lines above the text say how it was made and in which regime."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and what stands below it."""
+    """A column: its heading, and the function that gives a row's cell."""
 
     heading: str
     cell: Callable[[Line], str]
 
 
 def write(comparison: Comparison) -> str:
-    """Write `table.txt` and `table.csv` to the comparison's folder; the text."""
+    """Write `table.txt` and `table.csv` to the comparison's folder, and return the text."""
     text = as_text(comparison)
     (comparison.folder / "table.txt").write_text(text)
     (comparison.folder / "table.csv").write_text(as_csv(comparison.lines))
@@ -33,7 +33,7 @@ def write(comparison: Comparison) -> str:
 
 
 def as_text(comparison: Comparison) -> str:
-    """The whole page: how it was made, the regime, the table, failures, how to read it."""
+    """Return the page as text: how it was made, the regime, the table, failures, and how to read it."""
     columns = _columns(comparison)
     cells = [[column.cell(line) for column in columns] for line in comparison.lines]
     table = aligned([column.heading for column in columns], cells)
@@ -43,7 +43,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_csv(lines: Iterable[Line]) -> str:
-    """Every number in SI units, with its spread and its ratio's."""
+    """Return every number in SI units, with its spread, its ratio to the baseline and the ratio's spread."""
     lines = list(lines)
     metrics = list(dict.fromkeys(name for line in lines for name in line.final))
     names = [*(_UNITS.get(name, name) for name in _NUMBERS), *(f"final_{metric}" for metric in metrics)]
@@ -62,6 +62,8 @@ def as_csv(lines: Iterable[Line]) -> str:
 
 
 def made_how(comparison: Comparison) -> list[str]:
+    """Return lines that say how the comparison was made, where it ran, and its regime r, the exposed communication of
+    the baseline divided by its computation."""
     settings = comparison.settings
     flag = " (--quick)" if settings.quick else ""
     if settings.tuning is None:
@@ -134,7 +136,9 @@ def _legend(comparison: Comparison) -> list[str]:
         else "median over blocks [quartiles]; ratio by round, median [quartiles]; the first block is warm-up"
     )
     alone = (
-        "over a network where talking takes no time" if virtual else "in workers that do not talk, in the same rounds"
+        "over a network on which messages take no time"
+        if virtual
+        else "in workers that do not communicate, in the same rounds"
     )
     counters = {line.counter for line in comparison.lines if line.counter is not None}
     counted = {
@@ -146,7 +150,7 @@ def _legend(comparison: Comparison) -> list[str]:
         f"computing: a step {alone}; exposed: a step less that, for every row alike.",
         f"bytes: of one worker, mean over all, by {' and '.join(counted[c] for c in sorted(counters))}."
         if counters
-        else "bytes: nobody counted them.",
+        else "bytes: they were not counted.",
     ]
     if comparison.target is not None:
         name, value = comparison.target
@@ -161,6 +165,7 @@ def _legend(comparison: Comparison) -> list[str]:
 
 
 def aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: the first column aligned to the left, all others to the right."""
     widths = [max(len(row[k]) for row in (headings, *cells)) for k in range(len(headings))]
 
     def laid(row: Sequence[str]) -> str:
@@ -174,6 +179,7 @@ def _number(value: float) -> str:
 
 
 def value(quantity: Quantity | None, unit: float) -> str:
+    """Return the middle of a quantity in this unit, or a dash if there is none."""
     return _MISSING if quantity is None else _number(quantity.value.middle / unit)
 
 
@@ -189,6 +195,7 @@ def _with_spread(quantity: Quantity | None, unit: float) -> str:
 
 
 def ratio(quantity: Quantity | None, spread: bool = False) -> str:
+    """Return a quantity's ratio to the baseline's, with its interval if asked for, or a dash if there is none."""
     if quantity is None or quantity.ratio is None:
         return _MISSING
     r = quantity.ratio
@@ -198,7 +205,7 @@ def ratio(quantity: Quantity | None, spread: bool = False) -> str:
 def _to_target(line: Line, quantity: Quantity | None, unit: float) -> str:
     if quantity is not None:
         return value(quantity, unit)
-    if line.reached == line.runs:  # reached, but nobody counts
+    if line.reached == line.runs:  # reached, but this quantity was not counted
         return _MISSING
     return "not reached" if line.runs == 1 else f"{line.reached} of {line.runs} reach it"
 
@@ -223,11 +230,12 @@ _UNITS = {"sent_bytes": "sent_bytes_per_step", "received_bytes": "received_bytes
 
 
 def csv_headings(names: Sequence[str]) -> list[str]:
-    """A number, its spread, its ratio to the baseline's, and the ratio's spread."""
+    """Return six headings a name: the number, its spread, its ratio to the baseline's, and the ratio's spread."""
     return [f"{name}{part}" for name in names for part in ("", "_low", "_high", "_ratio", "_ratio_low", "_ratio_high")]
 
 
 def csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
+    """Return the six cells of a quantity, in the order of `csv_headings`; cells that do not exist are empty."""
     spread = value.value if isinstance(value, Quantity) else value
     ratio = value.ratio if isinstance(value, Quantity) else None
     numbers = [n for s in (spread, ratio) for n in ((math.nan,) * 3 if s is None else (s.middle, s.low, s.high))]

@@ -1,4 +1,4 @@
-"""`laconic validate`: predictions beside what was measured; tables for people, JSON for programs."""
+"""The output of `laconic validate`: predictions beside measurements, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def show_all(found: Recomputed) -> None:
         if part is not None:
             console.print(Text(f"\n{name}", style="bold"))
             console.print(table(part))  # type: ignore[operator]
-            _say(console, lines(part) + section.basis_lines(name))  # type: ignore[operator]
+            _print_lines(console, lines(part) + section.basis_lines(name))  # type: ignore[operator]
     for name, reason in found.skipped:
         console.print(Text(f"\nskipped, {name}: {reason}"), soft_wrap=True)
 
 
 def all_as_json(found: Recomputed) -> str:
-    """Every section that was recomputed, what its figures rest on, and what was skipped."""
+    """Return every section that was recomputed, what its figures rest on, and what was skipped, as JSON."""
     values: dict[str, Any] = {}
     if found.published is not None:
         values[PUBLISHED] = [_values(validation) for validation in found.published]
@@ -54,22 +54,22 @@ def all_as_json(found: Recomputed) -> str:
 
 
 def show(found: Sequence[Validation]) -> None:
-    """Print each network's table and what it comes to, then the choice over all of them."""
+    """Print each network's table and summary, then how well predictions choose a method over all networks."""
     console = Console()
     console.print(Text(f"{PUBLISHED} (arXiv 2005.13247)", style="bold"))
     for validation in found:
         console.print(_table(validation))
-        _say(console, _lines(validation))
+        _print_lines(console, _lines(validation))
         console.print()
-    _say(console, [_overall(found), *section.basis_lines(PUBLISHED)])
+    _print_lines(console, [_overall(found), *section.basis_lines(PUBLISHED)])
 
 
 def as_json(found: Sequence[Validation]) -> str:
-    """Published step times alone: everything that is printed, with all wrong pairs."""
+    """Return the published step times alone as JSON: everything that is printed, with all wrong pairs."""
     return all_as_json(Recomputed(published=tuple(found)))
 
 
-def _say(console: Console, lines: Sequence[str]) -> None:
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
         console.print(Text(line), soft_wrap=True)
 
@@ -109,10 +109,10 @@ def _lines(validation: Validation) -> list[str]:
         f"order: {len(pairs) - len(wrong)} of {len(pairs)} pairs right that differ by more than 3 standard deviations "
         f"({100 * validation.share_right(explained=True):.1f} % without *); wrong:",
     ]
-    return lines + [f"  {_said(pair)}" for pair in wrong]
+    return lines + [f"  {_pair_text(pair)}" for pair in wrong]
 
 
-def _said(pair: Pair) -> str:
+def _pair_text(pair: Pair) -> str:
     return f"{pair.model}, {pair.gpus} GPUs: {pair.faster} is {100 * pair.by:.1f} % above {pair.slower}"
 
 
@@ -147,7 +147,7 @@ def _values(validation: Validation) -> dict[str, Any]:
         "largest_regret": max(validation.regrets),
         "constant_regrets": {method: validation.constant_regret(method) for method in METHODS},
         "pairs": len(validation.pairs),
-        "wrong_pairs": [_said(pair) for pair in validation.pairs if not pair.right],
+        "wrong_pairs": [_pair_text(pair) for pair in validation.pairs if not pair.right],
         "choices": choices,
         "cells": rows,
     }

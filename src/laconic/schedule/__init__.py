@@ -1,1 +1,1 @@
-"""Schedules: they plan the order of an iteration's messages, as data."""
+"""Schedules: plans, as data, of how gradients are merged into messages and in which order these are sent."""

@@ -1,1 +1,1 @@
-"""What is decided or measured, as plain values that every package may read."""
+"""Plain values that every package may read: tensors, plans, profiles, prices, and the configuration of a run."""

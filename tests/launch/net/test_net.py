@@ -62,8 +62,8 @@ def deliver(sender: socket.socket, receiver: socket.socket, text: bytes) -> set[
 
 
 def test_the_commands_make_show_change_and_remove_a_network(name: str, remains: Remains) -> None:
-    said = laconic("net", "up", "--workers", "3", "--rate", "50Mbit", "--delay", "2ms", "--name", name)
-    assert f"laconic run --net {name} --workers 3" in said
+    message = laconic("net", "up", "--workers", "3", "--rate", "50Mbit", "--delay", "2ms", "--name", name)
+    assert f"laconic run --net {name} --workers 3" in message
     found = net.find(name)
     assert [rate_of(place) for place in found.places] == [50e6] * 3
     assert lines(name)

@@ -28,8 +28,8 @@ def test_each_server_has_a_place_of_its_own(name: str, launch: Callable[..., Lau
     script.write_text(WHERE)
     run = launch("--net", name, "--workers", "2", "--servers", "1", script=script)
     assert run.exit_code(START_SECONDS) == 0, run.console
-    said = [(run.folder / "logs" / f"{log}.log").read_text() for log in ("rank-0", "rank-1", "server-0")]
-    assert said == [f"I am at {place.address}\n" for place in shaped.places]
+    message = [(run.folder / "logs" / f"{log}.log").read_text() for log in ("rank-0", "rank-1", "server-0")]
+    assert message == [f"I am at {place.address}\n" for place in shaped.places]
 
 
 def test_or_shares_a_workers(name: str, tmp_path: Path) -> None:

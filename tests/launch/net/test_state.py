@@ -54,7 +54,7 @@ def test_an_owner_is_not_a_later_process_with_its_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"name": "a b"}, "no name for a network"),
         ({"workers": 0}, "ask for 1 to 250"),
@@ -62,9 +62,9 @@ def test_an_owner_is_not_a_later_process_with_its_number() -> None:
         ({"bits_per_second": (5.0,)}, "cannot be kept"),
     ],
 )
-def test_what_cannot_be_made_is_refused_before_anything_is(wrong: dict[str, object], said: str) -> None:
+def test_what_cannot_be_made_is_refused_before_anything_is(wrong: dict[str, object], message: str) -> None:
     facts: dict[str, object] = {"name": "lab", "token": "0", "workers": 1, "delay_seconds": 0.0} | wrong
-    with pytest.raises(ShapedNetworkError, match=said):
+    with pytest.raises(ShapedNetworkError, match=message):
         State(**{"bits_per_second": (None,)} | facts)  # type: ignore[arg-type]
 
 

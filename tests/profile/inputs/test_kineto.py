@@ -274,7 +274,7 @@ def test_a_recorded_pair_of_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("{", "no complete JSON"),
@@ -287,9 +287,9 @@ def test_a_recorded_pair_of_workers() -> None:
         ("[" * 100_000, "no complete JSON"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.json").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         kineto.read(tmp_path / "t.json")
 
 

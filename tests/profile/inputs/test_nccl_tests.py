@@ -153,7 +153,7 @@ def test_a_part_that_was_not_timed_and_lines_that_were_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("hello", "holds no table of nccl-tests: give the output"),
@@ -168,9 +168,9 @@ def test_a_part_that_was_not_timed_and_lines_that_were_cut() -> None:
         ('{"results": 4}', "no complete JSON"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_log_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "log.txt").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         nccl_tests.read(tmp_path / "log.txt").links()
 
 

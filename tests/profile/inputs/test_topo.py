@@ -143,7 +143,7 @@ WHOLE = machine(4, lambda a, b: "NV4")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("nothing", "holds no table of links"),
         (LEGEND, "holds no table of links"),
@@ -154,8 +154,8 @@ WHOLE = machine(4, lambda a, b: "NV4")
         (WHOLE[: WHOLE.index("GPU3\tNV4") + 12], "do not agree|does not say"),
     ],
 )
-def test_what_is_no_table_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_table_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         nvidia_topo.parse(text)
 
 

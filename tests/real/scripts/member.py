@@ -1,6 +1,7 @@
-"""A process of a run with servers that ends in each of its lives as it is told: `{"rank 1": ["kill", "end"], …}`.
+"""A process of a run with servers that ends in each of its lives as its instructions say: `{"rank 1": ["kill", "end"],
+…}`.
 
-What it is not told it does by its role: a worker ends, a server stays. It never imports torch.
+Without an instruction it acts by its role: a worker ends, a server stays. It never imports torch.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from pathlib import Path
 
 DEADLINE_SECONDS = 60
 
-letter = json.loads(os.environ["LACONIC_RUN"])
-is_server = letter["role"] == "server"
-name = f"server {letter['index']}" if is_server else f"rank {os.environ['RANK']}"
+message = json.loads(os.environ["LACONIC_RUN"])
+is_server = message["role"] == "server"
+name = f"server {message['index']}" if is_server else f"rank {os.environ['RANK']}"
 plan = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-steps = [*plan.get(name, []), *[None] * 20][letter["life"]] or ("stay" if is_server else "end")
+steps = [*plan.get(name, []), *[None] * 20][message["life"]] or ("stay" if is_server else "end")
 job = {key: os.environ[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
 print(f"pid {os.getpid()}")
-print(json.dumps({"name": name, "life": letter["life"], "keys": letter["keys_file"], **job}), flush=True)
+print(json.dumps({"name": name, "life": message["life"], "keys": message["keys_file"], **job}), flush=True)
 
 
 def wait_for(log: str, text: str) -> None:
     """Until this text is in that log of the run."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    path = Path(letter["folder"]) / "logs" / log
+    path = Path(message["folder"]) / "logs" / log
     while not path.exists() or text not in path.read_text():
         assert time.monotonic() < deadline, f"{text!r} never came to {path}"
         time.sleep(0.01)

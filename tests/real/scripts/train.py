@@ -1,4 +1,4 @@
-"""A training script as a user would write it, small and with a say: checkpoints, prints, and keeps its result.
+"""A training script as a user would write it, but small: it writes checkpoints, prints, and keeps its result.
 
 Its result is a file with the digest of the parameters, so that a disturbed run can be compared with a quiet one.
 """

@@ -56,7 +56,7 @@ class Browser:
         return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def complaints(self) -> list[str]:
-        """What the console was told since the page opened."""
+        """Return the browser console's messages since the page opened."""
         return [entry["message"] for entry in self._log("browser")]
 
     def requested(self) -> list[str]:

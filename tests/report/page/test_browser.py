@@ -54,7 +54,7 @@ def test_the_browser_would_notice(browser: Browser, tmp_path: Path) -> None:
     bad.write_text("<body style='width:900px'><img src='http://127.0.0.1:9/x.png'><script>throw Error('no')</script>")
     browser.show(bad, 360)
     assert browser.run("return document.documentElement.scrollWidth > 360")
-    assert any("no" in said for said in browser.complaints())
+    assert any("no" in message for message in browser.complaints())
     assert "http://127.0.0.1:9/x.png" in browser.requested()
 
 
@@ -128,12 +128,12 @@ def test_the_line_can_be_copied(browser: Browser, page: Path) -> None:
     browser.devtools("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     browser.devtools("Page.bringToFront")
     browser.run("document.querySelector('.copy').focus(); document.querySelector('.copy').click()")
-    said = None
+    message = None
     for _ in range(2000):
-        said = browser.run("return document.querySelector('.copy').textContent")
-        if said == "Copied":
+        message = browser.run("return document.querySelector('.copy').textContent")
+        if message == "Copied":
             break
-    assert said == "Copied"
+    assert message == "Copied"
     assert browser.run("return navigator.clipboard.readText()") == 'laconic run --strategy "local(4)" train.py'
 
 

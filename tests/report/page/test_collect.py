@@ -82,12 +82,12 @@ def test_a_row_that_failed_is_there_with_its_error(tmp_path: Path) -> None:
 
 
 def test_a_run_brings_metrics_timeline_and_the_end_of_its_log(tmp_path: Path) -> None:
-    said = [
+    message = [
         {"seconds": 1.0, "loss": 2.0},
         {"seconds": 1.0, "reached": {"loss": 2.5}},
         {"seconds": 2.0, "loss": math.nan},
     ]
-    folder = write_run(tmp_path / "r", said, log="\n".join(f"line {k}" for k in range(99)))
+    folder = write_run(tmp_path / "r", message, log="\n".join(f"line {k}" for k in range(99)))
     timeline().write(folder / "trace.json")
     run = read(folder)
     assert isinstance(run, Run)
@@ -100,8 +100,8 @@ def test_a_run_brings_metrics_timeline_and_the_end_of_its_log(tmp_path: Path) ->
 
 
 def test_a_life_after_a_restart_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
-    said = [{"seconds": s, "loss": 1.0} for s in (1.0, 3.0, 0.5, 2.0)]
-    run = read(write_run(tmp_path / "r", said))
+    message = [{"seconds": s, "loss": 1.0} for s in (1.0, 3.0, 0.5, 2.0)]
+    run = read(write_run(tmp_path / "r", message))
     assert isinstance(run, Run)
     assert [at.seconds for at in run.logged] == [1.0, 3.0, 3.5, 5.0]
 

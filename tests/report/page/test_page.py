@@ -101,9 +101,9 @@ def test_a_run_that_failed_says_who_was_lost(tmp_path: Path) -> None:
     lost = {"ranks": [1], "machine": "m", "cause": "it was killed", "advice": "See its log.", "final": False}
     result = {"state": "failed", "exit_code": 137, "lost": lost}
     page = parsed(write([samples.write_run(tmp_path / "r", log="boom", result=result)]).read_text())
-    said = page.all("p", "warn")[0].text
-    assert "exit code 137" in said
-    assert "rank 1 on m was lost: it was killed. See its log." in said
+    message = page.all("p", "warn")[0].text
+    assert "exit code 137" in message
+    assert "rank 1 on m was lost: it was killed. See its log." in message
     assert "open" in page.all("details")[0].attributes
 
 

@@ -1,4 +1,4 @@
-"""The command on scripts of one's own: rehearsed by one worker that plays its part, kept, and refused in sentences."""
+"""`laconic plan` on a user's script: profiled by one worker, kept in the cache, and refused in whole sentences."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def planned(folder: Path, text: str, *more: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.long
-def test_a_script_is_rehearsed_once(tmp_path: Path) -> None:
-    """By one process that decodes what four would say; the second time nothing is measured."""
+def test_a_script_is_profiled_once(tmp_path: Path) -> None:
+    """One process decodes what four would send; the second time nothing is measured."""
     first = planned(tmp_path, GOOD, "--json")
     assert first.returncode == 0, first.stderr
     advice = Advice.from_json(first.stdout)
@@ -58,15 +58,15 @@ def test_a_script_is_rehearsed_once(tmp_path: Path) -> None:
         ("import torch, laconic\nm = torch.nn.Linear(2, 2)\nlaconic.distribute(m, None)", "ended with exit code"),
     ],
 )
-def test_a_script_that_cannot_be_rehearsed(tmp_path: Path, text: str, says: str) -> None:
-    told = planned(tmp_path, text)
-    assert told.returncode == 2
-    assert says in told.stderr.splitlines()[-1]
-    assert "Traceback" not in told.stdout
+def test_a_script_that_cannot_be_profiled(tmp_path: Path, text: str, says: str) -> None:
+    result = planned(tmp_path, text)
+    assert result.returncode == 2
+    assert says in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stdout
 
 
 @pytest.mark.long
 def test_the_best_rows_are_trained_where_that_is_asked_for(tmp_path: Path) -> None:
-    told = planned(tmp_path, GOOD, "--verify", "40s")
-    assert told.returncode == 0, told.stderr
-    assert "Trained on 4 virtual workers" in told.stdout
+    result = planned(tmp_path, GOOD, "--verify", "40s")
+    assert result.returncode == 0, result.stderr
+    assert "Trained on 4 virtual workers" in result.stdout
