@@ -4,8 +4,8 @@
     python docs/house.py            # write
     python docs/house.py --check    # exit code 1 where a file is not what it would write
 
-The order of the rows is the contract in `pyproject.toml` that `make lint` checks; arrows and counts are read from the
-imports themselves, and what a package is for from its docstring.
+The order of the rows is the contract in `pyproject.toml` that `make lint` checks; arrows are read from the imports
+themselves, and what a package is for from its docstring.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BEGIN, END = "<!-- rooms: written by `python docs/house.py` -->", "<!-- end of r
 HIDDEN = {"__main__", "_version"}
 GROUND = "strategy"
 """The first row of the ground floor, which every room may import: drawn as one box, without arrows."""
-WIDTH, BOX, GAP, TOP = 900, 42, 24, 14
+WIDTH, BOX, GAP, TOP = 900, 30, 26, 14
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,6 @@ class Room:
 
     name: str
     purpose: str
-    files: int
-    lines: int
 
 
 def layers() -> list[list[str]]:
@@ -62,9 +60,7 @@ def room(name: str) -> Room:
     files = _files(name)
     head = files[0] if len(files) == 1 else SOURCE / name / "__init__.py"
     doc = ast.get_docstring(ast.parse(head.read_text(encoding="utf-8"))) or ""
-    purpose = " ".join(doc.split("\n\n")[0].split())
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
-    return Room(name, purpose, len(files), lines)
+    return Room(name, " ".join(doc.split("\n\n")[0].split()))
 
 
 def arrows() -> nx.DiGraph:
@@ -99,16 +95,18 @@ def picture(graph: nx.DiGraph) -> str:
     ]
     for source, target in sorted(nx.transitive_reduction(graph.subgraph(places)).edges):
         (x1, y1, _), (x2, y2, _) = places[source], places[target]
-        bend = (y2 - y1 - BOX) / 2
-        curve = f"M{x1} {y1 + BOX} C{x1} {y1 + BOX + bend} {x2} {y2 - bend} {x2} {y2 - 2}"
+        bend, aside = (
+            (y2 - y1 - BOX) / 2,
+            150 if x1 == x2 and y2 - y1 > 2 * (BOX + GAP) else 0,
+        )  # around what is between
+        curve = f"M{x1} {y1 + BOX} C{x1 - aside} {y1 + BOX + bend} {x2 - aside} {y2 - bend} {x2} {y2 - 2}"
         parts.append(f'<path d="{curve}" fill="none" stroke="#8a94a6" marker-end="url(#a)"/>')
     for row in upper:
         for name in row:
             parts += _box(room(name), *places[name])
-    found = [room(name) for name in base]
-    files, lines = sum(r.files for r in found), sum(r.lines for r in found)
-    whole = Room(" · ".join(base), "What every room may import.", files, lines)
-    parts += _box(whole, WIDTH // 2, TOP + len(upper) * (BOX + GAP), WIDTH - 40)
+    parts += _box(
+        Room(" · ".join(base), "Every room may import these."), WIDTH // 2, TOP + len(upper) * (BOX + GAP), WIDTH - 40
+    )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -125,12 +123,10 @@ def _places(rows: list[list[str]]) -> Iterator[tuple[str, tuple[int, int, int]]]
 
 def _box(found: Room, x: int, y: int, width: int) -> list[str]:
     left = x - width // 2
-    size = f"{found.files} files, {found.lines:,} lines" if found.files > 1 else f"{found.lines:,} lines"
     title = f"<title>{escape(found.purpose)}</title>"
     return [
         f'<g><rect x="{left}" y="{y}" width="{width}" height="{BOX}" rx="6" fill="#eef3fb" stroke="#3b5b92"/>{title}',
-        f'<text x="{x}" y="{y + 18}" text-anchor="middle" font-size="15" fill="#1d2b45">{found.name}</text>',
-        f'<text x="{x}" y="{y + 34}" text-anchor="middle" font-size="11" fill="#5a667c">{size}</text></g>',
+        f'<text x="{x}" y="{y + 20}" text-anchor="middle" font-size="15" fill="#1d2b45">{found.name}</text></g>',
     ]
 
 
