@@ -148,8 +148,8 @@ def test_what_is_not_finite_decides_nothing() -> None:
     ("text", "says"),
     [
         ("int8+iteration_ratio", "no share"),
-        ("topk+iteration_ratio(shares=[])", "no shares"),
-        ("topk+iteration_ratio(shares=[0.5, 2.0])", "no shares"),
+        ("topk+iteration_ratio(shares=[])", "not shares"),
+        ("topk+iteration_ratio(shares=[0.5, 2.0])", "not shares"),
         ("topk+iteration_ratio(low=0.9, high=0.5)", "above"),
     ],
 )
