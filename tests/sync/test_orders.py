@@ -84,14 +84,14 @@ class Client:
     def call(self, address: str, message: ActorMessage, writes: bool, priority: Priority | None = None) -> Handle:
         envelope = self.outbox.add(message, writes)
         handle = self.handles[writes, envelope.number] = Handle()
-        self.world.is_in_flight.append(envelope)
+        self.world.in_flight.append(envelope)
         return handle
 
     def receive(self, answer: Answer) -> None:
         message, again = self.outbox.receive(answer)
         if message is not None:
             self.handles[answer.writes, answer.number].message = message
-        self.world.is_in_flight += again
+        self.world.in_flight += again
         self._go_on()
 
     # ------------------------------------------------------------------------------------------ its steps
@@ -123,7 +123,7 @@ class World:
     def __init__(self, rule: Any, size: int, steps: int, seed: int) -> None:
         self.rule, self.size, self.steps = rule, size, steps
         self.random = random.Random(seed)
-        self.is_in_flight: list[Envelope | Answer] = []
+        self.in_flight: list[Envelope | Answer] = []
         self.ticked = [0] * size  # the most that any life of the server has seen of each worker's clock
         values = torch.zeros(size, steps, dtype=torch.float64)
         self.optimizer = torch.optim.SGD([values], lr=1.0)
@@ -156,19 +156,19 @@ class World:
     def _until_nobody_waits(self) -> None:
         chance, silences = self.random.random, 0
         while True:
-            if not self.is_in_flight:
+            if not self.in_flight:
                 if all(client.finished and not client.outbox.waiting for client in self.clients):
                     return
                 silences += 1
                 assert silences < 1000, "somebody waits for what nobody says"
                 for client in self.clients:
-                    self.is_in_flight += self._after_silence(client)
+                    self.in_flight += self._after_silence(client)
                 continue
-            place = int(chance() * len(self.is_in_flight))
-            message, what = self.is_in_flight[place], chance()
+            place = int(chance() * len(self.in_flight))
+            message, what = self.in_flight[place], chance()
             if what >= 0.08:  # else it arrives, and is there once more
-                self.is_in_flight[place] = self.is_in_flight[-1]
-                self.is_in_flight.pop()
+                self.in_flight[place] = self.in_flight[-1]
+                self.in_flight.pop()
             if what < 0.88:  # else it is lost
                 self._deliver(message)
             if what > 0.99 and self.kills:
@@ -184,7 +184,7 @@ class World:
         if isinstance(message, Answer):
             self.clients[message.to].receive(message)
             return
-        self.is_in_flight += self.inbox.receive(message)
+        self.in_flight += self.inbox.receive(message)
         if message.writes:
             self.ticked[message.sender] = max(self.ticked[message.sender], self.store.clocks[message.sender])
             if self.random.random() < 0.1:
