@@ -52,6 +52,7 @@ def test_what_was_applied_and_the_mean_error_are_what_came(size: int) -> None:
         torch.testing.assert_close(applied, came - error, rtol=0, atol=1e-4 * float(came.abs().max()))
 
 
+@pytest.mark.long
 @pytest.mark.technique("acp_sgd", check=2)
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 1000))

@@ -121,6 +121,7 @@ def largest(x: Tensor, block: int) -> Tensor:
     return torch.cat([part.max().expand(len(part)) for part in found.split(block)])
 
 
+@pytest.mark.long
 @pytest.mark.technique("cast_int8", check=1)
 @given(kind=KINDS, n=st.integers(1, 700), block=BLOCKS, exponent=st.integers(-110, 110), seed=st.integers(0, 99))
 @settings(max_examples=150, deadline=None)

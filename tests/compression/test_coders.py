@@ -92,6 +92,7 @@ def by_definition(flat: Tensor, size: int, kept: Tensor) -> Tensor:
     return (in_blocks(flat, size) * kept[:, None]).view(-1)[: flat.numel()]
 
 
+@pytest.mark.long
 @given(st.integers(1, 3000), st.floats(0, 0.95), st.sampled_from(["normal", "heavy", "sparse", "zero"]), SEEDS)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("dfs", check=1)

@@ -111,6 +111,7 @@ def test_sides_of_tiles() -> None:
     assert [DeMo().tile(shape) for shape in SHAPES] == [(24, 20), (64, 64), (36,), (1,), (7, 27), (26, 2), (1,)]
 
 
+@pytest.mark.long
 @pytest.mark.technique("demo", check=3)
 def test_workers_step_alike_with_momenta_of_their_own() -> None:
     def momenta(model: Any, optimizer: Any) -> float:

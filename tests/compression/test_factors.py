@@ -48,6 +48,7 @@ def near(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm().clamp_min(1e-30))
 
 
+@pytest.mark.long
 @pytest.mark.technique("poseidon", check=1)
 @given(
     st.integers(1, 40), st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=3), st.booleans(),

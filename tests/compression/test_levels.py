@@ -119,6 +119,7 @@ def test_qsgd_is_right_in_the_mean_with_the_papers_variance(s: int, kind: str) -
     assert float(lost) < min(d / s**2, math.sqrt(d) / s) * float(v.double().square().sum())
 
 
+@pytest.mark.long
 @pytest.mark.technique("qsgd", check=2)
 @given(s=st.integers(1, 127), d=st.integers(1, 600), buckets=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)

@@ -199,6 +199,7 @@ def virtually(member: PoolRank, strategy: str) -> list[torch.Tensor]:
     return list(laconic.simulate(lambda: train_among(strategy, None), workers=2).results)
 
 
+@pytest.mark.long
 def test_two_processes_and_two_virtual_workers_end_with_the_same_bits(pool: Pool) -> None:
     """Through all phases, with training inside the backward pass."""
     strategy = "lgc(ratio=0.5, dense=1, learn=3, width=4)+ef"

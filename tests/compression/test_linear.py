@@ -52,6 +52,7 @@ def test_vectors_go_uncompressed() -> None:
     assert not kept["r1_P2_err_2"].any()
 
 
+@pytest.mark.long
 @given(RANKS, SIDES, SIDES, st.integers(1, 8), SEEDS)
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("power_sgd", check=1)

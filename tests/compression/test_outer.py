@@ -213,6 +213,7 @@ def test_what_cannot_go_round_is_refused(text: str) -> None:
         Strategy.parse(f"bsp / {text}")
 
 
+@pytest.mark.long
 def test_two_processes_and_two_virtual_workers_end_with_the_same_bits(pool: Pool) -> None:
     strategy = "diloco(period=2) / flat+bucket_means+ring_hop / allreduce"
     real = pool.run(two_of, strategy, workers=2)

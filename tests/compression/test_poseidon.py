@@ -93,6 +93,7 @@ POSEIDON = "bsp / sufficient_factors(batch=8) / allreduce(order=rank) / wfbp(buc
 HYBRID = '{"*.weight": bsp / sufficient_factors(batch=8, servers=2) / allreduce, else: bsp / none / ps(shards=2)}'
 
 
+@pytest.mark.long
 @pytest.mark.technique("poseidon", check=3)
 @pytest.mark.parametrize("strategy", [POSEIDON, HYBRID, "poseidon"])
 @pytest.mark.parametrize("steps", [1, 10])

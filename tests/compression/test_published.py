@@ -77,6 +77,7 @@ def test_natural_compression_raises_the_second_moment_to_nine_eighths() -> None:
     assert 4 * x.numel() / Natural().encode(x, MEETING).nbytes == pytest.approx(32 / 9)
 
 
+@pytest.mark.long
 @reproduces("natural_dithering")
 def test_natural_dithering_loses_what_its_formula_says_at_both_ends() -> None:
     """Horváth et al.: ω = 1/8 + √n·2^(1-s)·min(1, √n·2^(1-s)) for the l2 norm. Many levels: nine equal values, each 4/3

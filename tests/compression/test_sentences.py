@@ -141,6 +141,7 @@ def test_sparselocos_payload(numel: int, k: int) -> None:
 # ---------------------------------------------------------------------------------------------- Qsparse-local-SGD
 
 
+@pytest.mark.long
 @pytest.mark.technique("qsparse_local_sgd", check=1)
 def test_sending_everything_is_local_sgd_and_bsp() -> None:
     local = train("local_sgd(4)", 12, 3, sgd)[0][0]

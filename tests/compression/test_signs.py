@@ -37,6 +37,7 @@ def near(found: Tensor, recorded: Any) -> None:
 # ---------------------------------------------------------------------------------------------- one_bit_sgd
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_sgd", check=1)
 @given(shape=SHAPES, kind=KINDS, seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)

@@ -47,6 +47,7 @@ def test_without_momentum_training_is_that_of_sign_sgd_to_the_bit() -> None:
     assert not torch.equal(digits.trained("signum", 10, 16, make(0.0)).parameters, signs)
 
 
+@pytest.mark.long
 @pytest.mark.technique("signum", check=2)
 @given(eights=st.integers(1, 200), rest=st.integers(0, 7), workers=st.integers(1, 8))
 @settings(max_examples=40, deadline=None)

@@ -123,6 +123,7 @@ def test_with_plain_places_the_payload_is_eight_bytes_a_coordinate(x: Tensor, ra
     assert len(made.encode(x, MEET)) == 8 * k == made.payload_bytes(spec_of(x), 4)
 
 
+@pytest.mark.long
 @given(VECTORS, RATIOS, st.sampled_from(["plain", "packed", "bitmap"]), st.sampled_from(["exact", "sampled"]))
 @settings(max_examples=100, deadline=None)
 def test_every_way_to_write_places_sends_the_same(x: Tensor, ratio: float, index: str, threshold: str) -> None:
@@ -271,6 +272,7 @@ def test_mem_sgd_that_sends_everything_is_sgd(rate: float) -> None:
     assert torch.equal(*runs) if rate == 0.25 else torch.allclose(*runs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("mem_sgd", check=1)
 def test_parameters_less_memory_follow_sgd_on_the_same_gradients() -> None:
     """In training on virtual workers, with a rate that changes in every step: what is remembered are changes of
@@ -530,6 +532,7 @@ def test_bisection_finds_k_distinct_places_of_anything(x: Tensor, ratio: float, 
     assert len(MSTopK(ratio, index="plain", rounds=rounds).encode(x, MEET)) == 8 * places.numel()
 
 
+@pytest.mark.long
 @given(st.integers(1, 3000), RATIOS, st.integers(0, 3), FLOATS, SEEDS)
 @settings(max_examples=100, deadline=None)
 @pytest.mark.technique("mstopk", check=1)

@@ -122,6 +122,7 @@ def test_four_bytes_a_direction_and_the_error_of_a_projection() -> None:
 # ------------------------------------------------------------------------------------------------ ATOMO
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40), st.floats(0.5, 50))
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("atomo", check=1)

@@ -242,6 +242,7 @@ def test_one_exponential_stage_fits_laplace(ratio: float) -> None:
         assert len(SIDCo(ratio).choose(laplace(seed, n), 1)) == pytest.approx(ratio * n, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.technique("sidco", check=2)
 def test_a_heavy_tail_needs_stages_or_a_pareto_fit() -> None:
     """One exponential stage passes more than four times the target; three do, as Pareto's do in two or more, what they

@@ -74,6 +74,7 @@ def test_gspar_is_right_in_the_mean_and_sends_one_magnitude_where_it_draws(solve
     assert bool(((found.mean(dim=0) - x).abs() <= 4 * deviation + 1e-6).all())
 
 
+@pytest.mark.long
 @pytest.mark.technique("gspar", check=3)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse"])
 @pytest.mark.parametrize("ratio", [0.02, 0.2])

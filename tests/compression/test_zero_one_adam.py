@@ -57,6 +57,7 @@ def plain_adam(steps: int, make: Make) -> Tensor:
     return flat(model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.technique("zero_one_adam", check=1)
 @pytest.mark.parametrize("make", [adam, with_decay, adamw])
 def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Make) -> None:

@@ -101,6 +101,7 @@ def test_they_lose_much_less_of_skewed_values(n: int, count: int) -> None:
         assert cost(x, ZipML(levels=count).fitted(x, MEETING)) < 0.7 * cost(x, uniform)
 
 
+@pytest.mark.long
 @pytest.mark.technique("zipml", check=3)
 @given(
     values=st.lists(st.integers(-1000, 1000), min_size=12, max_size=12),
@@ -128,6 +129,7 @@ def test_nor_are_levels_between_the_points_better() -> None:
         assert best <= cost(x, levels) + 1e-12
 
 
+@pytest.mark.long
 def test_candidates_are_thinned_at_little_loss() -> None:
     """2000 points: 256 candidates, against all of them."""
     x = tensor("heavy", (2000,)).double().numpy()

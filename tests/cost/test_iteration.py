@@ -56,6 +56,7 @@ def test_without_communication_the_period_is_computing(layers: LayerTimes, gated
     assert period(layers, free, Order(gated=gated)) == pytest.approx(layers.compute_seconds, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.long
 @given(
     models(),
     st.floats(0, 0.5),

@@ -61,6 +61,7 @@ def test_compiled_bodies_give_the_references_bits(kind: str, n: int) -> None:
                 assert same(kernels.quantize_in_nibbles(*given), reference.quantize_in_nibbles(*given))
 
 
+@pytest.mark.long
 def test_bodies_are_the_same_in_several_threads() -> None:
     x = tensor("heavy", 3 << 20)
     before = torch.get_num_threads()

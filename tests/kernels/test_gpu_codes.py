@@ -59,6 +59,7 @@ def test_trits_of_what_is_almost_nothing() -> None:
         encoded("encode_trits", [x.to(DEVICE)], None, 1.5)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns(kind: str) -> None:
@@ -69,6 +70,7 @@ def test_columns(kind: str) -> None:
     averaged("mean_of_columns", torch.stack([message, message]), shapes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(1, 1), (1030, 1), (1, 9), (70, 37), (65, 136), (33, 256)])
 def test_columns_of_a_matrix_alone(shape: tuple[int, int]) -> None:
     rows, columns = shape

@@ -112,6 +112,7 @@ def test_columns_are_the_references(alone: bool) -> None:
     assert same(gpu.orthogonalised([moved])[0], gpu.orthogonalised(given[3:])[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1.0, 1e-9, 1e9])
 def test_columns_that_depend_on_others_become_nothing(scale: float) -> None:
     p = scale * tensor("normal", 520 * 8).view(520, 8)

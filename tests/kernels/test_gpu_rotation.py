@@ -47,6 +47,7 @@ def test_later_passes_go_on_where_the_first_ended(log: int) -> None:
         assert alike(gpu.rotate_back(z, 3), reference.rotate_back(z, 3))
 
 
+@pytest.mark.long
 @given(st.integers(0, 4100), st.integers(0, 2**64 - 1))
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_any_length_and_any_key(n: int, key: int) -> None:

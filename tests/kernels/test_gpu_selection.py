@@ -145,6 +145,7 @@ def test_the_largest_are_the_references(kind: str, monkeypatch: pytest.MonkeyPat
         assert same(found, reference.largest(x, k))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "k", "grid"), [
     (20_001, 1, 1e-9), (20_001, 700, 1e-9), (20_001, 700, 0.25), (3000, 100, 0.1), (20_001, 700, 3.0),
 ])  # fmt: skip

@@ -44,6 +44,7 @@ def test_means_are_the_references(shares: list[float], left_out: float, monkeypa
             assert right(sent, n, left_out), (n, programs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("programs", [2, 1 << 14])
 def test_many_workers_are_added_some_after_others(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_means, "_PROGRAMS", programs)

@@ -54,6 +54,7 @@ def test_a_lane_runs_its_jobs_one_after_another() -> None:
     )
 
 
+@pytest.mark.long
 @given(
     capacities=st.lists(st.floats(1, 100), min_size=2, max_size=4),
     loads=st.lists(st.lists(st.floats(0.1, 50), min_size=4, max_size=4), min_size=1, max_size=6),

@@ -72,6 +72,7 @@ def inside(namespace: str, expression: str) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_namespace_without_loopback_or_names_is_no_obstacle(namespace: str) -> None:
     assert inside(namespace, "net.interface_towards('10.78.0.2')") == "first"
     assert inside(namespace, "net.interface_towards('10.79.0.2')") == "other"
@@ -80,6 +81,7 @@ def test_a_namespace_without_loopback_or_names_is_no_obstacle(namespace: str) ->
     assert "no network interface leads to '192.0.2.1'" in inside(namespace, "net.interface_towards('192.0.2.1')")
 
 
+@pytest.mark.long
 def test_a_second_address_of_an_interface_is_found(namespace: str) -> None:
     subprocess.run(["ip", "-n", namespace, "link", "set", "lo", "up"], check=True)
     assert inside(namespace, "net.is_own('10.79.0.7')") == "True"

@@ -81,6 +81,7 @@ def test_objectives() -> None:
         Preferences(loss_budget=-0.1)
 
 
+@pytest.mark.long
 def test_advice_survives_its_file() -> None:
     found = advised(SLOW)
     assert Advice.from_json(found.to_json()) == found

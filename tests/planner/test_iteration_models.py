@@ -121,6 +121,7 @@ def test_what_cannot_be_priced_is_refused_with_a_sentence(subject: str, given: d
         iteration_inputs(subject, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_the_command_prints_the_setting_and_every_model(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(inputs().subject.profile.to_json())
@@ -140,6 +141,7 @@ def test_the_command_refuses_an_unknown_model() -> None:
     assert isinstance(refused.exception, LaconicError) and "ResNet-50" in str(refused.exception)
 
 
+@pytest.mark.long
 def test_show_names_the_command() -> None:
     for name in MODELS:
         assert "run it: laconic iteration " in CliRunner().invoke(app, ["show", name]).output

@@ -95,6 +95,7 @@ def test_runs_that_follow_the_model_are_told_exactly(noise: float) -> None:
             assert target.largest_error(by) == pytest.approx(0, abs=1e-6), by
 
 
+@pytest.mark.long
 @given(st.floats(1, 1e5), st.floats(1, 1e8), st.lists(batches, min_size=2, max_size=8, unique=True), batches)
 @settings(max_examples=200, deadline=None)
 def test_a_law_is_found_again(least_steps: float, least_samples: float, known: list[int], asked: int) -> None:
@@ -104,6 +105,7 @@ def test_a_law_is_found_again(least_steps: float, least_samples: float, known: l
     assert again.steps(within) == pytest.approx(law.steps(within), rel=1e-3)
 
 
+@pytest.mark.long
 @given(st.dictionaries(batches, st.floats(1, 1e9), min_size=2, max_size=8), batches)
 @settings(max_examples=200, deadline=None)
 def test_whatever_was_measured_more_samples_never_take_more_steps(steps: dict[int, float], batch: int) -> None:

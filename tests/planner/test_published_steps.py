@@ -71,6 +71,7 @@ def test_throughputs_are_predicted(found: dict[str, Validation]) -> None:
         assert validation.mean_error <= 0.04, network
 
 
+@pytest.mark.long
 def test_what_is_fitted_is_near_what_messages_took(found: dict[str, Validation], experiments: Experiments) -> None:
     """The bandwidth is that of the two published message sizes, or of PCIe where that is slower."""
     for network, validation in found.items():
@@ -106,6 +107,7 @@ def test_the_chosen_method_is_near_the_best_on_several_machines(found: dict[str,
     assert all(place.regret(place.chosen) <= 0.05 for place in places)  # more than the row asks for
 
 
+@pytest.mark.long
 @pytest.mark.technique("bsp_ps", check=3)
 def test_one_bandwidth_gives_servers_without_overlap(found: dict[str, Validation], experiments: Experiments) -> None:
     """The start-up is that of the published message sizes."""
@@ -236,6 +238,7 @@ def synthetic(rng: random.Random) -> tuple[LayerTimes, Cluster]:
     return LayerTimes(tuple(work), tuple(2 * w for w in work), nbytes), cluster
 
 
+@pytest.mark.long
 @pytest.mark.technique("auto_architecture", check=2)
 def test_choosing_survives_noise_on_all_inputs() -> None:
     """Against the best of all simulations: nothing, but for what is alike; below 5 percent in every case after up to

@@ -50,6 +50,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_all_that_comes_of_a_training(script: str) -> None:
     """To the script's own end: an exact strategy, a lossy one, one that diverges, one that cannot train this script."""
     result: list[tuple[float, str]] = []

@@ -369,8 +369,9 @@ def race(member: PoolRank, case: str, strategy: str, steps: int, double: bool) -
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_workers_have_the_bits_of_ddp(pool: Pool, case: str) -> None:
-    assert pool.run(race, case, "bsp", 50, False, workers=2) == [0.0, 0.0]
+@pytest.mark.parametrize("steps", [12, pytest.param(50, marks=pytest.mark.long)])
+def test_two_workers_have_the_bits_of_ddp(pool: Pool, case: str, steps: int) -> None:
+    assert pool.run(race, case, "bsp", steps, False, workers=2) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("strategy", ["bsp / allreduce(rank)", "bsp / sequential", "wfbp_a2a", "bsp / wfbp(2KiB)"])

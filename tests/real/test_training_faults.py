@@ -17,6 +17,7 @@ from tests.real.launching import COMMAND, LOST_SECONDS, SOURCE, START_SECONDS, L
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [pytest.param("bsp", marks=pytest.mark.long), "bf16+ef"])
 def test_a_restarted_run_ends_where_a_quiet_one_does(
     launch: Callable[..., Launched], tmp_path: Path, strategy: str

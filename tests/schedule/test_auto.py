@@ -97,6 +97,7 @@ def planned(compute: Compute, steps: int) -> list[tuple[int, int, bool, float]]:
     return list(first)
 
 
+@pytest.mark.long
 def test_it_plans_again_when_the_first_iterations_were_timed() -> None:
     plans = planned(Compute(0.01, 0.02), 9)
     assert plans[0] == (1, 1, False, 0), "merged by size until then"

@@ -31,6 +31,7 @@ SPECS = st.lists(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(specs=SPECS, data=st.data())
 def test_a_plan_covers_every_tensor_once(name: str, specs: list[TensorSpec], data: st.DataObject) -> None:
@@ -40,6 +41,7 @@ def test_a_plan_covers_every_tensor_once(name: str, specs: list[TensorSpec], dat
     assert sum(plan.message_bytes) == sum(s.nbytes for s in specs)
 
 
+@pytest.mark.long
 @given(specs=SPECS, cap=st.integers(0, 4000), first=st.integers(0, 4000))
 def test_merging_closes_at_the_cap(specs: list[TensorSpec], cap: int, first: int) -> None:
     plan = WFBP(cap, first).plan(specs, range(len(specs)))
@@ -101,6 +103,7 @@ def test_buckets_are_those_of_torchs_own_reducer(build: object) -> None:
     assert len(ours.messages) > 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("wfbp_a2a", check=3)
 @given(spec=SPECS.map(lambda specs: specs[0]))
 def test_one_tensor_leaves_nothing_to_schedule(spec: TensorSpec) -> None:

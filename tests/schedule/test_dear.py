@@ -17,6 +17,7 @@ from tests.schedule.chains import Chain
 from tests.schedule.plans import Case, case, cases
 
 
+@pytest.mark.long
 @pytest.mark.technique("dear", check=1)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("word", ["dear", "dear(0)", "dear(600)"])

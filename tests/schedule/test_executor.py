@@ -89,6 +89,7 @@ def test_every_schedule_ends_where_sequential_does(
                     torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [3, 99])
 def test_a_weight_that_two_layers_share_is_not_postponed(
     first: int, plain: dict[tuple[int, torch.dtype], list[torch.Tensor]]

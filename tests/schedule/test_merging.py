@@ -42,6 +42,7 @@ def profiles(draw: st.DrawFn, most: int) -> tuple[list[TensorSpec], list[int], T
     return specs, arrival, Timing(tuple(forward), tuple(backward), price)
 
 
+@pytest.mark.long
 @given(profiles(most=12))
 @settings(max_examples=50, deadline=None)
 @pytest.mark.technique("mg_wfbp", check=1)

@@ -89,6 +89,7 @@ def test_slices_are_balanced_over_servers() -> None:
 arrivals = st.lists(st.tuples(st.floats(0, 30), st.floats(0.1, 1.0), st.integers(1, 4)), max_size=40)
 
 
+@pytest.mark.long
 @given(arrivals, st.lists(st.floats(0, 3), min_size=1, max_size=10))
 @settings(max_examples=100, deadline=None)
 @pytest.mark.technique("tensorexpress", check=1)
@@ -196,6 +197,7 @@ def models(draw: st.DrawFn, most: int = 12, largest: float = 4e6) -> LayerTimes:
 stars = st.builds(Star, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1e9, 1e10]))
 
 
+@pytest.mark.long
 @given(models(), stars)
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("mercury", check=1)
@@ -224,6 +226,7 @@ def bytescheduler(layers: LayerTimes, star: Star, startup_seconds: float, piece_
     return period(layers, transfers, Order({lane: Lane(by_urgency=True) for lane in ("up", "down")}, gated=True))
 
 
+@pytest.mark.long
 @given(models(8, 4e4), stars, st.floats(0.0, 1.0), st.floats(1.0, 100.0))
 @settings(max_examples=100, deadline=None)
 def test_no_partition_is_faster_than_packets(layers: LayerTimes, star: Star, fineness: float, startup: float) -> None:

@@ -51,6 +51,7 @@ def test_gradients_are_those_of_ordinary_backpropagation(first: int, waiting: in
     assert len(came) == 2 * waiting
 
 
+@pytest.mark.long
 @pytest.mark.technique("ooo_backprop_dp", check=3)
 def test_the_first_weights_come_last_and_the_very_first_of_them_first() -> None:
     chain = Chain((3, 5, 4, 6, 3, 7, 2))  # six tensors
@@ -64,6 +65,7 @@ def test_the_first_weights_come_last_and_the_very_first_of_them_first() -> None:
     assert all(map(torch.equal, run.results[0], plain.results[0]))
 
 
+@pytest.mark.long
 @given(cases(duplex=True))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("ooo_backprop_dp", check=2)

@@ -169,6 +169,7 @@ def served(chain: Chain, word: str, servers: int = 1) -> Any:
     return chain.train(f"bsp / none / ps / {word}", servers=servers)
 
 
+@pytest.mark.long
 @pytest.mark.technique("bytescheduler_ps", check=1)
 @pytest.mark.technique("p3", check=2)
 @pytest.mark.parametrize("word", ["p3", "bytescheduler(1000, credit=1)", "bytescheduler(1000, credit=600)"])

@@ -45,6 +45,7 @@ def test_one_worker_accumulates_too() -> None:
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("grad_accumulation", check=2)
 @pytest.mark.parametrize("period", [2, 5])
 def test_it_sends_what_local_steps_send(period: int) -> None:

@@ -92,6 +92,7 @@ def test_a_ring_of_eight_is_as_accurate_as_bsp() -> None:
     assert accuracy("ad_psgd") >= accuracy("bsp") - 1.5
 
 
+@pytest.mark.long
 @pytest.mark.technique("ad_psgd", check=3)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_order_of_events_gets_stuck(seed: int) -> None:

@@ -186,6 +186,7 @@ def test_the_period_follows_the_loss() -> None:
     assert rule.decide(observed(1.0, 61.0), state).period == 15
 
 
+@pytest.mark.long
 @pytest.mark.technique("adacomm", check=2)
 @pytest.mark.parametrize("make", [sgd, with_momentum])
 def test_a_first_period_of_one_is_bsp(make: Make) -> None:

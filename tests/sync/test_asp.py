@@ -30,6 +30,7 @@ def test_one_worker_is_serial_sgd(make: rounds.Make) -> None:
     assert torch.equal(run.path[-1], rounds.flat(model.parameters()))
 
 
+@pytest.mark.long
 @pytest.mark.technique("asp", check=2)
 @pytest.mark.technique("theory_koloskova_2022", check=1)
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_the_mean_staleness_is_at_most_that_of_the_others(compute: Compute) -> N
         assert max(recorded) > 40
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_mishchenko_2022", check=2)
 def test_no_more_gradients_are_in_flight_than_workers() -> None:
     """A gradient is in flight from the read of its model to its push."""
@@ -129,6 +131,7 @@ def test_late_gradients_get_the_rates_of_theory(rule: str) -> None:
     assert max(push.staleness for push in pushes) > 8
 
 
+@pytest.mark.long
 def test_picky_applies_what_was_computed_nearby() -> None:
     compute = Compute(**ONE_SECOND, slowness=(1, 1, 1, 12))
     simulated, pushes = serving.busy("asp(picky, radius=0.05)", 80, 4, compute=compute)

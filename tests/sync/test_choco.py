@@ -35,6 +35,7 @@ def test_without_compression_it_is_dpsgd_that_steps_first(graph: str) -> None:
         np.testing.assert_allclose(seen.x[step + 1], expected, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("choco_sgd", check=2)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -20,6 +20,7 @@ from tests.sync.test_ssp import apart
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}
 
 
+@pytest.mark.long
 @pytest.mark.technique("parameter_server", check=1)
 @pytest.mark.parametrize("make", [rounds.sgd, rounds.adamw])
 def test_sequential_is_bsp_to_the_bit(make: rounds.Make) -> None:
@@ -59,6 +60,7 @@ def test_no_step_begins_before_the_ones_it_waits_for(delay: int) -> None:
     assert all((moment.tags[:, : max(moment.step + 1 - delay, 0)] == 1).all() for moment in seen)
 
 
+@pytest.mark.long
 @pytest.mark.technique("parameter_server", check=1)
 def test_unbounded_delay_is_asp() -> None:
     compute = Compute(**ONE_SECOND, slowness=(1, 2, 3, 7))

@@ -19,6 +19,7 @@ def unsaid(tier: Any) -> tuple[float, int]:
     return float((state["said.0"] - state["x.0"]).abs().sum()), broadcasts(tier)
 
 
+@pytest.mark.long
 @pytest.mark.technique("detsgrad", check=1)
 def test_without_a_threshold_everything_is_sent() -> None:
     seen = walk("detsgrad(0, gain=0.6, decay=0.01)", 5, 20, targets=draws(5, DIMENSION), look=broadcasts)

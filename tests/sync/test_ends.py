@@ -33,6 +33,7 @@ def shard(rule: ServerRule, workers: int) -> Shard:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sentence", ["ssp(0)", "ssp(3)", "asp(delay=2)", "r2p", "hsp", "gssp", "a2s", "ashl(switch=0)"]
 )

@@ -31,6 +31,7 @@ def train(strategy: str, steps: int, checkpoint: Path | None = None, momentum: f
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", RULES)
 def test_a_resumed_run_ends_with_the_same_bits(strategy: str, tmp_path: Path) -> None:
     """What was in flight when it was saved is not lost."""

@@ -141,6 +141,7 @@ def test_in_a_run_too(keep: float) -> None:
     assert torch.equal(seen[-1], seen[-2])  # of the two workers, after the same step
 
 
+@pytest.mark.long
 @pytest.mark.technique("jointspar", check=2)
 def test_with_all_layers_it_is_bsp() -> None:
     whole, all_drawn = (rounds.simulated(s, 12, rounds.with_momentum) for s in ("bsp", "jointspar(keep=1.0)"))
@@ -198,6 +199,7 @@ def flops_of_a_step(sizes: list[int], batch: int, steps: int) -> tuple[list[int]
     return laconic.simulate(body, 2).results[0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("jointspar", check=3)
 def test_weight_gradients_of_skipped_layers_are_not_computed() -> None:
     sizes, batch = [16, 24, 8, 32, 4], 5
@@ -266,6 +268,7 @@ class Tokens(nn.Module):
         return self.head(hidden)
 
 
+@pytest.mark.long
 def test_sparse_gradients_and_recomputed_activations_go_beside() -> None:
     """Rows are averaged in every step, also where no layer is drawn; with all of them drawn it is `bsp`."""
 

@@ -70,6 +70,7 @@ def bytes_of_an_epoch(batch: int, workers: int = 4, images: int = 1024) -> float
     return float(sent)
 
 
+@pytest.mark.long
 @pytest.mark.technique("large_batch_sgd", check=2)
 def test_an_epoch_of_twice_the_batch_sends_half_the_bytes() -> None:
     sent = [bytes_of_an_epoch(batch) for batch in (64, 128, 256)]

@@ -95,6 +95,7 @@ def averaged_iterate(strategy: str) -> Tensor:
     return first
 
 
+@pytest.mark.long
 @pytest.mark.technique("local_sgd", check=2)
 @pytest.mark.parametrize("strategy", ["local(2)", "local(7)", "local(40)", "local(2, growing=true)"])
 def test_with_one_hessian_the_mean_does_not_depend_on_the_period(strategy: str) -> None:
@@ -125,6 +126,7 @@ def test_growing_gaps_are_multiples_of_the_period() -> None:
     assert talked == [2, 6, 12, 20, 30]
 
 
+@pytest.mark.long
 def test_momentum_is_kept_reset_or_averaged() -> None:
     kept, reset, averaged = (
         simulated(f"local(4, momentum={p})", 8, with_momentum) for p in ("keep", "reset", "average")
@@ -181,6 +183,7 @@ def test_changes_are_what_is_compressed() -> None:
     torch.testing.assert_close(rough[0].path[-1], exact[0].path[-1], rtol=0, atol=2e-3)
 
 
+@pytest.mark.long
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """In the middle of a gap, and of a growing schedule."""
 
@@ -216,6 +219,7 @@ def test_it_sends_one_model_up_and_one_down_however_long_it_ran(steps: int) -> N
         assert laconic.simulate(body, workers).results == [(0, share * size, share * size)] * workers
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_shot_averaging", check=2)
 def test_with_one_hessian_a_single_averaging_is_as_good_as_bsp() -> None:
     torch.testing.assert_close(averaged_iterate("one_shot"), averaged_iterate("bsp"), rtol=0, atol=1e-6)
@@ -299,6 +303,7 @@ def meet(replicas: list[nn.Module], what: Callable[[nn.Parameter], Tensor | None
             x.copy_(mean)
 
 
+@pytest.mark.long
 @pytest.mark.technique("post_local_sgd", check=1)
 @pytest.mark.parametrize("switch", [0, 5, 23])
 def test_it_is_bsp_before_the_switch_and_local_after_it(switch: int) -> None:
@@ -356,6 +361,7 @@ def test_without_blocks_it_is_local_sgd(strategy: str, flat_one: str) -> None:
     assert_same(nested, [run.path[-1] for run in flat_runs], 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("hierarchical_local_sgd", check=2)
 def test_each_level_pays_for_its_own_averagings() -> None:
     """Four in a machine send 2·3/4 of the model in one of its averagings, two machines 2·1/2 of it."""

@@ -22,6 +22,7 @@ RULES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", RULES)
 def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(strategy: str, tmp_path: Path) -> None:
     """Saved in the middle of a round, with something in flight where the rule has it so."""
@@ -71,6 +72,7 @@ def test_real_processes_agree_with_virtual_workers(pool: Pool, strategy: str) ->
     assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
 
 
+@pytest.mark.long
 def test_four_processes_send_as_much_as_four_virtual_workers(pool: Pool) -> None:
     strategy = "streaming_diloco(period=4, fragments=2, overlap=1) / e3m0"
     real, virtual = pool.run(on_processes, strategy, workers=4), laconic.simulate(lambda: script(strategy), 4).results

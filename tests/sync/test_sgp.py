@@ -72,6 +72,7 @@ def test_what_is_late_is_counted_so_many_steps_later() -> None:
     assert np.abs(seen.x[-1] - starts.mean(axis=0)).max() < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.technique("sgp", check=3)
 def test_doubly_stochastic_weights_make_it_dpsgd_that_mixes_after_the_step() -> None:
     targets = draws(6, DIMENSION)

@@ -50,6 +50,7 @@ def test_clocks_stay_together_and_reads_hold_what_they_must(staleness: int, comp
     assert all((tags == 1).all() for tags in simulated.results)
 
 
+@pytest.mark.long
 @pytest.mark.technique("ssp", check=3)
 @pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum])
 def test_no_staleness_is_bsp(make: rounds.Make) -> None:

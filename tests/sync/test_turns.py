@@ -89,6 +89,7 @@ def test_turns_never_overlap_and_every_gradient_is_equally_old(slowness: tuple[f
     assert overlaps(deliveries(together, "push", "values")) > 0
 
 
+@pytest.mark.long
 @pytest.mark.technique("r2p", check=2)
 def test_a_period_has_one_transfer_where_bsp_has_all() -> None:
     both_ways = 2 * TRANSFER_SECONDS
@@ -102,6 +103,7 @@ def test_a_period_has_one_transfer_where_bsp_has_all() -> None:
     assert period("bsp / ps") == pytest.approx(compute.forward_seconds + WORKERS * both_ways, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.technique("r2p", check=3)
 def test_batches_are_tuned_until_all_compute_equally_long() -> None:
     compute = Compute(forward_seconds=0.01, backward_seconds=0.02, step_seconds=0.002, slowness=(4, 2, 1), batch=32)
@@ -134,6 +136,7 @@ def test_a_worker_that_ends_gives_its_turns_away() -> None:
 # ---------------------------------------------------------------------------------------------- hsp
 
 
+@pytest.mark.long
 @pytest.mark.technique("hsp", check=1)
 @pytest.mark.parametrize("slowness", [(1.0,), (1.0, 3.0, 1.0, 2.0)])
 def test_uploads_never_overlap_and_gradients_are_one_version_old_at_most(slowness: tuple[float, ...]) -> None:

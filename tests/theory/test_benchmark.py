@@ -106,6 +106,7 @@ def test_rates_are_not_chosen_on_reported_seeds() -> None:
         uniform_benchmark(known, ["good"], rates=(1.0, 2.0), seeds=(0, 1), choosing_seeds=(1,))
 
 
+@pytest.mark.long
 def test_one_training_says_when_and_in_how_many_bytes() -> None:
     """Of the task itself: a quarter of the exchanges, a quarter of the bytes, and time goes on."""
     every, seldom = (train(strategy, 2, 0.3, 0, steps=40) for strategy in ("bsp", "local(4)"))

@@ -54,6 +54,7 @@ def test_the_weighted_average_is_below_its_bound_and_profits_from_every_worker()
     assert 0.6 * 16 < errors[1] / errors[16] < 16 / 0.6
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_yu_2019", check=3)
 @pytest.mark.parametrize("N", [1, 4, 16])
 def test_pr_sgd_stays_below_its_bound(N: int) -> None:

@@ -83,6 +83,7 @@ def test_diloco_sends_five_hundred_times_less() -> None:
         assert 500 * every.sent_bytes[0] / sum(mine.sent_bytes) == 500
 
 
+@pytest.mark.long
 @reproduces("intellect1_int8_ring")
 def test_eight_bits_after_a_hundred_steps_are_four_hundred_times_less() -> None:
     """Jaghouar et al.: 400 times less communication than data-parallel training. Tables of buckets, which come on top,

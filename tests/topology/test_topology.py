@@ -71,6 +71,7 @@ def test_neighbours_are_who_they_should_be() -> None:
     assert not np.array_equal(again.mixing(9, seed=1).at(0), again.mixing(9, seed=2).at(0))
 
 
+@pytest.mark.long
 @given(size=st.integers(2, 12), data=st.data())
 def test_metropolis_weights_bring_any_connected_graph_together(size: int, data: st.DataObject) -> None:
     tree = [(data.draw(st.integers(0, i - 1)), i) for i in range(1, size)]
@@ -195,6 +196,7 @@ def test_a_price_is_the_degree() -> None:
         gossip.sent_bytes(100, 16)
 
 
+@pytest.mark.long
 def test_the_command_shows_facts() -> None:
     shown = CliRunner().invoke(app, ["mixing", "ring", "star(0.1)", "--workers", "8", "--workers", "16", "--matrix"])
     assert shown.exit_code == 0, shown.output

@@ -239,6 +239,7 @@ def test_this_torch(tmp_path: Path, stepping: bool, checkpointed: bool, name: st
         assert all(a < b for (a, _), (b, _) in pairwise(steps))
 
 
+@pytest.mark.long
 def test_without_shapes_the_way_out_is_said(tmp_path: Path) -> None:
     record(tmp_path / "t.json", False, True)
     with pytest.raises(
@@ -302,6 +303,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         kineto.read(tmp_path / "half.json.gz")
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_damaged_events_never_crash(drawn: st.DataObject) -> None:

@@ -16,6 +16,7 @@ numbers = st.floats(-1e9, 1e9, allow_nan=False)
 positive = st.floats(1e-9, 1e12)
 
 
+@pytest.mark.long
 @given(st.lists(numbers, min_size=1, max_size=8), st.booleans(), st.integers(2, 12))
 @settings(max_examples=200, deadline=None)
 def test_values_and_ticks_lie_on_a_linear_axis(values: list[float], zero: bool, count: int) -> None:
@@ -28,6 +29,7 @@ def test_values_and_ticks_lie_on_a_linear_axis(values: list[float], zero: bool, 
     assert all(a < b for (a, _), (b, _) in pairwise(ticks))
 
 
+@pytest.mark.long
 @given(st.lists(positive, min_size=1, max_size=8), st.integers(2, 12))
 @settings(max_examples=200, deadline=None)
 def test_values_and_ticks_lie_on_a_logarithmic_axis(values: list[float], count: int) -> None:
