@@ -126,7 +126,7 @@ class Measured:
 def train(setting: Setting, task: str, workers: int, rate: float, momentum: float, seed: int) -> tuple[float, float]:
     """Train, and return the final validation loss and the bytes that a worker sent in all."""
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute, Stragglers
 

@@ -32,7 +32,7 @@ from torch.nn import functional
 import laconic
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.asp import ASP

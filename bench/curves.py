@@ -56,7 +56,7 @@ def train(training: Training, device: str) -> list[tuple[int, float]]:
         work(training, device, curve)
         return curve
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.virtual.compute import Compute
 
     network = Network.flat(WORKERS, 1e9, 1e-4)

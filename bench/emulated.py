@@ -73,7 +73,7 @@ def train(schedule: str, dilation: float, clock: Any) -> list[float]:
 
 def predict(schedule: str) -> float:
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute
 

@@ -170,7 +170,7 @@ def start_all(net: ShapedNetwork, todo: Work, logs: Path, config: RunConfig) -> 
 
 def run(model: str, ratio: float, blocks: int, console: Console) -> dict[str, Any]:
     """Calibrate, profile, predict and measure one cell."""
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.planner.deployment import Deployment
     from laconic.planner.price import Pricer
     from laconic.values.profile import Profile

@@ -23,7 +23,7 @@ from typing import Any
 
 from laconic.planner.advise import Preferences, advise
 from laconic.planner.candidates import candidates
-from laconic.planner.codecs import codecs_on
+from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer

@@ -128,7 +128,7 @@ def work(todo: Work) -> None:
 def predict(sentence: str, profile_path: Path, steps: int = 3) -> float:
     """Return the virtual seconds of one step, after as many warm-up steps as the real ones have."""
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.real.connect import connect
     from laconic.values.profile import Profile
     from laconic.virtual.compute import Compute

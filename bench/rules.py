@@ -122,7 +122,7 @@ def train(task: tuple[str, bool, float, int, str, int]) -> Run:
     from torch.nn import functional
 
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute, Stragglers
 

@@ -28,11 +28,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.planner.advise import CAPS
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import DENSE, MERGED, MIB, chains
-from laconic.planner.codecs import codecs_on
+from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
 from laconic.planner.price import Pricer

@@ -137,7 +137,7 @@ def predict(cell: dict[str, Any], links: dict[str, Any]) -> float:
     """Predict on the virtual engine, from the model's profile and collectives as they were measured alone and at once.
     Emulated computing needs no processor, so that they go on beside it as without it."""
     import laconic
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute
 

@@ -24,7 +24,7 @@ def price_once(workers: int, steps: int) -> tuple[float, float]:
     """Return pricing's own seconds and the virtual seconds, for the tensors of ResNet-50's size in 25 layers."""
     import torch
 
-    from laconic.network.levels import Network
+    from laconic.network.network_tree import Network
     from laconic.values.tensor_spec import TensorSpec
     from laconic.virtual.compute import Compute, Stragglers
     from laconic.virtual.symmetric import price

@@ -158,7 +158,7 @@ def predict(training: Training, compute_seconds: float) -> float:
 
     import laconic
     from chars import Shape, build_model
-    from laconic.network.levels import UNLIMITED_BITS_PER_SECOND, Level, Network
+    from laconic.network.network_tree import UNLIMITED_BITS_PER_SECOND, Level, Network
     from laconic.real.connect import connect
     from laconic.virtual.compute import Compute
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from laconic import registry
 from laconic.errors import StrategyError
 from laconic.language.predicates import COMPARISONS, ROLES
-from laconic.language.reader import tokens
+from laconic.language.tokenizer import tokens
 from laconic.registry import Technique, knob, named_sentence, technique
 from laconic.strategy import (
     Else,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from laconic.runtime.checkpoint import checkpoint, resume
     from laconic.runtime.clip import clip_grad_norm_
     from laconic.runtime.current_worker import rank, size
+    from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
-    from laconic.runtime.shard import ShardSampler, shard
     from laconic.strategy import Strategy
     from laconic.virtual.simulate import simulate
 
@@ -40,7 +40,7 @@ _HOMES = {
     "Disagreement": "errors",
     "LaconicError": "errors",
     "NonFinite": "errors",
-    "ShardSampler": "runtime.shard",
+    "ShardSampler": "runtime.data_shard",
     "Strategy": "strategy",
     "StrategyError": "errors",
     "WorkerLost": "errors",
@@ -54,7 +54,7 @@ _HOMES = {
     "plan": "planner.plan",
     "rank": "runtime.current_worker",
     "resume": "runtime.checkpoint",
-    "shard": "runtime.shard",
+    "shard": "runtime.data_shard",
     "simulate": "virtual.simulate",
     "size": "runtime.current_worker",
     "undistribute": "api.distribute",

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.compression.ac_sgd import ACSGD, _Scaled
 from laconic.compression.base import Compressor
-from laconic.compression.budget import ACSGD, _Scaled
-from laconic.compression.entropy import EGC, entropy
+from laconic.compression.egc import EGC, entropy
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import meet, spec_of
 from tests.sync import digits

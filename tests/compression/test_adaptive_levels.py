@@ -16,7 +16,7 @@ from torch import Tensor
 
 import laconic
 from laconic.compression.adaptive_levels import ALQ, AMQ, Adaptive, mixture
-from laconic.compression.tables import lost, mirrored
+from laconic.compression.level_tables import lost, mirrored
 from laconic.compression.truncated import (
     Array,
     Normals,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from laconic.compression.dion import Dion
-from laconic.compression.linear import orthogonal
+from laconic.compression.low_rank import orthogonal
 from laconic.optim import Muon, matrices_apart
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import meet, spec_of, tensor

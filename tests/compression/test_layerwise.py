@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import laconic
 from laconic.compression.layerwise import WIDTHS, LayerwiseBits, error_of, hidden_density, spend
-from laconic.compression.sparse import largest
+from laconic.compression.topk import largest
 from laconic.real.connect import connect
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import laconic
 from laconic.compression.lgc import LGC, decoded, encoded, weights_of
-from laconic.compression.sparse import largest
+from laconic.compression.topk import largest
 from laconic.compression.wrapper import inner_of
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec

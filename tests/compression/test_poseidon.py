@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.compression.factors import SufficientFactors, factor_values, served_values
+from laconic.compression.sufficient_factors import SufficientFactors, factor_values, served_values
 from laconic.real.connect import connect
 from laconic.virtual.simulate import Simulated
 from laconic.worker import Kind

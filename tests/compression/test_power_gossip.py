@@ -11,7 +11,7 @@ import torch
 import laconic
 from laconic.compression.base import Outcome
 from laconic.compression.power_gossip import PowerGossip
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.runtime.meeting import EdgeMeeting
 from laconic.worker import Kind

@@ -17,14 +17,14 @@ from laconic.compression.codes import bits
 from laconic.compression.dithering import Binary, NaturalDithering
 from laconic.compression.eight_bits import CastFP8
 from laconic.compression.fixed_point import FixedPoint
-from laconic.compression.levels import Natural
+from laconic.compression.gradient_differences import EF21
+from laconic.compression.level_tables import rounded
 from laconic.compression.payload import pack
 from laconic.compression.rotated import KLevel
-from laconic.compression.shifts import EF21
 from laconic.compression.signs import ScaledSign, SignSGD
-from laconic.compression.sparse import RandK
-from laconic.compression.tables import rounded
+from laconic.compression.stochastic_levels import Natural
 from laconic.compression.three_lc import ThreeLC
+from laconic.compression.topk import RandK
 from laconic.compression.unbiased_sparse import KonecnyRichtarik
 from laconic.compression.varlen import VariableLength
 from laconic.compression.zipml import both, twice

@@ -11,7 +11,7 @@ import torch
 
 from laconic.compression.chunks import StridedBits, codes_of
 from laconic.compression.codes import bits
-from laconic.compression.sparse import largest
+from laconic.compression.topk import largest
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import train

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.compression.atomo import Atomo, atoms, keep_probabilities, matrix_sides
-from laconic.compression.basis import PCA
 from laconic.compression.codes import range_float
+from laconic.compression.fixed_basis import PCA
 from laconic.compression.payload import unpack
 from laconic.compression.spectrum import FFTSparse
 from laconic.runtime.meeting import Meeting

@@ -18,9 +18,9 @@ from laconic.compression.dgc import EXACT, sampled
 from laconic.compression.dragonn import Dragonn
 from laconic.compression.ok_topk import OkTopK
 from laconic.compression.redsync import RedSync, bisected, trimmed
-from laconic.compression.select import share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import share_of
 from laconic.compression.thresholds import FITS, HardThreshold, SIDCo, Strom, adapted, fitted
+from laconic.compression.topk import largest
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor

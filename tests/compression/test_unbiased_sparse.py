@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from laconic.compression.select import share_of
+from laconic.compression.selector import share_of
 from laconic.compression.unbiased_sparse import GSpar, KonecnyRichtarik, filled, least_count
 from laconic.errors import StrategyError
 from laconic.runtime.meeting import Meeting

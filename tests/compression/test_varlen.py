@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laconic.compression.codes import huffman
+from laconic.compression.level_tables import lost
 from laconic.compression.rotated import KLevel
-from laconic.compression.tables import lost
 from laconic.compression.varlen import VariableLength, length_bound
 from laconic.errors import ContractError, StrategyError
 from laconic.runtime.meeting import Meeting

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.codes import bits
+from laconic.compression.level_tables import lost, rounded
 from laconic.compression.optimal_levels import optimal_levels
-from laconic.compression.tables import lost, rounded
 from laconic.compression.zipml import ZipML, both, least_squares, twice
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import spec_of, tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laconic.experiments.choose import choose
+from laconic.experiments.choose_rows import choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.outcome import Logged, Outcome
 from laconic.experiments.progress import NoProgress

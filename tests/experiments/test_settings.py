@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laconic.errors import LaconicError
-from laconic.experiments.choose import with_rivals
+from laconic.experiments.choose_rows import with_rivals
 from laconic.experiments.folder import Folder, read_settings
 from laconic.experiments.outcome import Block, Outcome
 from laconic.experiments.request import settings_of

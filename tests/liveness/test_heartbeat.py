@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from laconic.liveness.beats import START_SECONDS
+from laconic.liveness.detection import START_SECONDS
 from laconic.liveness.heartbeat import Heartbeat
-from laconic.liveness.watch import StoreAddress
+from laconic.liveness.store_thread import StoreAddress
 from laconic.values.run_config import VARIABLE
 
 

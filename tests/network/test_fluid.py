@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
 from laconic.network.fluid import Fluid, Job
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.units import bits_per_second, seconds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laconic.errors import StrategyError
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import Preferences, advise
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains

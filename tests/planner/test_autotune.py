@@ -11,7 +11,7 @@ from torch import nn
 import laconic
 from laconic.errors import StrategyError
 from laconic.language.auto import START, begins_as, budget_of
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.planner.loss_budget import strategies_within
 from laconic.planner.risk import risk_of
 from laconic.virtual.compute import Compute

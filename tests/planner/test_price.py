@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import laconic
 from laconic.cost.closed_form import Traffic, iterate
 from laconic.cost.collectives import TransferTimes
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.deployment import Deployment
 from laconic.planner.price import Pricer
 from laconic.planner.values import PlanError

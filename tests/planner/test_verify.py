@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
-from laconic.planner.verified import Logged, Trained, curve_of
 from laconic.planner.verify import VerifyError, read_budget, verify
+from laconic.planner.verify_results import Logged, Trained, curve_of
 
 SCRIPT = """
 import argparse

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from laconic.architecture.server.copies import Copies
+from laconic.architecture.server.copy_buffers import Copies
 from laconic.errors import WorkerLost
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import Malformed

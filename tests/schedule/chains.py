@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 from laconic.virtual.rpc import Delivery
 from laconic.virtual.simulate import Simulated, simulate

@@ -10,7 +10,7 @@ from torch import nn
 
 import laconic
 from laconic import claims, registry
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import simulate

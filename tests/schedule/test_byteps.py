@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.star import sliced
-from laconic.cost.summation import Summed, summation
+from laconic.cost.server_star import sliced
+from laconic.cost.summation_service import Summed, summation
 from laconic.errors import LaconicError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.schedule.byteps import PIECE_BYTES, Fleet, byteps
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price

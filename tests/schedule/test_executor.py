@@ -11,7 +11,7 @@ from torch import nn
 
 import laconic
 from laconic import claims, registry
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import Simulated, simulate
 

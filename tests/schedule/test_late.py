@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import laconic
 from laconic.errors import ContractError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import simulate
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.star import Star, class_of, gated_period, sliced, star_period
-from laconic.cost.star_flows import carry
+from laconic.cost.server_star import Star, class_of, gated_period, sliced, star_period
+from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.fluid import Fluid, Job
 from laconic.network.packets import Packet, forward, packets

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute, Stragglers
 from laconic.virtual.simulate import Simulated

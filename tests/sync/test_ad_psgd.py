@@ -8,7 +8,7 @@ import torch
 
 import laconic
 from laconic.errors import StrategyError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.sync.ad_psgd import Model, sides
 from laconic.virtual.compute import Compute

@@ -16,7 +16,7 @@ from torch.nn import functional
 import laconic
 from laconic import registry
 from laconic.errors import ContractError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.registry import technique
 from laconic.sync.adacomm import AdaComm

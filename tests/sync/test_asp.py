@@ -9,7 +9,7 @@ from torch import nn
 
 import laconic
 from laconic.errors import StrategyError
-from laconic.theory import rates
+from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess, staleness_law
 from laconic.virtual.compute import Compute, Stragglers
 from tests.sync import digits, rounds, serving

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.architecture.server.changes import DeltaDecoder, DeltaEncoder
+from laconic.architecture.server.compressed_reads import DeltaDecoder, DeltaEncoder
 from laconic.errors import StrategyError
 from laconic.runtime.meeting import Meeting
 from laconic.strategy import Strategy

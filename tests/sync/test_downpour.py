@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind

@@ -13,7 +13,7 @@ from laconic.architecture.server.actor import ServerRule, Shard
 from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
 from laconic.compression.none import Identity
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.sync.ssp import SSP
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute, Stragglers

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 
 RULES = ["dpsgd", "d2", "sgp(2)", "detsgrad(0.1)", "matcha", "cooperative(3, auxiliary=2) / torus"]
 

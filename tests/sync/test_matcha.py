@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.topology.matchings import activation, best_probabilities, edge_colouring, laplacian
 from laconic.virtual.compute import Compute
 from tests.sync.gossiping import DIMENSION, classify, draws, sgd, walk

@@ -14,7 +14,7 @@ import laconic
 from laconic.architecture.server.actor import Push
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
-from laconic.compression.important import Important
+from laconic.compression.rms_threshold import Important
 from laconic.compression.zipml import ZipML
 from laconic.real.connect import connect
 from laconic.runtime.meeting import Meeting

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from tests.sync import digits, rounds

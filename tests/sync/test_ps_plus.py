@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from tests.sync import digits, serving

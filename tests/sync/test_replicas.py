@@ -16,7 +16,7 @@ from laconic.architecture.server.sharding import even
 from laconic.architecture.server.store import Store
 from laconic.compression.none import Identity
 from laconic.errors import WorkerLost
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.inbox import Inbox

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.runtime.in_flight import complete
 from laconic.virtual.compute import Compute
 from tests.sync.gossiping import DIMENSION, draws, mixing_of, sgd, walk

@@ -7,7 +7,7 @@ import torch
 
 import laconic
 from laconic.errors import StrategyError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.strategy import Strategy
 from laconic.sync.streaming import fragments_of
 from laconic.virtual.compute import Compute

@@ -11,7 +11,7 @@ from torch import nn
 
 import laconic
 from laconic.errors import ContractError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.sync.equal_times import divide, fit
 from laconic.virtual.compute import Compute

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import laconic
 from laconic.errors import LaconicError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.theory.benchmark import Point, table, uniform_benchmark
 from laconic.virtual.compute import Compute

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laconic.errors import LaconicError
-from laconic.theory import rates
+from laconic.theory import delay_rates as rates
 from laconic.theory.delayed import aviv, cohen, koloskova, mishchenko, stich_karimireddy
 from laconic.theory.delayed.orders import Curvature
 from laconic.theory.values import Problem

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from laconic.theory import rates
+from laconic.theory import delay_rates as rates
 from laconic.theory.delayed import aviv, cohen
 from laconic.theory.problems import AbsoluteLoss, Array, Objective, Quadratic
 from laconic.theory.simulate.arrivals import Integers, arrivals, delays, late_by, reads

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import laconic
-from laconic.compression.sparse import largest
+from laconic.compression.topk import largest
 from laconic.errors import LaconicError
 from laconic.theory.sparse import drift_bound, lag, ratio
 from tests.sync.digits import data, network

@@ -11,7 +11,7 @@ from torch import nn
 
 import laconic
 from laconic.errors import LaconicError, WorkerLost
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.virtual.membership import Event, Life, lives

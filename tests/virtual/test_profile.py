@@ -10,7 +10,7 @@ from torch import nn
 
 import laconic
 from laconic.errors import LaconicError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.values.profile import (
     CodecTimes,

@@ -8,7 +8,7 @@ import pytest
 
 from laconic.collective import flows
 from laconic.network.fluid import Fluid
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from tests import data
 
 NIC_BYTES_PER_SECOND = 1.15e9  # the row's one fitted figure, for 10 Gb/s Ethernet

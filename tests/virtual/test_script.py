@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from laconic.errors import LaconicError
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.virtual.script import VirtualSetup
 from tests.real.launching import COMMAND, SOURCE, START_SECONDS
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import laconic
 from laconic.errors import LaconicError
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute, Stragglers
 from laconic.virtual.symmetric import price

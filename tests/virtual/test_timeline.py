@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.runtime.timeline import Timeline
 from laconic.virtual.compute import Compute, Stragglers

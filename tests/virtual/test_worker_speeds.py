@@ -13,7 +13,7 @@ import laconic
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
 from laconic.launch.virtual import launch_virtually
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.real.connect import connect
 from laconic.values.worker_speeds import Stragglers, WorkerSpeeds
 from laconic.virtual.compute import Compute

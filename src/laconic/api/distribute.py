@@ -19,10 +19,10 @@ from laconic.real.slowdown import slow_down
 from laconic.real.worker import RealWorker
 from laconic.runtime.agreement import agree, describe
 from laconic.runtime.broadcast import broadcast_tensors
+from laconic.runtime.handed_over import refuse_rivals, rival_of
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
-from laconic.runtime.rival import refuse_rivals, rival_of
 from laconic.runtime.session import Options, Session
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names

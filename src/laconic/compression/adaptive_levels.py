@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.compression.adaptive import Adaptive, Choice
 from laconic.compression.base import State
-from laconic.compression.select import drawn
-from laconic.compression.tables import Tabled, bucket_norms, mirrored
+from laconic.compression.level_tables import Tabled, bucket_norms, mirrored
+from laconic.compression.selector import drawn
 from laconic.compression.truncated import Array, Normals, multiplier, powers, sweep
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique

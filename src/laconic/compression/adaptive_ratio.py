@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.schedules import ratio_holder, with_share
+from laconic.compression.ratio_schedules import ratio_holder, with_share
 from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.errors import ContractError
 from laconic.registry import knob, technique

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
 from laconic.compression.flat import Flat, Joint
-from laconic.compression.select import Selected, Selector
+from laconic.compression.selector import Selected, Selector
 from laconic.compression.wrapper import Wrapping
 from laconic.errors import StrategyError
 from laconic.registry import composes

@@ -14,7 +14,7 @@ from laconic.compression.bucket_means import bucketed
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
-from laconic.compression.select import Selector, drawn
+from laconic.compression.selector import Selector, drawn
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import bits
-from laconic.compression.linear import sides
+from laconic.compression.low_rank import sides
 from laconic.compression.payload import pack, unpack
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec

@@ -12,9 +12,9 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codes import runs
 from laconic.compression.payload import pack
-from laconic.compression.select import sample, share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import sample, share_of
 from laconic.compression.thresholds import passing
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets

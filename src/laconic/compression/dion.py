@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.linear import first_draw, orthogonal, sides
-from laconic.compression.select import share_of
+from laconic.compression.low_rank import first_draw, orthogonal, sides
+from laconic.compression.selector import share_of
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -13,8 +13,8 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Payload, Unbiased
 from laconic.compression.codes import bits, elias
+from laconic.compression.level_tables import Tabled
 from laconic.compression.payload import pack, unpack
-from laconic.compression.tables import Tabled
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -11,9 +11,9 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.dgc import DGC, EXACT, sampled
 from laconic.compression.payload import pack
-from laconic.compression.select import share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import share_of
 from laconic.compression.thresholds import passing
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

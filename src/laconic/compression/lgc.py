@@ -12,9 +12,9 @@ from torch.nn import functional
 from torch.optim.adam import adam
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.linear import first_draw
-from laconic.compression.select import Selected
-from laconic.compression.sparse import TopK
+from laconic.compression.low_rank import first_draw
+from laconic.compression.selector import Selected
+from laconic.compression.topk import TopK
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, Meet, Meets

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.linear import first_draw, orthogonal, sides
+from laconic.compression.low_rank import first_draw, orthogonal, sides
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec

@@ -12,8 +12,8 @@ from laconic import kernels
 from laconic.compression.base import State
 from laconic.compression.dgc import DGC
 from laconic.compression.payload import pack
-from laconic.compression.select import share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import share_of
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -16,8 +16,8 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
 from laconic.compression.payload import pack
-from laconic.compression.select import PLACES, Selector, share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import PLACES, Selector, share_of
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets

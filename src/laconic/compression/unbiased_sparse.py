@@ -14,7 +14,7 @@ from laconic.claims import Unbiased
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack
-from laconic.compression.select import drawn, share_of
+from laconic.compression.selector import drawn, share_of
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec

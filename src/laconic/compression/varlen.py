@@ -13,8 +13,8 @@ from laconic import kernels
 from laconic.claims import Unbiased
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb, huffman
+from laconic.compression.level_tables import bucket_norms, rounded
 from laconic.compression.payload import pack
-from laconic.compression.tables import bucket_norms, rounded
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec

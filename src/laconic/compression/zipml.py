@@ -12,10 +12,10 @@ from laconic import kernels
 from laconic.claims import Payload, Unbiased
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
+from laconic.compression.level_tables import lost, rounded
 from laconic.compression.optimal_levels import optimal_levels
 from laconic.compression.payload import pack, unpack
-from laconic.compression.select import sample
-from laconic.compression.tables import lost, rounded
+from laconic.compression.selector import sample
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

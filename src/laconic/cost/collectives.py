@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from laconic.collective import flows
 from laconic.collective.flows import wire_factor
-from laconic.network.levels import MEASURED_AS, Network
+from laconic.network.network_tree import MEASURED_AS, Network
 from laconic.values.profile import OperationTimes
 
 Vector = NDArray[np.float64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.experiments.choose import ChosenRows, choose
+from laconic.experiments.choose_rows import ChosenRows, choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.interleave import run_interleaved
 from laconic.experiments.measure import Line, RowOutcomes, line_of

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.experiments.gate import GatedRow
 from laconic.experiments.outcome import Outcome
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.rivals.text import is_rival
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
+from laconic.experiments.step_gate import GatedRow
 
 if TYPE_CHECKING:
     from laconic.launch.net import ShapedNetwork

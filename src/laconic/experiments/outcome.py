@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from laconic.liveness.beats import name_ranks
+from laconic.liveness.detection import name_ranks
 from laconic.values.metric_direction import as_good, falls_towards
 
 Records = Sequence[Mapping[str, Any]]

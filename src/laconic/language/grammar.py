@@ -33,7 +33,7 @@ from laconic.language.predicates import (
     Shape,
     StepCondition,
 )
-from laconic.language.reader import Reader
+from laconic.language.tokenizer import Reader
 from laconic.language.word import Word
 
 DEEPEST = 32

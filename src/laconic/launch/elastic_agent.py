@@ -27,8 +27,8 @@ from laconic.launch import processes
 from laconic.launch.failure_report import report_failure
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
-from laconic.liveness.beats import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
-from laconic.liveness.watch import StoreAddress, Watch
+from laconic.liveness.detection import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
+from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.values.run_config import attempt_prefix
 
 GRACE_SECONDS = 5.0

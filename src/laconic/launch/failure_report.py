@@ -11,7 +11,7 @@ from typing import Protocol
 from laconic.errors import LaconicError
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.request import Request
-from laconic.liveness.beats import EXIT_LOST, Lost, describe_exit
+from laconic.liveness.detection import EXIT_LOST, Lost, describe_exit
 
 _TAIL_LINES = 15
 

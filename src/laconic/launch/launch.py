@@ -24,7 +24,7 @@ from laconic.launch.log_follower import LogFollower
 from laconic.launch.net import find
 from laconic.launch.request import Request
 from laconic.launch.run_folder import RunRecord, choose_folder
-from laconic.liveness.beats import name_ranks
+from laconic.liveness.detection import name_ranks
 from laconic.network.interfaces import prepare_environment
 from laconic.real.recording import forget, merge
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from laconic.launch import processes
 from laconic.launch.failure_report import show_log
-from laconic.launch.hosts import Hosts, join_hosts, keys_file
 from laconic.launch.launch_context import LaunchContext
-from laconic.launch.members import RestartableProcess, build_processes
 from laconic.launch.process_manager import OnStart
 from laconic.launch.request import Request
-from laconic.liveness.beats import EXIT_LOST, describe_exit, name_ranks
+from laconic.launch.server_run_hosts import Hosts, join_hosts, keys_file
+from laconic.launch.server_run_processes import RestartableProcess, build_processes
+from laconic.liveness.detection import EXIT_LOST, describe_exit, name_ranks
 
 _POLL_SECONDS = 0.05
 _SERVER_EXIT_SECONDS = 3.0  # for servers to end by themselves once all workers have left

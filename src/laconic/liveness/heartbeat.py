@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from laconic.errors import WorkerLost
-from laconic.liveness.beats import (
+from laconic.liveness.detection import (
     EXIT_LOST,
     START_SECONDS,
     UNKNOWN,
@@ -31,7 +31,7 @@ from laconic.liveness.beats import (
     lost_file,
     name_ranks,
 )
-from laconic.liveness.watch import StoreAddress, Watch
+from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.network.interfaces import host_towards
 from laconic.values.run_config import VARIABLE
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from laconic.cost.collectives import Vector
 from laconic.cost.from_profile import tensors_of
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.values import PlanError
 from laconic.values.profile import CodecTimes, Profile
 from laconic.values.tensor_spec import TensorSpec

@@ -16,11 +16,11 @@ from laconic.cost.cluster import Cluster
 from laconic.cost.comm_plan import predicted_seconds, tasks_of
 from laconic.cost.from_profile import prices_on, tensors_of, timing_of
 from laconic.cost.iteration import Order, Stage, Transfer, period
-from laconic.cost.star import Star, sliced
-from laconic.cost.star_flows import carry
+from laconic.cost.server_star import Star, sliced
+from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
-from laconic.planner.codecs import codecs_on
+from laconic.planner.codec_times import codecs_on
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.validation.exchange_methods import choose
 from laconic.planner.values import PlanError

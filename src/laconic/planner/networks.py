@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laconic.errors import LaconicError
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests

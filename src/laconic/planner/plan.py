@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.planner.advise import Preferences, advise
-from laconic.planner.codecs import codecs_on
+from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
 from laconic.planner.sources import Subject, subject_of
@@ -18,7 +18,7 @@ from laconic.planner.values import Advice, Objective, PlanError
 from laconic.units import write_rate
 
 if TYPE_CHECKING:
-    from laconic.planner.verified import Verified
+    from laconic.planner.verify_results import Verified
 
 _CANDIDATES_TO_VERIFY = 6
 

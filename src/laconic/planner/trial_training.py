@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from laconic.planner.stepping import SteppedRun
-from laconic.planner.verified import Logged, Point, Trained, curve_of, point_of
+from laconic.planner.stepped_run import SteppedRun
+from laconic.planner.verify_results import Logged, Point, Trained, curve_of, point_of
 
 
 @dataclass(eq=False)

@@ -18,9 +18,9 @@ from time import monotonic
 
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
-from laconic.planner.stepping import SteppedRun
+from laconic.planner.stepped_run import SteppedRun
 from laconic.planner.trial_training import TrialTraining
-from laconic.planner.verified import Trained, Verified
+from laconic.planner.verify_results import Trained, Verified
 from laconic.units import seconds
 
 Progress = Callable[[float, str], None]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laconic.profile.skeleton import add_parameter
+from laconic.profile.parameters_only import add_parameter
 from laconic.values.profile import Profile, ProfileError
 
 

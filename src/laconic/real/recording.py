@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laconic.liveness.beats import name_ranks
+from laconic.liveness.detection import name_ranks
 from laconic.runtime.timeline import Recorder, Timeline, TimelineError
 
 if TYPE_CHECKING:

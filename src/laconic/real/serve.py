@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from laconic.errors import ContractError
 from laconic.rpc.endpoint import Endpoint
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.server_shards import Shards, address_of
+from laconic.runtime.server_setup import Shards, address_of
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
 from laconic.values.run_config import RunConfig

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from laconic.planner.plan import plan, verify_advice
 from laconic.planner.values import Advice, Objective, Option, PlanError, Risk
-from laconic.planner.verified import Verified
 from laconic.planner.verify import read_budget
+from laconic.planner.verify_results import Verified
 from laconic.report.page.units import unit_for, with_unit
 
 _COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from laconic.theory.prefer import preference, remarks
+from laconic.theory.preferred_method import preference, remarks
 from laconic.theory.question import Question
 from laconic.theory.survey import Row
 

@@ -16,7 +16,7 @@ from laconic.planner.validation.exchange_methods import METHODS
 from laconic.planner.validation.published_steps import GPUS, Cell
 from laconic.planner.validation.sections import Recomputed
 from laconic.planner.validation.step_times import Pair, Validation
-from laconic.report import recomputed as section
+from laconic.report import validation_sections as section
 
 
 def show_all(found: Recomputed) -> None:

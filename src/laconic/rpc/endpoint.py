@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import zmq
 
-from laconic.liveness.beats import START_SECONDS, interval
+from laconic.liveness.detection import START_SECONDS, interval
 from laconic.network.interfaces import address_towards
 from laconic.rpc.channel import CallTimeouts, PendingCall
 from laconic.rpc.client_loop import ClientLoop

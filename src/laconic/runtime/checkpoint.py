@@ -20,8 +20,8 @@ from torch import nn, optim
 
 from laconic.errors import ContractError, Disagreement
 from laconic.files import replacing
+from laconic.runtime.handed_over import refuse_rivals
 from laconic.runtime.optimizer import DistributedOptimizer
-from laconic.runtime.rival import refuse_rivals
 from laconic.runtime.session import Session
 
 _FORMAT = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn, optim
 
 from laconic.errors import ContractError
+from laconic.runtime.handed_over import rival_of
 from laconic.runtime.optimizer import DistributedOptimizer
-from laconic.runtime.rival import rival_of
 
 
 def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: float = 2.0) -> Tensor:

@@ -21,7 +21,7 @@ from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.layer_timer import LayerTimer, prices_of
 from laconic.runtime.partition import Partition
 from laconic.runtime.reducer import Reducer
-from laconic.runtime.training import Training
+from laconic.runtime.session_interface import Training
 from laconic.values.comm_plan import Message
 from laconic.values.price import Price
 from laconic.values.timing import Timing

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laconic.errors import StrategyError
+from laconic.runtime.session_interface import Training
 from laconic.runtime.sync_context import TierContext
 from laconic.runtime.tiers import Stack, Tier
-from laconic.runtime.training import Training
 from laconic.strategy import DEFAULTS
 from laconic.values.comm_plan import CommPlan
 from laconic.values.timing import Timing

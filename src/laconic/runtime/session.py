@@ -34,7 +34,7 @@ from laconic.runtime.parameters import Parameters
 from laconic.runtime.partition import Partition
 from laconic.runtime.partition_state import redistribute_state, restore_state, saved_state
 from laconic.runtime.reducer import Reducer
-from laconic.runtime.server_shards import Shards, address_of, refuse_levels
+from laconic.runtime.server_setup import Shards, address_of, refuse_levels
 from laconic.runtime.shared_memory import share
 from laconic.runtime.skipped_gradients import SkippedGradients
 from laconic.runtime.sparse_gradients import average_sparse

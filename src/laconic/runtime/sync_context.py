@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from laconic.architecture.server.client import ServerClient
 from laconic.errors import StrategyError
 from laconic.runtime.in_flight import Communication, InFlight
+from laconic.runtime.session_interface import Training
 from laconic.runtime.tiers import Tier
-from laconic.runtime.training import Training
 from laconic.topology.mixing import Matrix, Mixing
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Actor, ActorMessage, Group, Handle, Home

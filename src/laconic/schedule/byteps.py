@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.star import sliced
+from laconic.cost.server_star import sliced
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laconic.cost.star import Carry, Star, class_of, sliced, star_period
+from laconic.cost.server_star import Carry, Star, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
@@ -18,7 +18,8 @@ def geryon(layers: LayerTimes, star: Star, carry: Carry, classes: int = 8, slice
 
     Tensors are sliced over the servers; each worker and server are connected by one flow per priority class, so that an
     urgent slice overtakes all less urgent ones on a link. With one class it is slicing alone. It runs on the virtual
-    network only, for which `carry` is `laconic.cost.star_flows.carry`. Reading chosen: classes of equally many tensors.
+    network only, for which `carry` is `laconic.cost.server_star_flows.carry`. Reading chosen: classes of equally many
+    tensors.
     """
     if classes < 1:
         raise LaconicError(f"a network has at least one class, not {classes}")

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from laconic.cost.star import Star, gated_period
+from laconic.cost.server_star import Star, gated_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.registry import technique

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from laconic.cost.star import Slice, Star, class_of, sliced, star_period
+from laconic.cost.server_star import Slice, Star, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES, Packet, packets, through
 from laconic.registry import technique

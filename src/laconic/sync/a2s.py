@@ -14,7 +14,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
-from laconic.sync.tensors import copies
+from laconic.sync.tensor_lists import copies
 from laconic.worker import Field, whole
 
 _NONE = -1  # the round of a worker that has joined none yet, or is slow

@@ -14,7 +14,7 @@ from laconic.errors import ContractError, StrategyError
 from laconic.registry import technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
-from laconic.sync.tensors import copies, copy_into, keep, kept
+from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 from laconic.worker import ActorMessage
 
 _MEAN = "mean"

@@ -15,7 +15,7 @@ from laconic.sync.base import State, SyncContext
 from laconic.sync.controller import Adjustment, Controlled, Observed
 from laconic.sync.local import Averaging
 from laconic.sync.momentum import treat_momentum
-from laconic.sync.tensors import keep, kept
+from laconic.sync.tensor_lists import keep, kept
 
 
 @technique("adacomm", paper="Wang and Joshi, MLSys 2019")

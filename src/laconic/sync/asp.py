@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from laconic.architecture.server import tickets
+from laconic.architecture.server import read_snapshots as tickets
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.server import PushPull
-from laconic.theory import rates
+from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess
 from laconic.worker import Field
 

@@ -12,7 +12,7 @@ import torch
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
-from laconic.sync.tensors import copies, copy_into, keep, kept
+from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
 
 @technique(

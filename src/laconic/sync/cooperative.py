@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
-from laconic.sync.tensors import copies, copy_into, keep, kept
+from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
 
 @technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")

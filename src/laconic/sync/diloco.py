@@ -8,7 +8,7 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import SyncContext
-from laconic.sync.outer import Outer, nesterov
+from laconic.sync.outer_optimizer import Outer, nesterov
 
 
 @technique(

@@ -13,7 +13,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
-from laconic.sync.tensors import keep, kept
+from laconic.sync.tensor_lists import keep, kept
 from laconic.worker import Field, whole
 
 

@@ -13,9 +13,9 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.server import ServerSync
-from laconic.sync.tensors import copies
+from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
+from laconic.sync.tensor_lists import copies
 from laconic.worker import Field
 
 _SENT = "sent"

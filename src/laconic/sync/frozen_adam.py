@@ -11,7 +11,7 @@ import torch
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext, average_buffers
 from laconic.sync.moments import SIGNS, MomentRule
-from laconic.sync.tensors import copies, copy_into, keep, kept
+from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
 
 @technique("frozen_adam", paper="Tang et al. (1-bit Adam), ICML 2021")

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.moments import SIGNS, MomentRule, Moments
-from laconic.sync.tensors import copies, keep
+from laconic.sync.tensor_lists import copies, keep
 
 
 @technique("frozen_lamb", paper="Li et al. (1-bit LAMB), HiPC 2022")

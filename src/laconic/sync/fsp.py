@@ -14,9 +14,9 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import add_contribution, open_round, take_if_complete
 from laconic.sync.server import ServerSync, take_over
-from laconic.sync.tensors import copies, keep, kept
+from laconic.sync.server_round import add_contribution, open_round, take_if_complete
+from laconic.sync.tensor_lists import copies, keep, kept
 from laconic.worker import Field
 
 

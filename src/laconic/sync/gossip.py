@@ -13,7 +13,7 @@ import torch
 
 from laconic.registry import technique
 from laconic.sync.base import State, Sync, SyncContext
-from laconic.sync.tensors import copies, copy_into, keep, kept
+from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 from laconic.topology.mixing import Matrix
 
 _MIX = "mix"

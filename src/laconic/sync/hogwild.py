@@ -11,7 +11,7 @@ import torch
 
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, SyncContext, average_buffers
-from laconic.sync.tensors import copies, keep, kept
+from laconic.sync.tensor_lists import copies, keep, kept
 
 
 @technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")

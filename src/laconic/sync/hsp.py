@@ -13,8 +13,8 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
-from laconic.sync.gathered import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.server import ServerSync, take_over
+from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.worker import Field, whole
 
 

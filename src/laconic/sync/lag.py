@@ -15,7 +15,7 @@ from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.server import ServerSync, take_over
-from laconic.sync.tensors import copies, keep, kept
+from laconic.sync.tensor_lists import copies, keep, kept
 from laconic.worker import Field
 
 _DEFAULT_XI = {"worker": 0.1, "server": 1.0}

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
-from laconic.sync.tensors import keep, kept
+from laconic.sync.tensor_lists import keep, kept
 
 
 class Averaging(Sync):

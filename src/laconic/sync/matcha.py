@@ -11,7 +11,7 @@ import torch
 from laconic.registry import knob, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.gossip import Gossiping
-from laconic.sync.tensors import copies, copy_into
+from laconic.sync.tensor_lists import copies, copy_into
 from laconic.topology.matchings import Activation, activation
 
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, SyncContext, average_buffers
-from laconic.sync.tensors import copies, copy_into
+from laconic.sync.tensor_lists import copies, copy_into
 
 _REST = "rest"
 _PERIOD = 10  # steps between two decisions on the budget

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.registry import knob, technique
 from laconic.sync.asp import ASP, STALENESS
 from laconic.sync.base import Communication, State, SyncContext
-from laconic.sync.tensors import copy_into
+from laconic.sync.tensor_lists import copy_into
 from laconic.worker import whole
 
 

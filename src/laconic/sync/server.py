@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.architecture.server.actor import ServerRule
 from laconic.architecture.server.client import Pulled
 from laconic.sync.base import State, Sync, SyncContext, average_buffers
-from laconic.sync.tensors import copy_into
+from laconic.sync.tensor_lists import copy_into
 from laconic.worker import Field, whole
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from laconic.registry import knob, technique
 from laconic.sync.base import Communication, SyncContext
 from laconic.sync.momentum import POLICIES, treat_momentum
-from laconic.sync.outer import Outer
+from laconic.sync.outer_optimizer import Outer
 
 
 @technique("slowmo", aliases=["slow_momentum", "bmuf"], paper="Wang, Tantia, Ballas, Rabbat, ICLR 2020")

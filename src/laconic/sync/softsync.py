@@ -11,7 +11,7 @@ from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.server import PushPull
-from laconic.theory.rates import inverse_staleness
+from laconic.theory.delay_rates import inverse_staleness
 from laconic.worker import Field
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Communication, State, SyncContext
-from laconic.sync.outer import Outer, nesterov
-from laconic.sync.tensors import kept
+from laconic.sync.outer_optimizer import Outer, nesterov
+from laconic.sync.tensor_lists import kept
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from laconic.collective import flows
 from laconic.errors import LaconicError, WorkerLost
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import wire_bytes
 from laconic.rpc.inbox import Inbox

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from laconic.errors import LaconicError
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.runtime.current_worker import rank
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import Profile

@@ -10,7 +10,7 @@ from typing import Any
 
 from laconic.errors import LaconicError, WorkerLost
 from laconic.network.fluid import Fluid
-from laconic.network.levels import UNLIMITED_BITS_PER_SECOND, Network
+from laconic.network.network_tree import UNLIMITED_BITS_PER_SECOND, Network
 from laconic.runtime import current_worker
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.timeline import Timeline

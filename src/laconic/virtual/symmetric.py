@@ -22,8 +22,8 @@ from laconic.collective import flows
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
 from laconic.network.fluid import Fluid
-from laconic.network.levels import Network
-from laconic.profile.skeleton import add_parameter
+from laconic.network.network_tree import Network
+from laconic.profile.parameters_only import add_parameter
 from laconic.runtime.counted_group import CountedGroup
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.session import Options, Session

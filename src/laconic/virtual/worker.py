@@ -19,7 +19,7 @@ from laconic.collective import flows
 from laconic.errors import LaconicError, WorkerLost
 from laconic.network.flow import Flow
 from laconic.network.fluid import Fluid, Job
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.runtime.batch_size import batch_of
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger

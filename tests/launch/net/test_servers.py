@@ -9,8 +9,8 @@ import pytest
 
 from laconic.launch import net
 from laconic.launch.launch_context import LaunchContext
-from laconic.launch.members import build_processes
 from laconic.launch.request import LaunchError, Request
+from laconic.launch.server_run_processes import build_processes
 from laconic.values.run_config import RunConfig
 from tests.real.launching import START_SECONDS, Launched
 

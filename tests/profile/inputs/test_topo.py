@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
-from laconic.network.levels import Level, Network
+from laconic.network.network_tree import Level, Network
 from laconic.profile.inputs import nvidia_topo
 from laconic.profile.inputs.files import InputError
 from laconic.profile.inputs.nvidia_topo import CLASSES

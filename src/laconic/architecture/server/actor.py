@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.server.changes import DeltaEncoder, Meetings
+from laconic.architecture.server.compressed_reads import DeltaEncoder, Meetings
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from laconic.architecture.server.changes import DeltaDecoder, Meetings
+from laconic.architecture.server.compressed_reads import DeltaDecoder, Meetings
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range

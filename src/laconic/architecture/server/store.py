@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from laconic.architecture.server.copies import Copies
+from laconic.architecture.server.copy_buffers import Copies
 from laconic.architecture.server.sharding import Range
 from laconic.errors import ContractError
 from laconic.values.tensor_spec import TensorSpec

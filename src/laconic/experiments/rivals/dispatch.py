@@ -10,7 +10,7 @@ from laconic.errors import ContractError
 from laconic.experiments.rivals.base import Rival, RivalContext
 from laconic.real.worker import RealGroup, RealWorker
 from laconic.runtime.agreement import agree, describe
-from laconic.runtime.rival import mark_as_rivals
+from laconic.runtime.handed_over import mark_as_rivals
 from laconic.worker import Worker
 
 if TYPE_CHECKING:

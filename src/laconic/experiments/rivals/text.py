@@ -12,7 +12,7 @@ from laconic.experiments.rivals.of_accelerate import AccelerateLocalSGD
 from laconic.experiments.rivals.of_torch import DDP, DDP16, Accumulate, PostLocal, PowerSGD
 from laconic.experiments.rivals.of_torchft import DiLoCo
 from laconic.language.auto import begins_as
-from laconic.language.reader import Reader
+from laconic.language.tokenizer import Reader
 from laconic.literals import NAME
 from laconic.registry import normal
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels.gpu.column_lists import Layout, chosen, levels_of
-from laconic.kernels.gpu.parts import block_summed, located, pointed, put_number
+from laconic.kernels.gpu.triton_helpers import block_summed, located, pointed, put_number
 from laconic.kernels.lists import TensorList
 
 _SIZE, _WIDEST, _WARPS = 2048, 32, 1  # elements that a program sums, and in how many columns at most

@@ -18,9 +18,9 @@ from torch import Tensor
 from laconic.kernels import codes, reference
 from laconic.kernels.gpu.column_lists import chosen, layout_of, tiles_of
 from laconic.kernels.gpu.column_sums import find_means, rows_of
+from laconic.kernels.gpu.eligibility import plain
 from laconic.kernels.gpu.lists import tiled
-from laconic.kernels.gpu.parts import finite, located, packed, pointed, stored
-from laconic.kernels.gpu.suits import plain
+from laconic.kernels.gpu.triton_helpers import finite, located, packed, pointed, stored
 from laconic.kernels.lists import listed
 
 _ROWS, _COLUMNS, _WARPS = 32, 128, 4  # of a tile

@@ -15,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels.gpu.column_lists import Layout, layout_of, tiles_of
+from laconic.kernels.gpu.eligibility import averaged, unrolled
 from laconic.kernels.gpu.lists import outputs, table, tiled, views
-from laconic.kernels.gpu.parts import located, number_at
-from laconic.kernels.gpu.suits import averaged, unrolled
+from laconic.kernels.gpu.triton_helpers import located, number_at
 
 _ROWS, _COLUMNS, _WARPS = 32, 256, 4  # of a tile
 _TILE, _TILE_WARPS = 2048, 4  # where elements go in the order of memory

@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import codes, reference
+from laconic.kernels.gpu.eligibility import averaged, plain, unrolled
 from laconic.kernels.gpu.lists import Tiles, keys_of, outputs, pointers, starts, table, tiled, views
-from laconic.kernels.gpu.parts import draw, finite, key_of, loaded, located, pointed, stored
-from laconic.kernels.gpu.suits import averaged, plain, unrolled
+from laconic.kernels.gpu.triton_helpers import draw, finite, key_of, loaded, located, pointed, stored
 from laconic.kernels.lists import listed
 
 _TILE, _WARPS = 1024, 1

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.gpu.lists import outputs, pointers, starts, tiled, views
-from laconic.kernels.gpu.parts import located, pointed
+from laconic.kernels.gpu.triton_helpers import located, pointed
 
 _LEFT, _RIGHT = 4, 8  # columns of a factor up to which these products are faster than torch's
 _WARPS = 4  # warps of a program

@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.kernels import messages, reference
 from laconic.kernels.gpu.lists import Tiles, keys_of, pointers, starts, table, tiled
 from laconic.kernels.gpu.means import MAGIC, means
-from laconic.kernels.gpu.parts import (
+from laconic.kernels.gpu.triton_helpers import (
     INTERPRETED,
     draw,
     finite,

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.gpu.lists import halves_of
-from laconic.kernels.gpu.parts import draw
 from laconic.kernels.gpu.selection import suit
+from laconic.kernels.gpu.triton_helpers import draw
 
 FEW = 16384
 """The number of values that one program holds."""

@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import messages, reference
+from laconic.kernels.gpu.eligibility import averaged, unrolled
 from laconic.kernels.gpu.lists import Tiles, outputs, starts, table, tiled, views
-from laconic.kernels.gpu.parts import INTERPRETED, located, number_at, stored
-from laconic.kernels.gpu.suits import averaged, unrolled
+from laconic.kernels.gpu.triton_helpers import INTERPRETED, located, number_at, stored
 
 _TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: the fastest ones measured
 MAGIC = tl.constexpr(1.5 * 2**23)

@@ -19,7 +19,7 @@ from torch import Tensor
 from laconic.kernels import reference
 from laconic.kernels.gpu.factors import suits
 from laconic.kernels.gpu.lists import outputs, pointers, table, tiled, views
-from laconic.kernels.gpu.parts import located, pointed
+from laconic.kernels.gpu.triton_helpers import located, pointed
 from laconic.kernels.reference.factors import ROUNDING
 
 _CHUNK = 512  # rows

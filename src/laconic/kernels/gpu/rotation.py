@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.gpu.lists import halves_of
-from laconic.kernels.gpu.parts import draw
+from laconic.kernels.gpu.triton_helpers import draw
 from laconic.kernels.reference.rotation import rotated_length
 
 _STAGES, _WARPS = 13, 8  # stages and warps of the first pass

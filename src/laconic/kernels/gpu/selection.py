@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import messages, reference
+from laconic.kernels.gpu.eligibility import plain
 from laconic.kernels.gpu.lists import Tiles, pointers, tiled
-from laconic.kernels.gpu.parts import INTERPRETED, loaded, located, pointed, stored
-from laconic.kernels.gpu.suits import plain
+from laconic.kernels.gpu.triton_helpers import INTERPRETED, loaded, located, pointed, stored
 
 _TILE, _WARPS = 2048, 1
 _OWN = 32  # elements of a tile for each place of its own

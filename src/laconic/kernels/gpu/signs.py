@@ -17,7 +17,16 @@ from torch import Tensor
 
 from laconic.kernels import messages, reference
 from laconic.kernels.gpu.lists import Tiles, pointers, starts, table, tiled
-from laconic.kernels.gpu.parts import block_summed, finite, loaded, located, packed, pointed, put_number, stored
+from laconic.kernels.gpu.triton_helpers import (
+    block_summed,
+    finite,
+    loaded,
+    located,
+    packed,
+    pointed,
+    put_number,
+    stored,
+)
 from laconic.kernels.lists import listed
 from laconic.kernels.sums import BLOCK
 

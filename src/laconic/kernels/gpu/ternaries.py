@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import codes, reference
+from laconic.kernels.gpu.eligibility import plain, unrolled
 from laconic.kernels.gpu.levels import rounded
 from laconic.kernels.gpu.lists import keys_of
 from laconic.kernels.gpu.means import MAGIC
-from laconic.kernels.gpu.parts import key_of, loaded, packed, stored
-from laconic.kernels.gpu.suits import plain, unrolled
+from laconic.kernels.gpu.triton_helpers import key_of, loaded, packed, stored
 from laconic.kernels.reference.ternaries import MOST
 
 _TILE, _WARPS = 4096, 4

@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import codes, reference
+from laconic.kernels.gpu.eligibility import averaged, plain, unrolled
 from laconic.kernels.gpu.lists import Tiles, outputs, pointers, starts, table, tiled, views
-from laconic.kernels.gpu.parts import finite, loaded, located, number_at, pointed, put_number, stored
-from laconic.kernels.gpu.suits import averaged, plain, unrolled
+from laconic.kernels.gpu.triton_helpers import finite, loaded, located, number_at, pointed, put_number, stored
 from laconic.kernels.lists import listed
 from laconic.kernels.reference.trits import WEIGHTS
 

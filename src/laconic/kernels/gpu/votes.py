@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.gpu.parts import loaded, packed, stored
-from laconic.kernels.gpu.suits import plain, unrolled
+from laconic.kernels.gpu.eligibility import plain, unrolled
+from laconic.kernels.gpu.triton_helpers import loaded, packed, stored
 
 _WORDS, _WARPS = 512, 4
 _PLANES = 8

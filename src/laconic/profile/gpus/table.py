@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from laconic.errors import LaconicError
-from laconic.profile.names import pick
+from laconic.profile.name_lookup import pick
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 GIB = 2**30

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from laconic.profile.names import pick
+from laconic.profile.name_lookup import pick
 from laconic.profile.zoo.language import bert, gpt2, llama
 from laconic.profile.zoo.layers import Kind, Model, Tensor, convolution, dense, normed
 from laconic.profile.zoo.vision import resnet50, vgg16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laconic.liveness.beats import Lost
+from laconic.liveness.detection import Lost
 from laconic.report.page import breakdown, curves, timeline
 from laconic.report.page.circumstances import command_line, versions
 from laconic.report.page.html import Markup, as_csv, el, facts, save, tiles

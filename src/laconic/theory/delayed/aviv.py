@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from laconic.registry import technique
-from laconic.theory import rates
+from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.orders import Curvature, iterations
 from laconic.theory.values import Bound, Problem, require
 

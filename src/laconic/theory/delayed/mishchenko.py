@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from laconic.registry import technique
-from laconic.theory import speeds as paces
+from laconic.theory import worker_throughput as paces
 from laconic.theory.delayed.orders import CONSTANTS, Curvature, iterations
 from laconic.theory.values import Bound, Problem, counts
 

@@ -15,8 +15,8 @@ from torch.distributed import TCPStore
 from laconic.errors import LaconicError
 from laconic.launch.launch_context import JOIN_SECONDS, LaunchContext, wait_for_host
 from laconic.launch.request import Request
-from laconic.liveness.beats import Judge, Lost, interval
-from laconic.liveness.watch import StoreAddress, Watch
+from laconic.liveness.detection import Judge, Lost, interval
+from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.network.interfaces import is_own
 from laconic.rpc.keys import Keys
 

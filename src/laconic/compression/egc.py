@@ -11,8 +11,8 @@ from torch import Tensor
 
 from laconic.compression.codes import runs
 from laconic.compression.dgc import DGC
-from laconic.compression.select import share_of
-from laconic.compression.sparse import largest
+from laconic.compression.selector import share_of
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.base import Communication, State, SyncContext
-from laconic.sync.outer import Outer
-from laconic.sync.tensors import kept
+from laconic.sync.outer_optimizer import Outer
+from laconic.sync.tensor_lists import kept
 
 _MEAN = "mean"
 

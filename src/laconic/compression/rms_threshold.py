@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.select import PLACES, Selector
-from laconic.compression.sparse import largest
+from laconic.compression.selector import PLACES, Selector
 from laconic.compression.thresholds import passing
+from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State
-from laconic.compression.linear import PowerSGD, first_draw, orthogonal, sides
+from laconic.compression.low_rank import PowerSGD, first_draw, orthogonal, sides
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet

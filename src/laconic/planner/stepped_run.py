@@ -18,7 +18,7 @@ from typing import Any
 from laconic.experiments.row import Row
 from laconic.launch.request import Request
 from laconic.planner.forkserver import ForkedRow
-from laconic.planner.verified import Logged
+from laconic.planner.verify_results import Logged
 
 _UNBOUNDED = 2**62
 _CHUNK_BYTES = 1 << 16

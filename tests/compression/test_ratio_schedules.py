@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.schedules import SHAPES, Ramp
+from laconic.compression.ratio_schedules import SHAPES, Ramp
 from laconic.errors import StrategyError
 from tests.compression.table import compressor, meet, spec_of, tensor
 

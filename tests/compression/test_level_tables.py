@@ -14,9 +14,9 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.codec import Codec
 from laconic.compression.dithering import NUQSGD, QNN, Binary, DoReFa, NaturalDithering
-from laconic.compression.levels import QSGD
+from laconic.compression.level_tables import Tabled, bucket_norms, lost, mirrored, omega, rounded
 from laconic.compression.rotated import KLevel
-from laconic.compression.tables import Tabled, bucket_norms, lost, mirrored, omega, rounded
+from laconic.compression.stochastic_levels import QSGD
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 

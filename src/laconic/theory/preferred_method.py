@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laconic.theory import speeds as paces
+from laconic.theory import worker_throughput as paces
 from laconic.theory.local import woodworth
 from laconic.theory.question import Question
 from laconic.theory.survey import Row

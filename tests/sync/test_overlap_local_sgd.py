@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 from tests.sync.digits import sgd as digits_sgd
 from tests.sync.digits import trained

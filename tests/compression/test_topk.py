@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.architecture.allreduce import AllReduce
-from laconic.compression.sparse import GlobalTopK, MSTopK, RandK, ScaleCom, TopK, largest
-from laconic.network.levels import Network
+from laconic.compression.topk import GlobalTopK, MSTopK, RandK, ScaleCom, TopK, largest
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete, run_exchanges
 from laconic.runtime.meeting import Meeting

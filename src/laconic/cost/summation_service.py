@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from laconic.collective import flows
 from laconic.network.fluid import Fluid
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from laconic import kernels
 from laconic.compression.base import Compressor, Outcome
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
-from laconic.compression.levels import QSGD, Natural, TernGrad
 from laconic.compression.rotated import KLevel, Rotated
+from laconic.compression.stochastic_levels import QSGD, Natural, TernGrad
 from laconic.errors import ContractError, StrategyError
 from laconic.kernels import draws
 from laconic.runtime.meeting import Meeting

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from laconic.liveness.beats import UNKNOWN, Beat, Lost
-from laconic.liveness.board import Board
+from laconic.liveness.detection import UNKNOWN, Beat, Lost
+from laconic.liveness.heartbeat_store import Board
 
 _OFTEN_SECONDS = 0.1
 

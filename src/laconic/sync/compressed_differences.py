@@ -10,7 +10,7 @@ import torch
 
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, Sync, SyncContext
-from laconic.sync.tensors import copies, keep, kept
+from laconic.sync.tensor_lists import copies, keep, kept
 
 _AVERAGE = "said"
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from laconic.compression.adaptive import Adaptive, Choice
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.chunks import Masked
-from laconic.compression.levels import QSGD
-from laconic.compression.select import Selected
+from laconic.compression.selector import Selected
+from laconic.compression.stochastic_levels import QSGD
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, Meet, Meets, Reduce

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from laconic.liveness.beats import (
+from laconic.liveness.detection import (
     SILENT,
     START_SECONDS,
     Beat,

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.cost.star import Slice, Star
+from laconic.cost.server_star import Slice, Star
 from laconic.network.fluid import Fluid, Job
-from laconic.network.levels import Network
+from laconic.network.network_tree import Network
 
 
 def carry(pieces: Sequence[Slice], ready: Sequence[float], star: Star) -> list[float]:

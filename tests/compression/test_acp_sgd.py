@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laconic
-from laconic.compression.alternating import Alternating
-from laconic.compression.linear import PowerSGD
-from laconic.network.levels import Network
+from laconic.compression.acp_sgd import Alternating
+from laconic.compression.low_rank import PowerSGD
+from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from tests.compression.table import compressor, meet, spec_of, tensor
-from tests.compression.test_linear import low_rank
+from tests.compression.test_low_rank import low_rank
 from tests.sync import digits
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laconic.registry import knob
 from laconic.sync.base import Communication, State, Sync, SyncContext, average_buffers
-from laconic.sync.tensors import keep, kept
+from laconic.sync.tensor_lists import keep, kept
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.experiments.protocol import CachedTrials, Curve, Trial, least_trials, tune
 from laconic.experiments.settings import CompareError
+from laconic.experiments.tuning_protocol import CachedTrials, Curve, Trial, least_trials, tune
 
 SEEDS = (0, 1)
 

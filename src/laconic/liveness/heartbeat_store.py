@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
-from laconic.liveness.beats import SILENT, Beat, Lost
+from laconic.liveness.detection import SILENT, Beat, Lost
 
 # A frozen store blocks its callers whatever timeout they ask for (and a timeout that fires logs a page of C++ frames),
 # so callers run in a thread of their own and are watched from another: see `watch.py`.

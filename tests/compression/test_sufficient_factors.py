@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from laconic.compression.factors import SufficientFactors, factor_values, served_values
+from laconic.compression.sufficient_factors import SufficientFactors, factor_values, served_values
 from laconic.runtime.linear_factors import LinearFactors
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Contraction, Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.select import Selector, drawn, share_of
+from laconic.compression.selector import Selector, drawn, share_of
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Outcome, State
 from laconic.compression.chain import chain
+from laconic.compression.gradient_differences import DIANA, EF21
 from laconic.compression.none import Identity
-from laconic.compression.shifts import DIANA, EF21
 from laconic.errors import StrategyError
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from laconic.compression.linear import PowerSGD, orthogonal
+from laconic.compression.low_rank import PowerSGD, orthogonal
 from tests.compression.table import compressor, meet, spec_of
 from tests.data import fixture
 from tests.sync import digits

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, State
-from laconic.compression.select import Selected
+from laconic.compression.selector import Selected
 from laconic.compression.wrapper import Wrapper, Wrapping
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
