@@ -188,7 +188,7 @@ def bytes_to_target(strategy: str, seed: int, target: float = 0.2, steps: int = 
 
 @pytest.mark.long
 @pytest.mark.technique("iteration_ratio", check=2)
-def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio() -> None:
+def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio(one_thread: None) -> None:
     """Over three seeds together, where a fixed ratio counts that gets there with all of them: with momentum small ones
     do not, and which of the others is best depends on the seed. (Without momentum the smallest ratio is the best, and
     the bounds on lost energy ask for three times its bytes.)"""

@@ -31,7 +31,7 @@ def planned(folder: Path, text: str, *more: str) -> subprocess.CompletedProcess[
     script.write_text(text)
     command = [sys.executable, "-m", "laconic", "plan", str(script), "--workers", "4", "--network", "100mbit", *more]
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "COLUMNS": "150"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
 @pytest.mark.long

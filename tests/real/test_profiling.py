@@ -33,7 +33,7 @@ def laconic(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         env={**environment, "PYTHONPATH": str(SOURCE), "XDG_CACHE_HOME": str(cwd / "cache")},
         capture_output=True,
         text=True,
-        timeout=START_SECONDS,
+        timeout=4 * START_SECONDS,
         check=False,
     )
 
