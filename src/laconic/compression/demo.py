@@ -26,7 +26,7 @@ from laconic.worker import Meet, Meets
     paper="Peng, Quesnelle, Kingma, arXiv 2411.19870, 2024",
     evidence="fixture",
     reproduces="demo.npz: messages, momenta and parameters of two workers",
-    formula="d ← βd + lr·g; say top_k(DCT(tiles of d)), d ← d - own; result sign(IDCT(mean over those who said it))",
+    formula="d ← βd + lr·g; send top_k(DCT(tiles of d)), d ← d - own; result sign(IDCT(mean over those who sent it))",
 )
 @dataclass(frozen=True)
 class DeMo(Compressor):

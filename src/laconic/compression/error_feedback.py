@@ -21,7 +21,7 @@ from laconic.worker import Meet
     "error_feedback",
     aliases=["ef", "memory"],
     paper="Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019",
-    formula="v = x + e, say C(v), e ← v - C(v)",
+    formula="v = x + e, send C(v), e ← v - C(v)",
 )
 @dataclass(frozen=True)
 class ErrorFeedback(Wrapping):

@@ -23,7 +23,7 @@ _BLOCK = 1024  # values of the memory that share a scale
 @technique(
     "loco",
     paper="Xie, Lin, Toh, Zhou, arXiv 2407.04480, IEEE TPAMI 2025",
-    formula="v = x + e, say C(v), e ← int8(e + b·(v - C(v) - e)), and 0 every so many steps",
+    formula="v = x + e, send C(v), e ← int8(e + b·(v - C(v) - e)), and 0 every so many steps",
 )
 @dataclass(frozen=True)
 class LoCo(Wrapping):

@@ -19,7 +19,7 @@ from laconic.worker import Meet, Meets
     "ring_hop",
     aliases=["ringhop"],
     paper="Jaghouar et al. (INTELLECT-1), arXiv 2412.01152, 2024",
-    formula="N - 1 hops: s ← own chunk + D(heard), say C(s) to the next; then C(last sum) to all, over N",
+    formula="N - 1 hops: s ← own chunk + D(received), send C(s) to the next; then C(last sum) to all, over N",
 )
 @dataclass(frozen=True)
 class RingHop(Wrapping):

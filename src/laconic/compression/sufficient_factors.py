@@ -29,7 +29,7 @@ def factor_values(rows: int, columns: int, batch: int, workers: int) -> float:
     return 2 * batch * (workers - 1) * (rows + columns)
 
 
-@technique("sufficient_factors", aliases=["sfb"], paper=_PAPER, formula="C(x) = x = Σ_k v_k·u_kᵀ, said as the pairs")
+@technique("sufficient_factors", aliases=["sfb"], paper=_PAPER, formula="C(x) = x = Σ_k v_k·u_kᵀ, sent as the pairs")
 @dataclass(frozen=True)
 class SufficientFactors(Compressor):
     """A linear layer's gradient as pairs of input and output gradient, sent where that takes fewer bytes.

@@ -53,14 +53,14 @@ def _keep_wide(x, error, bits, means, columns, rows, left, ROWS: tl.constexpr, C
         high = tl.load(means + columns + c, mask=c < left, other=0.0)
     else:
         low, high = tl.load(means + c), tl.load(means + columns + c)
-    said = packed(_keep(x, error, r * columns + c, inside, low, high, FED, MASKED), ROWS * COLUMNS, 8)
+    packed_bits = packed(_keep(x, error, r * columns + c, inside, low, high, FED, MASKED), ROWS * COLUMNS, 8)
     b = tl.arange(0, COLUMNS // 8)[None, :]
     at = bits + r * (columns // 8) + b
-    said = tl.reshape(said, [ROWS, COLUMNS // 8])
+    packed_bits = tl.reshape(packed_bits, [ROWS, COLUMNS // 8])
     if MASKED:
-        tl.store(at, said, mask=(r < rows) & (8 * b < left))
+        tl.store(at, packed_bits, mask=(r < rows) & (8 * b < left))
     else:
-        tl.store(at, said)
+        tl.store(at, packed_bits)
 
 
 @triton.jit(do_not_specialize=["place_2"])
@@ -108,8 +108,8 @@ def _keep_flat(x, error, bits, means, rest, base, columns, TILE: tl.constexpr, F
     else:
         at = means + _columns_at(base, columns, TILE)
         low, high = tl.load(at), tl.load(at + columns)
-    said = packed(_keep(x, error, i, i < rest, low, high, FED, MASKED), TILE, 8)
-    stored(bits, tl.arange(0, TILE // 8), (rest + 7) // 8, said, MASKED)
+    packed_bits = packed(_keep(x, error, i, i < rest, low, high, FED, MASKED), TILE, 8)
+    stored(bits, tl.arange(0, TILE // 8), (rest + 7) // 8, packed_bits, MASKED)
 
 
 @triton.jit(do_not_specialize=["place_2"])

@@ -134,7 +134,7 @@ def encode_natural(xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: 
 
 
 @triton.jit
-def _heard(row, i, rest, MASKED: tl.constexpr):
+def _decoded_row(row, i, rest, MASKED: tl.constexpr):
     """Return the value of the i-th code: nine bits in two bytes, from bit i % 8 of the first on."""
     at = row + i + (i >> 3)
     if MASKED:
@@ -150,16 +150,16 @@ def _mean(rows, stride, workers, total, rest, TILE: tl.constexpr, WORKERS: tl.co
           MASKED: tl.constexpr):  # fmt: skip
     i = tl.arange(0, TILE)
     if SUMMED:
-        said = tl.zeros([TILE], tl.float32)
+        sums = tl.zeros([TILE], tl.float32)
         if WORKERS:
             for r in tl.static_range(WORKERS):
-                said += _heard(rows + r * stride, i, rest, MASKED)
+                sums += _decoded_row(rows + r * stride, i, rest, MASKED)
         else:
             for r in range(workers):
-                said += _heard(rows + r * stride, i, rest, MASKED)
-        stored(total, i, rest, averaged(said, workers, WORKERS), MASKED)
+                sums += _decoded_row(rows + r * stride, i, rest, MASKED)
+        stored(total, i, rest, averaged(sums, workers, WORKERS), MASKED)
     else:
-        stored(total, i, rest, _heard(rows, i, rest, MASKED), MASKED)
+        stored(total, i, rest, _decoded_row(rows, i, rest, MASKED), MASKED)
 
 
 @triton.jit(do_not_specialize=["place_2", "workers"])

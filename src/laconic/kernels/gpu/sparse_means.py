@@ -100,8 +100,8 @@ def _add_many(table, padded, first, begin, total, base, limit, TILE: tl.constexp
 
 
 @triton.jit
-def _divided(said, some, workers):
-    return tl.div_rn(tl.where(some, said, 1.0), tl.zeros_like(said) + workers)
+def _divided(sums, some, workers):
+    return tl.div_rn(tl.where(some, sums, 1.0), tl.zeros_like(sums) + workers)
 
 
 @triton.jit
@@ -109,9 +109,9 @@ def _divide_few(total, place, limit, workers):
     """Divide at the places that were sent; of a place that several workers sent, all read the sum before one writes the
     mean."""
     inside = (place >= 0) & (place < limit)
-    said = tl.load(total + place, mask=inside, other=1.0)
+    sums = tl.load(total + place, mask=inside, other=1.0)
     tl.debug_barrier()
-    tl.store(total + place, _divided(said, inside, workers), mask=inside)
+    tl.store(total + place, _divided(sums, inside, workers), mask=inside)
 
 
 @triton.jit
@@ -119,9 +119,9 @@ def _divide_all(total, limit, workers, PART: tl.constexpr):
     """Divide all sums in parts, so that few registers are held and many programs run at once."""
     for first in range(0, limit, PART):
         i = first + tl.arange(0, PART)
-        said = tl.load(total + i, mask=i < limit, other=0.0)
-        some = (said.to(tl.int32, bitcast=True) & 0x7FFFFFFF) != 0  # a zero stays what it is, and is slow to divide
-        tl.store(total + i, _divided(said, some, workers), mask=some)
+        sums = tl.load(total + i, mask=i < limit, other=0.0)
+        some = (sums.to(tl.int32, bitcast=True) & 0x7FFFFFFF) != 0  # a zero stays what it is, and is slow to divide
+        tl.store(total + i, _divided(sums, some, workers), mask=some)
 
 
 @triton.jit
@@ -148,12 +148,12 @@ def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: 
         limit = tl.minimum(n - base, TILE).to(tl.int32)
         _fill(total + base, left_out, limit, TILE, LONG)
         here = place - base.to(tl.int32)
-        said = bits
+        sums = bits
         count = tl.sum((here < TILE).to(tl.int32), axis=1)
         if tl.max(count, axis=0) < WIDTH:
             begin += count
             place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
-            _add_few(total + base, here, said, left_out, limit, True, WORKERS)
+            _add_few(total + base, here, sums, left_out, limit, True, WORKERS)
             _divide_few(total + base, here, limit, divisor)
         else:
             begin = _add_many(table, padded, 0, begin, total + base, base, limit, TILE, WORKERS, LONG)

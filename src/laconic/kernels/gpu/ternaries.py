@@ -121,8 +121,8 @@ def _say(packed, scale, rest, out, TILE: tl.constexpr, MASKED: tl.constexpr):
     else:
         byte = tl.load(packed + j).to(tl.int32)
     digit = (byte[:, None] >> (2 * tl.arange(0, 4))[None, :]) & 3
-    said = tl.reshape((digit - 1).to(tl.float32) * scale, [TILE])
-    stored(out, tl.arange(0, TILE), rest, said, MASKED)
+    decoded = tl.reshape((digit - 1).to(tl.float32) * scale, [TILE])
+    stored(out, tl.arange(0, TILE), rest, decoded, MASKED)
 
 
 def ternaries_of(packed: Tensor, scale: Tensor, count: int) -> Tensor:

@@ -136,16 +136,16 @@ def _vote(rows, before, stride, workers, length, out, WORDS: tl.constexpr, WORKE
     rest = length - base
     if rest >= 4 * WORDS + 4:
         j = tl.arange(0, WORDS)
-        said = _counted(rows, first, stride, workers, j, rest, tl.zeros([WORDS], tl.int32), WORKERS, PLANES, ALIGNED,
+        sums = _counted(rows, first, stride, workers, j, rest, tl.zeros([WORDS], tl.int32), WORKERS, PLANES, ALIGNED,
                         False)  # fmt: skip
-        tl.store((out + base).to(tl.pointer_type(tl.int32)) + j, said)
+        tl.store((out + base).to(tl.pointer_type(tl.int32)) + j, sums)
     else:
         for k in tl.static_range(5):
             j = k * WORDS + tl.arange(0, WORDS)
             if k * WORDS < rest:
-                said = _counted(rows, first, stride, workers, j, rest, tl.zeros([WORDS], tl.int32), 0, PLANES, ALIGNED,
+                sums = _counted(rows, first, stride, workers, j, rest, tl.zeros([WORDS], tl.int32), 0, PLANES, ALIGNED,
                                 True)  # fmt: skip
-                tl.store(out + base + j, said.to(tl.uint8), mask=j < rest)
+                tl.store(out + base + j, sums.to(tl.uint8), mask=j < rest)
 
 
 def vote(rows: Tensor) -> Tensor:
