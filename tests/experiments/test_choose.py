@@ -10,7 +10,7 @@ import pytest
 
 from laconic.experiments.choose_rows import choose
 from laconic.experiments.folder import Folder
-from laconic.experiments.outcome import Logged, Outcome
+from laconic.experiments.outcome import Logged, RunOutcome
 from laconic.experiments.progress import NoProgress
 from laconic.experiments.row import Row
 from laconic.experiments.settings import CompareError, Settings, Tuning
@@ -19,12 +19,12 @@ BEST = {"bsp": 0.1, "torch:ddp(bucket_cap_mb=1)": 0.2, "torch:ddp(bucket_cap_mb=
 SECONDS = {"bsp": 5.0, "torch:ddp(bucket_cap_mb=1)": 9.0, "torch:ddp(bucket_cap_mb=5)": 8.0}
 
 
-def run(row: Row, seed: int, label: str) -> Outcome:
+def run(row: Row, seed: int, label: str) -> RunOutcome:
     option, rate = row.arguments
     assert option == "--rate"
     final = 1 + math.log2(float(rate) / BEST[row.strategy]) ** 2
     seconds = SECONDS[row.strategy]
-    return Outcome(logged=(Logged(1, seconds / 2, None, {"loss": 30.0}), Logged(9, seconds, None, {"loss": final})))
+    return RunOutcome(logged=(Logged(1, seconds / 2, None, {"loss": 30.0}), Logged(9, seconds, None, {"loss": final})))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_after_an_interruption_only_what_is_missing_runs(settings: Settings) -> 
     folder = Folder("a", settings)
     ran: list[str] = []
 
-    def interrupted(row: Row, seed: int, label: str) -> Outcome:
+    def interrupted(row: Row, seed: int, label: str) -> RunOutcome:
         if len(ran) == 30:
             raise KeyboardInterrupt
         ran.append(label)
@@ -58,7 +58,7 @@ def test_after_an_interruption_only_what_is_missing_runs(settings: Settings) -> 
         choose(settings, folder, interrupted, NoProgress())
     before = len(ran)
 
-    def counted(row: Row, seed: int, label: str) -> Outcome:
+    def counted(row: Row, seed: int, label: str) -> RunOutcome:
         ran.append(label)
         return run(row, seed, label)
 
@@ -71,11 +71,11 @@ def test_after_an_interruption_only_what_is_missing_runs(settings: Settings) -> 
 def test_a_metric_whose_direction_nobody_says_is_refused(settings: Settings) -> None:
     assert settings.tuning is not None
     odd = replace(settings, tuning=replace(settings.tuning, metric="something"))
-    once = Outcome(logged=(Logged(9, 1.0, None, {"something": 3.0}),))
+    once = RunOutcome(logged=(Logged(9, 1.0, None, {"something": 3.0}),))
     with pytest.raises(CompareError, match="less of 'something' is better"):
         choose(odd, Folder("a", odd), lambda row, seed, label: once, NoProgress())
 
 
 def test_a_script_without_the_metric_is_refused(settings: Settings) -> None:
     with pytest.raises(CompareError, match="logged no 'loss'"):
-        choose(settings, Folder("a", settings), lambda row, seed, label: Outcome(), NoProgress())
+        choose(settings, Folder("a", settings), lambda row, seed, label: RunOutcome(), NoProgress())

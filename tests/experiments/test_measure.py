@@ -11,7 +11,7 @@ import pytest
 
 from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import RowOutcomes, line_of
-from laconic.experiments.outcome import Outcome, RunRecords
+from laconic.experiments.outcome import RunOutcome, RunRecords
 from laconic.experiments.settings import Settings, Tuning
 from laconic.report.table import as_csv, as_text, write
 
@@ -32,7 +32,7 @@ def records(step_seconds: float, sent: float, losses: dict[int, float] | None = 
     return found
 
 
-def outcome(step_seconds: float, sent: float = 0.0, losses: dict[int, float] | None = None, **more: Any) -> Outcome:
+def outcome(step_seconds: float, sent: float = 0.0, losses: dict[int, float] | None = None, **more: Any) -> RunOutcome:
     slower = records(step_seconds, sent, losses)
     faster = records(step_seconds / 2, sent)
     return RunRecords({0: slower, 1: faster}, **more).outcome(BLOCK, uncounted=False)
@@ -104,7 +104,7 @@ def test_outcomes_survive_json() -> None:
     from dataclasses import asdict
 
     made = outcome(0.5, 100.0, {4: 3.0})
-    assert Outcome.from_json(json.loads(json.dumps(asdict(made)))) == made
+    assert RunOutcome.from_json(json.loads(json.dumps(asdict(made)))) == made
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def compared(settings: Settings, folder: Path, departures: tuple[str, ...] = ())
     base = outcome(0.3, 2e6, {8: 2.0, 16: 1.0})
     half = outcome(0.2, 1e6, {8: 2.0, 12: 1.5, 16: 1.1})
     alone = outcome(0.1)
-    broken = Outcome(error="exit code 1: rank 1 was lost")
+    broken = RunOutcome(error="exit code 1: rank 1 was lost")
     lines = tuple(
         line_of(name, {-1: RowOutcomes(own, base, alone)}, lambda seed: settings.target)
         for name, own in (("bsp", base), ("bsp / cast_bf16", half), ("torch:ddp", broken))

@@ -11,7 +11,7 @@ import pytest
 from laconic.errors import LaconicError
 from laconic.experiments.choose_rows import with_rivals
 from laconic.experiments.folder import Folder, read_settings
-from laconic.experiments.outcome import Block, Outcome
+from laconic.experiments.outcome import Block, RunOutcome
 from laconic.experiments.request import settings_of
 from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives, groups
 
@@ -165,9 +165,11 @@ def test_a_protocol_does_not_go_on_with_another_script_or_other_versions(script:
 def test_a_session_in_which_a_row_failed_is_run_again(script: str, tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "a"), Settings((script,), ("bsp",), tuning=Tuning(0.1)))
     block = Block(0, 2, 1.0, None, None, whole=True)
-    folder.save_session("seed-2", ["key"], [["bsp", "local"]], [[Outcome((block,)), Outcome((block,), error="lost")]])
+    folder.save_session(
+        "seed-2", ["key"], [["bsp", "local"]], [[RunOutcome((block,)), RunOutcome((block,), error="lost")]]
+    )
     assert folder.load_session("seed-2", ["key"]) is None
-    whole = [[Outcome((block,)), Outcome((block,))]]
+    whole = [[RunOutcome((block,)), RunOutcome((block,))]]
     folder.save_session("seed-2", ["key"], [["bsp", "local"]], whole)
     folder.save_session("seed-3", ["key"], [["bsp", "local"]], whole)
     assert folder.load_session("seed-2", ["key"]) == whole

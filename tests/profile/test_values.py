@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laconic.errors import LaconicError
-from laconic.profile.cache import Subject
+from laconic.profile.cache import ProfileKey
 from laconic.values.profile import (
     CodecTimes,
     LinkTimes,
@@ -91,7 +91,7 @@ def test_the_cache_knows_scripts_by_their_text(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     script = tmp_path / "train.py"
     script.write_text("a")
-    first = Subject(script, ("--lr", "1"), 4)
+    first = ProfileKey(script, ("--lr", "1"), 4)
     place = first.path
     assert place.is_relative_to(tmp_path / "cache") and place.name.startswith("train-")
     others = [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.server_star import Star, class_of, gated_period, sliced, star_period
+from laconic.cost.server_star import ServerStar, class_of, gated_period, sliced, star_period
 from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.fluid import Fluid, Job
@@ -70,7 +70,7 @@ def test_classes_take_turns_and_the_lower_takes_the_rest() -> None:
 def test_one_class_is_slicing_alone_and_more_are_never_slower(name: str) -> None:
     layers = profile(name)
     for servers, rate in ((1, 1e10), (2, 1e10), (4, 4e10), (8, 4e9)):
-        star = Star(8, servers, rate)
+        star = ServerStar(8, servers, rate)
         plain = star_period(layers, star, sliced(layers.nbytes, servers, SLICE_BYTES), carry)
         found = [geryon(layers, star, carry, classes) for classes in (1, 2, 8, 64)]
         assert found[0] == plain
@@ -116,7 +116,7 @@ def test_lower_queues_delay_a_queue_by_one_packet_at_most(
     assert all(late - soon <= 1.0 + 1e-9 for soon, late in zip(alone, among, strict=False))
 
 
-def fifo(star: Star, tensors: Sequence[tuple[float, float]]) -> list[float]:
+def fifo(star: ServerStar, tensors: Sequence[tuple[float, float]]) -> list[float]:
     """When each tensor (ready, bytes) is back from one server where nothing overtakes: a packet after another."""
     second = star.seconds_per_byte
     nic = port = 0.0
@@ -143,7 +143,7 @@ def drawn(seed: int, tensors: int = 16) -> LayerTimes:
     return LayerTimes(tuple(seconds / 2 for seconds in backward), backward, sizes)
 
 
-def latency(layers: LayerTimes, star: Star, queues: int) -> float:
+def latency(layers: LayerTimes, star: ServerStar, queues: int) -> float:
     """Seconds from the first layer's gradient to its parameters."""
     messages = sliced(layers.nbytes, star.servers)
     ranked = [replace(piece, urgency=class_of(piece.tensor, layers.count, queues)) for piece in messages]
@@ -155,7 +155,7 @@ def latency(layers: LayerTimes, star: Star, queues: int) -> float:
 @pytest.mark.technique("tensorexpress", check=2)
 def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
     """Two workers at 10 Gb/s that push to one server at the same time; the mean over ten models."""
-    star, models = Star(2, 1, 1e10), [drawn(seed) for seed in range(10)]
+    star, models = ServerStar(2, 1, 1e10), [drawn(seed) for seed in range(10)]
     for layers in models:
         order = list(reversed(range(layers.count)))
         back = fifo(star, [(layers.ready()[i], layers.nbytes[i]) for i in order])
@@ -168,7 +168,7 @@ def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:
 @pytest.mark.long
 def test_queues_shorten_an_iteration_that_waits_for_the_network() -> None:
     layers = profile("vgg16")
-    few, many = (tensorexpress(layers, Star(2, 1, 1e10), queues, packet_bytes=1e5) for queues in (1, 4))
+    few, many = (tensorexpress(layers, ServerStar(2, 1, 1e10), queues, packet_bytes=1e5) for queues in (1, 4))
     assert layers.compute_seconds < many < 0.96 * few
 
 
@@ -182,7 +182,7 @@ def bound(layers: LayerTimes, price: Price) -> float:
     return best
 
 
-def packet_seconds(star: Star) -> float:
+def packet_seconds(star: ServerStar) -> float:
     return one_way(star.workers, star.servers, Price(0.0, star.seconds_per_byte)).seconds(1500)
 
 
@@ -194,14 +194,14 @@ def models(draw: st.DrawFn, most: int = 12, largest: float = 4e6) -> LayerTimes:
     return LayerTimes(tuple(draw(seconds)), tuple(draw(seconds)), tuple(draw(sizes)))
 
 
-stars = st.builds(Star, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1e9, 1e10]))
+stars = st.builds(ServerStar, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1e9, 1e10]))
 
 
 @pytest.mark.long
 @given(models(), stars)
 @settings(max_examples=150, deadline=None)
 @pytest.mark.technique("mercury", check=1)
-def test_packets_come_within_one_each_of_the_preemptive_bound(layers: LayerTimes, star: Star) -> None:
+def test_packets_come_within_one_each_of_the_preemptive_bound(layers: LayerTimes, star: ServerStar) -> None:
     price = one_way(star.workers, star.servers, Price(0.0, star.seconds_per_byte))
     packet = packet_seconds(star)
     found, least = mercury(layers, star), bound(layers, price)
@@ -211,12 +211,12 @@ def test_packets_come_within_one_each_of_the_preemptive_bound(layers: LayerTimes
 
 @pytest.mark.parametrize("name", CNNS)
 def test_packets_come_within_one_each_of_the_bound_on_cnns(name: str) -> None:
-    layers, star = profile(name), Star(8, 8, 1e10)
+    layers, star = profile(name), ServerStar(8, 8, 1e10)
     price = one_way(8, 8, Price(0.0, star.seconds_per_byte))
     assert 0 <= mercury(layers, star) - bound(layers, price) <= layers.count * 1500 * price.seconds_per_byte
 
 
-def bytescheduler(layers: LayerTimes, star: Star, startup_seconds: float, piece_bytes: float) -> float:
+def bytescheduler(layers: LayerTimes, star: ServerStar, startup_seconds: float, piece_bytes: float) -> float:
     """Pieces by priority with a start-up each, pushed and then pulled, no credit."""
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
     transfers = [
@@ -229,7 +229,9 @@ def bytescheduler(layers: LayerTimes, star: Star, startup_seconds: float, piece_
 @pytest.mark.long
 @given(models(8, 4e4), stars, st.floats(0.0, 1.0), st.floats(1.0, 100.0))
 @settings(max_examples=100, deadline=None)
-def test_no_partition_is_faster_than_packets(layers: LayerTimes, star: Star, fineness: float, startup: float) -> None:
+def test_no_partition_is_faster_than_packets(
+    layers: LayerTimes, star: ServerStar, fineness: float, startup: float
+) -> None:
     """Pieces from 500 bytes to whole tensors; a start-up, of microseconds, is at least a packet's time."""
     packet, piece = packet_seconds(star), 500 * (max(*layers.nbytes, 501) / 500) ** fineness
     assert mercury(layers, star, startup * packet) <= bytescheduler(layers, star, startup * packet, piece) * (1 + 1e-12)
@@ -238,7 +240,7 @@ def test_no_partition_is_faster_than_packets(layers: LayerTimes, star: Star, fin
 @given(models(8, 4e4), stars, st.floats(0.0, 1.0), st.floats(1e-3, 1.0))
 @settings(max_examples=50, deadline=None)
 def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
-    layers: LayerTimes, star: Star, fineness: float, startup: float
+    layers: LayerTimes, star: ServerStar, fineness: float, startup: float
 ) -> None:
     packet, piece = packet_seconds(star), 500 * (max(*layers.nbytes, 501) / 500) ** fineness
     messages = bytescheduler(layers, star, startup * packet, piece)
@@ -246,15 +248,15 @@ def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
 
 
 def test_a_start_up_is_paid_once_per_tensor() -> None:
-    layers, star = LayerTimes((0.0,) * 3, (0.0,) * 3, (1.5e6,) * 3), Star(2, 2, 1e10)
+    layers, star = LayerTimes((0.0,) * 3, (0.0,) * 3, (1.5e6,) * 3), ServerStar(2, 2, 1e10)
     assert mercury(layers, star, 1e-4) - mercury(layers, star) == pytest.approx(3e-4)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    layers, star = drawn(0), Star(2, 1, 1e10)
+    layers, star = drawn(0), ServerStar(2, 1, 1e10)
     for refused in (
-        lambda: Star(0, 1, 1e9),
-        lambda: Star(1, 1, 0.0),
+        lambda: ServerStar(0, 1, 1e9),
+        lambda: ServerStar(1, 1, 0.0),
         lambda: geryon(layers, star, carry, classes=0),
         lambda: tensorexpress(layers, star, queues=0),
         lambda: mercury(layers, star, packet_bytes=0),

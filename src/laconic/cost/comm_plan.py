@@ -15,7 +15,7 @@ from laconic.values.timing import Timing
 
 
 @dataclass(frozen=True)
-class Trace:
+class PlanTrace:
     """One iteration from the start of backward: its length, when each message was in flight, when nothing computed."""
 
     period_seconds: float
@@ -34,11 +34,11 @@ class Trace:
         return self.period_seconds - self.compute_seconds
 
 
-def trace(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> Trace:
+def trace(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> PlanTrace:
     """Return the times of an iteration that sends its messages by this plan."""
     layers, transfers, order = tasks_of(plan, arrival, timing)
     iteration = simulated(layers, transfers, order)
-    return Trace(iteration.period, layers.compute_seconds, iteration.begins, iteration.ends, iteration.idle)
+    return PlanTrace(iteration.period, layers.compute_seconds, iteration.begins, iteration.ends, iteration.idle)
 
 
 def predicted_seconds(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> float:

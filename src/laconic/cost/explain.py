@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laconic.cost.comm_plan import Trace, trace
+from laconic.cost.comm_plan import PlanTrace, trace
 from laconic.values.comm_plan import CommPlan
 from laconic.values.timing import Timing
 
@@ -27,7 +27,7 @@ class Explanation:
     """A communication plan with the predicted times of its messages."""
 
     plan: CommPlan
-    trace: Trace
+    trace: PlanTrace
     messages: tuple[Explained, ...]
     alone_seconds: float  # what the messages would take one after another, with nothing beside them
 

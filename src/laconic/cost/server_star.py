@@ -14,7 +14,7 @@ from laconic.values.layer_times import LayerTimes
 
 
 @dataclass(frozen=True)
-class Star:
+class ServerStar:
     """A network of one switch, with a duplex link for each worker and each server."""
 
     workers: int
@@ -40,7 +40,7 @@ class Slice:
     urgency: int = 0
 
 
-Carry = Callable[[Sequence[Slice], Sequence[float], Star], list[float]]
+Carry = Callable[[Sequence[Slice], Sequence[float], ServerStar], list[float]]
 """A function from the times at which gradients are ready to those at which each slice's sum has reached all workers."""
 
 
@@ -73,7 +73,7 @@ def gated_period(layers: LayerTimes, back: Sequence[float]) -> float:
     return now
 
 
-def star_period(layers: LayerTimes, star: Star, pieces: Sequence[Slice], carry: Carry) -> float:
+def star_period(layers: LayerTimes, star: ServerStar, pieces: Sequence[Slice], carry: Carry) -> float:
     """Return the seconds of an iteration in which these slices are transferred by `carry`."""
     back = layers.ready()
     for piece, arrived in zip(pieces, carry(pieces, back, star), strict=True):

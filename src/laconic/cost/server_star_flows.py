@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.cost.server_star import Slice, Star
+from laconic.cost.server_star import ServerStar, Slice
 from laconic.network.fluid import Fluid, Job
 from laconic.network.network_tree import Network
 
 
-def carry(pieces: Sequence[Slice], ready: Sequence[float], star: Star) -> list[float]:
+def carry(pieces: Sequence[Slice], ready: Sequence[float], star: ServerStar) -> list[float]:
     """Return when each slice's sum has reached all workers; links serve the classes strictly, and fairly inside one.
 
     All workers push a slice as one job, and are sent its sum as one: workers are equal, and so are their shares.

@@ -8,14 +8,14 @@ from time import monotonic
 
 from laconic.errors import LaconicError
 from laconic.experiments.folder import Folder
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.rivals.text import check
 from laconic.experiments.row import Row
 from laconic.experiments.settings import CompareError, Settings, Tuning, alternatives
 from laconic.experiments.tuning_protocol import RIVALS, CachedTrials, Curve, Trial, TunedChoice, least_trials, tune
 
-RunAlone = Callable[[Row, int, str], Outcome]
+RunAlone = Callable[[Row, int, str], RunOutcome]
 """A function (row, seed, label) that runs one row without the others and returns its outcome."""
 
 

@@ -13,7 +13,7 @@ from laconic.experiments.choose_rows import ChosenRows, choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.interleave import run_interleaved
 from laconic.experiments.measure import Line, RowOutcomes, line_of
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.row import Row
 from laconic.experiments.settings import (
@@ -149,13 +149,13 @@ class _RowRunner:
                 by_place.setdefault(place, RowOutcomes(outcome, baseline, alone))
         return [by_place[place] for place in range(len(rows))]
 
-    def alone(self, row: Row, seed: int, label: str) -> Outcome:
+    def alone(self, row: Row, seed: int, label: str) -> RunOutcome:
         """Run one row without the others, as a trial of the tuning."""
         seeded = replace(row, arguments=(*row.arguments, *self._seeded(seed)))
         (outcome,) = self._run([seeded], self._folder.rows(label))
         return outcome
 
-    def _run(self, rows: Sequence[Row], folder: Path) -> list[Outcome]:
+    def _run(self, rows: Sequence[Row], folder: Path) -> list[RunOutcome]:
         if self._settings.engine == "virtual":
             return run_virtually(rows, self._settings, folder, self._progress)
         return run_interleaved(rows, self._settings, folder, self._net, self._progress)

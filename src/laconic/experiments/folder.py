@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.settings import CompareError, Settings
 from laconic.files import replacing
 from laconic.launch.run_folder import choose_folder, versions
@@ -51,7 +51,7 @@ class Folder:
         """Return the folder of the rows of one session or trial."""
         return self.path / "rows" / label
 
-    def load_session(self, label: str, key: Any) -> list[list[Outcome]] | None:
+    def load_session(self, label: str, key: Any) -> list[list[RunOutcome]] | None:
         """Return a session's outcomes, group by group, if it ran before with the same rows and none of them failed."""
         path = self._session(label)
         if not path.exists():
@@ -59,9 +59,11 @@ class Folder:
         kept = json.loads(path.read_text())
         if kept["key"] != json.loads(json.dumps(key)):
             return None
-        return [[Outcome.from_json(fields) for fields in group] for group in kept["groups"]]
+        return [[RunOutcome.from_json(fields) for fields in group] for group in kept["groups"]]
 
-    def save_session(self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
+    def save_session(
+        self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[RunOutcome]]
+    ) -> None:
         """Save a session's outcomes, unless a row failed: then all its rows run again the next time."""
         self._write_blocks(label, names, groups)
         if any(outcome.error is not None for group in groups for outcome in group):
@@ -71,7 +73,7 @@ class Folder:
         with replacing(path) as beside:
             beside.write_text(json.dumps({"key": key, "groups": [[asdict(o) for o in g] for g in groups]}) + "\n")
 
-    def _write_blocks(self, label: str, names: Sequence[Sequence[str]], groups: list[list[Outcome]]) -> None:
+    def _write_blocks(self, label: str, names: Sequence[Sequence[str]], groups: list[list[RunOutcome]]) -> None:
         """Write every block's numbers to `blocks.jsonl`, replacing those of an earlier attempt at this session."""
         path = self.path / "blocks.jsonl"
         before = path.read_text().splitlines() if path.exists() else []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.rivals.text import is_rival
 from laconic.experiments.row import Row, RowProcess, request_for
@@ -45,7 +45,7 @@ class _RunningRow:
 
 def run_interleaved(
     rows: Sequence[Row], settings: Settings, folder: Path, net: ShapedNetwork | None, progress: ProgressReport
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Run all rows to the given steps or their script's end; a row that fails is reported while the others go on."""
     running: list[_RunningRow] = []
     with tempfile.TemporaryDirectory(prefix="laconic-") as sockets:  # a socket's path must be short

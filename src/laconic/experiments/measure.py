@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.statistics import Spread, bootstrap_ratio, mean_and_range, quartiles, ratios
 
 _CLEAR_SHARE = 0.01
@@ -17,9 +17,9 @@ _CLEAR_SHARE = 0.01
 class RowOutcomes:
     """The outcomes that one row is measured by: its own, the baseline's and the compute-only one, run side by side."""
 
-    own: Outcome
-    baseline: Outcome
-    computing: Outcome
+    own: RunOutcome
+    baseline: RunOutcome
+    computing: RunOutcome
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _exposed_seconds(by_seed: Mapping[int, RowOutcomes]) -> Quantity | None:
 
 
 def _bytes(by_seed: Mapping[int, RowOutcomes], name: str) -> Quantity | None:
-    def per_step(outcome: Outcome) -> float | None:
+    def per_step(outcome: RunOutcome) -> float | None:
         found = [getattr(b, name) / b.steps for b in outcome.timed().values() if getattr(b, name) is not None]
         return median(found) if found else None
 
@@ -143,11 +143,11 @@ def _plain(values: Sequence[float | None]) -> Spread | None:
     return mean_and_range([value for value in values if value is not None])
 
 
-def _steps(outcome: Outcome) -> dict[int, float]:
+def _steps(outcome: RunOutcome) -> dict[int, float]:
     return {number: block.step_seconds for number, block in outcome.timed().items()}
 
 
-def _median_step(outcome: Outcome) -> float | None:
+def _median_step(outcome: RunOutcome) -> float | None:
     steps = _steps(outcome)
     return median(steps.values()) if steps else None
 
@@ -160,20 +160,20 @@ def _exposed_of_baseline(outcomes: RowOutcomes) -> float | None:
     return _beyond_computing(outcomes.baseline, outcomes.computing)
 
 
-def _beyond_computing(outcome: Outcome, computing: Outcome) -> float | None:
+def _beyond_computing(outcome: RunOutcome, computing: RunOutcome) -> float | None:
     """Return the median over blocks of what a step takes beyond the compute-only step of the same round."""
     alone = _steps(computing)
     found = [seconds - alone[number] for number, seconds in _steps(outcome).items() if number in alone]
     return median(found) if found else None
 
 
-def _waited(outcome: Outcome) -> float | None:
+def _waited(outcome: RunOutcome) -> float | None:
     """Return the seconds per step that a worker waited for messages, as the engine itself counted them."""
     steps = sum(block.steps for block in outcome.blocks)
     return None if outcome.waited_seconds is None or not steps else outcome.waited_seconds / steps
 
 
-def _at_target(outcome: Outcome, target: tuple[str, float] | None, falls: bool | None) -> tuple[float, float] | None:
+def _at_target(outcome: RunOutcome, target: tuple[str, float] | None, falls: bool | None) -> tuple[float, float] | None:
     """Return (seconds, bytes) until the target was reached; bytes are NaN where they are not counted."""
     at = None if target is None else outcome.reach(*target, falls)
     return None if at is None else (at.seconds, float("nan") if at.total_bytes is None else at.total_bytes)

@@ -42,7 +42,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The outcome of a row's run: its blocks, its logged metrics, who counted bytes, and why it failed if it did."""
 
     blocks: tuple[Block, ...] = ()
@@ -52,7 +52,7 @@ class Outcome:
     error: str | None = None
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Outcome:
+    def from_json(cls, fields: Mapping[str, Any]) -> RunOutcome:
         """Return the outcome from the fields that `dataclasses.asdict` gave."""
         blocks = tuple(Block(**block) for block in fields["blocks"])
         return cls(**{**fields, "blocks": blocks, "logged": tuple(Logged(**at) for at in fields["logged"])})
@@ -94,7 +94,7 @@ class RunRecords:
         who = "the script" if len(still) == len(self.records) else name_ranks(still)
         return f"{who} took no optimizer step after laconic.distribute(): there is nothing to compare"
 
-    def outcome(self, block_steps: int, uncounted: bool, error: str | None = None) -> Outcome:
+    def outcome(self, block_steps: int, uncounted: bool, error: str | None = None) -> RunOutcome:
         """Return the outcome of these records; `uncounted` rows communicate unseen by our ledger."""
         steps = {rank: [r for r in of if "values" not in r] for rank, of in self.records.items()}
         count = min(map(len, steps.values()), default=0)
@@ -105,7 +105,7 @@ class RunRecords:
         )
         waited = [of[-1]["waited_seconds"] for of in steps.values() if of and "waited_seconds" in of[-1]]
         logged = tuple(self._logged(blocks, counter, block_steps))
-        return Outcome(blocks, logged, counter, _mean(waited) if waited and not uncounted else None, error)
+        return RunOutcome(blocks, logged, counter, _mean(waited) if waited and not uncounted else None, error)
 
     def _block(self, number: int, parts: Sequence[Records], block_steps: int, counter: Counter | None) -> Block:
         steps = min(map(len, parts))

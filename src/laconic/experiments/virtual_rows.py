@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from laconic.experiments.outcome import Outcome, RunRecords
+from laconic.experiments.outcome import RunOutcome, RunRecords
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.row import Row, RowProcess, request_for
 from laconic.experiments.settings import Settings
 from laconic.values.run_config import STEPS
 
 
-def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, progress: ProgressReport) -> list[Outcome]:
+def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, progress: ProgressReport) -> list[RunOutcome]:
     """Run all rows, one after another; a row that fails is reported while the others go on."""
     progress.begin("virtual runs", len(rows))
     outcomes = []
@@ -26,7 +26,7 @@ def run_virtually(rows: Sequence[Row], settings: Settings, folder: Path, progres
     return outcomes
 
 
-def _run(row: Row, settings: Settings, folder: Path) -> Outcome:
+def _run(row: Row, settings: Settings, folder: Path) -> RunOutcome:
     here = {"engine": "virtual", "network": settings.network}
     request = request_for(row, settings, folder, **here, record_steps=True, stop_after=settings.steps)
     run = RowProcess(row, request, folder)

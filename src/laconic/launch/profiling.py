@@ -12,7 +12,7 @@ from laconic.errors import LaconicError
 from laconic.launch.launch import launch
 from laconic.launch.net.state import load
 from laconic.launch.request import Request
-from laconic.profile.cache import Subject
+from laconic.profile.cache import ProfileKey
 
 
 def measure(
@@ -33,7 +33,7 @@ def measure(
     """
     request = Request(command, workers=workers, net=net, threads=threads, profile_as=play, profile_words=words)
     state = None if net is None else load(net)
-    subject = Subject(
+    subject = ProfileKey(
         Path(command[0]),
         command[1:],
         workers,

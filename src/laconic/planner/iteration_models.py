@@ -16,7 +16,7 @@ from laconic.cost.cluster import Cluster
 from laconic.cost.comm_plan import predicted_seconds, tasks_of
 from laconic.cost.from_profile import prices_on, tensors_of, timing_of
 from laconic.cost.iteration import Order, Stage, Transfer, period
-from laconic.cost.server_star import Star, sliced
+from laconic.cost.server_star import ServerStar, sliced
 from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
@@ -189,11 +189,11 @@ class IterationInputs:
         return sum(self.layers.nbytes)
 
     @property
-    def star(self) -> Star:
+    def star(self) -> ServerStar:
         """The workers and servers on one switch."""
         if not self.servers:
             raise MissingInput("it sums at parameter servers and there are none: add --servers 1 or more")
-        return Star(self.workers, self.servers, self.bits_per_second)
+        return ServerStar(self.workers, self.servers, self.bits_per_second)
 
     @cached_property
     def wfbp(self) -> CommPlan:

@@ -15,7 +15,7 @@ from laconic.values.profile import VERSION
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProfileKey:
     """What is profiled; if any field changes, the profile is measured again."""
 
     script: Path

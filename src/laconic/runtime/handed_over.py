@@ -9,19 +9,19 @@ from laconic.errors import ContractError
 _MARK = "laconic_rival"
 
 
-class Rival(Protocol):
+class ForeignMethod(Protocol):
     """A training method of another library; its text is `library:method(knob=value, …)`."""
 
     @property
     def library(self) -> str: ...
 
 
-def mark_as_rivals(optimizer: object, rival: Rival) -> None:
+def mark_as_rivals(optimizer: object, rival: ForeignMethod) -> None:
     """Remember that this optimizer belongs to the other library from now on."""
     setattr(optimizer, _MARK, rival)
 
 
-def rival_of(optimizer: object) -> Rival | None:
+def rival_of(optimizer: object) -> ForeignMethod | None:
     """Return the other library's method to which an optimizer was handed over, or None."""
     return getattr(optimizer, _MARK, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laconic.cost.server_star import Carry, Star, class_of, sliced, star_period
+from laconic.cost.server_star import Carry, ServerStar, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
@@ -13,7 +13,9 @@ SLICE_BYTES = 4_096_000
 
 
 @technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
-def geryon(layers: LayerTimes, star: Star, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES) -> float:
+def geryon(
+    layers: LayerTimes, star: ServerStar, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES
+) -> float:
     """Return the seconds of an iteration in which every link serves the tensors nearest the input strictly first.
 
     Tensors are sliced over the servers; each worker and server are connected by one flow per priority class, so that an

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from laconic.cost.server_star import Star, gated_period
+from laconic.cost.server_star import ServerStar, gated_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.registry import technique
@@ -15,7 +15,9 @@ from laconic.values.price import Price, one_way
 
 
 @technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
-def mercury(layers: LayerTimes, star: Star, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES) -> float:
+def mercury(
+    layers: LayerTimes, star: ServerStar, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES
+) -> float:
     """Return the seconds of an iteration in which a whole tensor overtakes less urgent ones at the next packet.
 
     A tensor costs one start-up. Servers add packets of one offset on arrival and return the sum at once, so that a

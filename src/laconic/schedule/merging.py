@@ -59,7 +59,7 @@ Costs = SparseCosts | DenseCosts
 
 
 @dataclass(frozen=True)
-class Timeline:
+class MergeTimeline:
     """The times, from the start of backward, when each group's selection ends and when its message starts and ends."""
 
     selected: tuple[float, ...]
@@ -76,7 +76,7 @@ class Timeline:
         return self.ends[-1] - self.selected[-1]
 
 
-def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Timeline:
+def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> MergeTimeline:
     """Return the timeline of a plan, in which selection interrupts backward and messages are sent one after another."""
     now, free = 0.0, 0.0
     selected, starts, ends = [], [], []
@@ -88,7 +88,7 @@ def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], co
         selected.append(now)
         starts.append(start)
         ends.append(free)
-    return Timeline(tuple(selected), tuple(starts), tuple(ends))
+    return MergeTimeline(tuple(selected), tuple(starts), tuple(ends))
 
 
 @technique(

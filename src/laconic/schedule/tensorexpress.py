@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from laconic.cost.server_star import Slice, Star, class_of, sliced, star_period
+from laconic.cost.server_star import ServerStar, Slice, class_of, sliced, star_period
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES, Packet, packets, through
 from laconic.registry import technique
@@ -14,7 +14,7 @@ from laconic.values.layer_times import LayerTimes
 
 
 @technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
-def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
+def tensorexpress(layers: LayerTimes, star: ServerStar, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
     """Return the seconds of an iteration in which switches serve their ports' queues strictly by packet priority.
 
     Hosts send in the order in which gradients and sums become ready; an urgent packet overtakes others at the switch's
@@ -33,7 +33,7 @@ def tensorexpress(layers: LayerTimes, star: Star, queues: int = 8, packet_bytes:
 def switched(
     pieces: Sequence[Slice],
     ready: Sequence[float],
-    star: Star,
+    star: ServerStar,
     queues: int = 8,
     packet_bytes: float = PACKET_BYTES,
 ) -> list[float]:

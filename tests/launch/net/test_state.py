@@ -13,10 +13,10 @@ import pytest
 from laconic.errors import LaconicError
 from laconic.launch.net import ShapedNetworkError, state
 from laconic.launch.net.kernel import require_means
-from laconic.launch.net.state import Owner, State
+from laconic.launch.net.state import NetworkState, Owner
 from laconic.units import bits_per_second, seconds, write_rate
 
-MADE = State("lab", "0a1b2c", 3, 0.025, (1e8, None, 1e7), cut=(1,), owner=Owner(12, 345))
+MADE = NetworkState("lab", "0a1b2c", 3, 0.025, (1e8, None, 1e7), cut=(1,), owner=Owner(12, 345))
 
 
 def test_a_state_reads_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_a_spoilt_state_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_names_fit_into_the_kernels_fifteen_characters() -> None:
-    large = State("a" * 31, "0a1b2c", 250, 0.0, (None,) * 250)
+    large = NetworkState("a" * 31, "0a1b2c", 250, 0.0, (None,) * 250)
     ports = [large.port(worker) for worker in range(250)]
     interfaces = [large.hub.interface, *ports, *(place.interface for place in large.places)]
     assert max(map(len, interfaces)) <= 15 and len(set(interfaces)) == 501
@@ -65,7 +65,7 @@ def test_an_owner_is_not_a_later_process_with_its_number() -> None:
 def test_what_cannot_be_made_is_refused_before_anything_is(wrong: dict[str, object], message: str) -> None:
     facts: dict[str, object] = {"name": "lab", "token": "0", "workers": 1, "delay_seconds": 0.0} | wrong
     with pytest.raises(ShapedNetworkError, match=message):
-        State(**{"bits_per_second": (None,)} | facts)  # type: ignore[arg-type]
+        NetworkState(**{"bits_per_second": (None,)} | facts)  # type: ignore[arg-type]
 
 
 def test_without_root_the_virtual_engine_is_named() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from laconic.experiments.compare import Comparison
 from laconic.experiments.folder import Folder
 from laconic.experiments.measure import RowOutcomes, line_of
-from laconic.experiments.outcome import Block, Logged, Outcome
+from laconic.experiments.outcome import Block, Logged, RunOutcome
 from laconic.experiments.settings import Settings, groups
 from laconic.planner.values import Advice, Layer, Option, Risk
 from laconic.report.table import write as write_table
@@ -46,7 +46,9 @@ def write_plan(path: Path, plan: Advice | None = None) -> Path:
     return path
 
 
-def outcome(step_seconds: float, seed: int = 0, logs: int = 5, sent_bytes: float = 1e5, waited: float = 0.0) -> Outcome:
+def outcome(
+    step_seconds: float, seed: int = 0, logs: int = 5, sent_bytes: float = 1e5, waited: float = 0.0
+) -> RunOutcome:
     """Eleven blocks of four steps; the loss falls with the steps, a little differently for each seed."""
     blocks = tuple(
         Block(k, 4, 4 * step_seconds * (1 + 0.01 * (k % 3)), 4 * sent_bytes, 4 * sent_bytes, True) for k in range(11)
@@ -57,7 +59,7 @@ def outcome(step_seconds: float, seed: int = 0, logs: int = 5, sent_bytes: float
         )
         for k in range(1, logs + 1)
     )
-    return Outcome(blocks, logged, "ledger", 44 * waited)
+    return RunOutcome(blocks, logged, "ledger", 44 * waited)
 
 
 def write_comparison(
@@ -84,7 +86,7 @@ def write_comparison(
             outcome(0.026 - 0.002 * k, seed, logs, 1e5 / (k + 1), 0.008 - 0.002 * k) for k in range(len(strategies))
         ]
         if failed is not None:
-            rows[-1] = Outcome(error=failed)
+            rows[-1] = RunOutcome(error=failed)
         parts = groups(len(rows), rows_at_once)
         names = [["computing alone", *(strategies[k] for k in part)] for part in parts]
         kept.save_session(f"seed-{seed}", [], names, [[alone, *(rows[k] for k in part)] for part in parts])

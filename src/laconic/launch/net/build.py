@@ -7,14 +7,14 @@ from pathlib import Path
 
 from laconic.launch.net import cables
 from laconic.launch.net.kernel import batch, entered, ip, try_ip
-from laconic.launch.net.state import NETWORK_BITS, State
+from laconic.launch.net.state import NETWORK_BITS, NetworkState
 
 _QUEUE_SECONDS = 0.05
 _BURST_SECONDS = 0.001
 _LARGEST_BYTES = 72 * 1024  # a segment of the kernel's offloading, and the headers it will have on the wire
 
 
-def build(state: State) -> None:
+def build(state: NetworkState) -> None:
     """Create the namespaces, cables, bridges, addresses and token buckets that the state describes."""
     hub, places = state.hub, state.places
     for place in (hub, *places):
@@ -45,14 +45,14 @@ def build(state: State) -> None:
         _limit(state, state.uplink_bits_per_second, [(hub.namespace, end) for end in state.uplink(site)])
 
 
-def limit(state: State, worker: int) -> None:
+def limit(state: NetworkState, worker: int) -> None:
     """Put a token bucket on both directions of a worker's link: on what it sends and on what the bridge sends to it."""
     place = state.places[worker]
     ends = [(place.namespace, place.interface), (state.hub.namespace, state.port(worker))]
     _limit(state, state.bits_per_second[worker], ends)
 
 
-def _limit(state: State, rate: float | None, ends: list[tuple[str, str]]) -> None:
+def _limit(state: NetworkState, rate: float | None, ends: list[tuple[str, str]]) -> None:
     for namespace, device in ends:
         if rate is None:
             try_ip("netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root")  # there may be none
@@ -60,12 +60,12 @@ def _limit(state: State, rate: float | None, ends: list[tuple[str, str]]) -> Non
             batch("tc", namespace, [f"qdisc replace dev {device} root {_bucket(rate, state.delay_seconds)}"])
 
 
-def switch(state: State, worker: int, is_up: bool) -> None:
+def switch(state: NetworkState, worker: int, is_up: bool) -> None:
     """Set the hub's end of a worker's cable up or down; while it is down, packets of both directions are lost."""
     ip("-n", state.hub.namespace, "link", "set", state.port(worker), "up" if is_up else "down")
 
 
-def demolish(state: State) -> None:
+def demolish(state: NetworkState) -> None:
     """Remove whatever exists of the network, which may be only half made, and its state file last."""
     cables.stop_delay_line(state.token)
     for worker in range(state.workers):  # at once, even where a process still lives in the namespace
@@ -86,7 +86,7 @@ def _bucket(bits_per_second: float, delay_seconds: float) -> str:
     return f"tbf rate {bits_per_second:.0f}bit burst {burst_bytes}b latency {1e3 * queue_seconds:.3f}ms"
 
 
-def _configure(namespace: str, state: State) -> None:
+def _configure(namespace: str, state: NetworkState) -> None:
     """Disable IPv6, whose own packets would be counted, and allow TCP windows that fill a fast link of long delay."""
     settings = {"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"}
     if state.delay_seconds:

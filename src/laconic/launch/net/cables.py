@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from laconic.launch.net.kernel import NAMESPACES, ShapedNetworkError, batch
-from laconic.launch.net.state import State
+from laconic.launch.net.state import NetworkState
 
 End = tuple[str, str]
 """One end of a cable: the namespace, and the device in it."""
@@ -21,7 +21,7 @@ _DELAY_LINE = Path(__file__).with_name("delay_line.py")
 _delay_lines: dict[str, subprocess.Popen[bytes]] = {}  # processes that this process has started, by the network's token
 
 
-def create_cables(state: State) -> None:
+def create_cables(state: NetworkState) -> None:
     """Create both ends of every cable in their namespaces; where there are sites, only the uplinks have the delay."""
     hub = state.hub.namespace
     links = [((p.namespace, p.interface), (hub, state.port(n))) for n, p in enumerate(state.places)]
@@ -72,7 +72,7 @@ def stop_delay_line(token: str) -> None:
                 pipe.close()
 
 
-def _start_delay_line(state: State, cables: list[tuple[End, End]]) -> None:
+def _start_delay_line(state: NetworkState, cables: list[tuple[End, End]]) -> None:
     ends = [[[str(NAMESPACES / namespace), device] for namespace, device in cable] for cable in cables]
     # A cable holds each packet for half of the delay, since two workers (or sites) are two cables apart.
     command = [sys.executable, "-I", "-S", str(_DELAY_LINE), _mark(state.token), repr(state.delay_seconds / 2)]

@@ -17,7 +17,7 @@ from laconic.launch.net import cables
 from laconic.launch.net.build import build, demolish
 from laconic.launch.net.kernel import ShapedNetworkError, require_means
 from laconic.launch.net.network import ShapedNetwork
-from laconic.launch.net.state import Owner, State, load, load_all, locked
+from laconic.launch.net.state import NetworkState, Owner, load, load_all, locked
 
 _COUNTER = itertools.count()
 _TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -63,7 +63,7 @@ def find(name: str) -> ShapedNetwork:
         return ShapedNetwork.of(_existing(name))
 
 
-def every() -> list[tuple[State, bool]]:
+def every() -> list[tuple[NetworkState, bool]]:
     """Return all networks that are up, throwaway ones too, each with whether the delay line it needs is running."""
     with _locked_and_cleaned():
         return [(state, not state.delay_seconds or bool(cables.find_delay_lines(state.token))) for state in load_all()]
@@ -110,13 +110,13 @@ def _make(
     stands: bool = False,
     links: Mapping[int, float] | None = None,
     **sites: Any,
-) -> State:
+) -> NetworkState:
     own = links or {}
     for place in own.keys() - set(range(workers)):
         raise ShapedNetworkError(f"a network of {workers} places has no link {place}: they are 0 to {workers - 1}.")
     with _locked_and_cleaned():
         token, rates = secrets.token_hex(3), tuple(own.get(place, bits_per_second) for place in range(workers))
-        state = State(name, token, workers, delay_seconds, rates, owner=Owner.me(), **sites)
+        state = NetworkState(name, token, workers, delay_seconds, rates, owner=Owner.me(), **sites)
         if load(name) is not None:
             raise ShapedNetworkError(
                 f"there is a network called {name!r} already: `laconic net down {name}`, or use another name."
@@ -135,7 +135,7 @@ def _make(
         return state
 
 
-def _existing(name: str) -> State:
+def _existing(name: str) -> NetworkState:
     state = load(name)
     if state is None:
         names = ", ".join(repr(other.name) for other in load_all() if other.owner is None) or "none"
@@ -145,7 +145,7 @@ def _existing(name: str) -> State:
     return state
 
 
-def _demolish_with_signals_deferred(state: State) -> None:
+def _demolish_with_signals_deferred(state: NetworkState) -> None:
     with _signals_deferred(), locked():
         demolish(state)
 

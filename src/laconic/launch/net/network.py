@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from laconic.launch.net import build
 from laconic.launch.net.kernel import ShapedNetworkError
 from laconic.launch.net.place import Namespace, interface_bytes
-from laconic.launch.net.state import State, check_rate, load, locked
+from laconic.launch.net.state import NetworkState, check_rate, load, locked
 from laconic.units import bits_per_second
 
 
@@ -22,7 +22,7 @@ class ShapedNetwork:
     delay_seconds: float  # one way, between two workers, or two sites where there are any
 
     @classmethod
-    def of(cls, state: State) -> ShapedNetwork:
+    def of(cls, state: NetworkState) -> ShapedNetwork:
         return cls(state.name, state.token, state.places, state.hub, state.delay_seconds)
 
     @property
@@ -69,7 +69,7 @@ class ShapedNetwork:
             others = [n for n in state.cut if n != worker]
             replace(state, cut=tuple(others if is_up else sorted([*others, worker]))).save()
 
-    def _state(self) -> State:
+    def _state(self) -> NetworkState:
         state = load(self.name)
         if state is None or state.token != self.token:
             raise ShapedNetworkError(

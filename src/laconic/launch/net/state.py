@@ -44,7 +44,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class State:
+class NetworkState:
     """The state of one network, from which all names follow, so that a half-made network can be removed."""
 
     name: str
@@ -118,11 +118,11 @@ class State:
         _path(self.name).unlink(missing_ok=True)
 
 
-def load(name: str) -> State | None:
+def load(name: str) -> NetworkState | None:
     """Return the network of this name, or None where there is none."""
     path = _path(name)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State)
+        return msgspec.json.decode(path.read_bytes(), type=NetworkState)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
@@ -131,7 +131,7 @@ def load(name: str) -> State | None:
         ) from error
 
 
-def load_all() -> list[State]:
+def load_all() -> list[NetworkState]:
     """Return all networks in the order of their names."""
     loaded = (load(path.stem) for path in sorted(FOLDER.glob("*.json")))
     return [state for state in loaded if state is not None]

@@ -10,7 +10,7 @@ from laconic.profile.inputs.collectives import is_communication
 from laconic.profile.inputs.trace import Event
 
 
-class Clock:
+class TraceClock:
     """Kernels by the moment of their launch, found by the correlation number that runtime calls and kernels share.
 
     Kernels of collectives are left out: they run concurrently, and wait for other workers.

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from laconic.profile.inputs import trace as traces
-from laconic.profile.inputs.clock import Clock
+from laconic.profile.inputs.clock import TraceClock
 from laconic.profile.inputs.collectives import is_communication, links
 from laconic.profile.inputs.dims import inputs_of
 from laconic.profile.inputs.files import InputError
@@ -36,7 +36,7 @@ Shape = tuple[tuple[int, ...], str]  # and the dtype
 
 
 @dataclass(frozen=True)
-class Iteration:
+class TracedIteration:
     """One training step in seconds of the trace; on a GPU by the ends of kernels, not by their launches."""
 
     begin: float
@@ -79,7 +79,7 @@ class _Steps:
     """The host's events by their purpose, and the training steps that they form."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace, self.clock = trace, Clock(trace.events)
+        self.trace, self.clock = trace, TraceClock(trace.events)
         host = [event for event in trace.events if not event.on_gpu]
         self.backward = [event for event in host if _BACKWARD.match(event.name)]
         self.forward = _outside(
@@ -94,7 +94,7 @@ class _Steps:
         if not self.gradients:
             raise InputError(f"{trace.where} has no AccumulateGrad event, so no backward pass of a model: {RECORD}")
 
-    def all(self) -> list[Iteration]:
+    def all(self) -> list[TracedIteration]:
         found = [self._iteration(*window) for window in self._windows()]
         return [iteration for iteration in found if iteration]
 
@@ -112,7 +112,7 @@ class _Steps:
                 cuts.append(begin)
         return list(pairwise([*cuts, last]))
 
-    def _iteration(self, begin: float, end: float) -> Iteration | None:
+    def _iteration(self, begin: float, end: float) -> TracedIteration | None:
         """Return the step in a window; where gradients are accumulated over several batches, the last batch counts."""
         mine = [event for event in self.gradients if begin <= event.begin < end]
         if not mine:
@@ -127,7 +127,7 @@ class _Steps:
         points.append(self.clock.starts(updates[0].begin) if updates else points[-1])
         points.append(done(updates[-1].end if updates else end))
         points = list(accumulate(points, max))
-        return Iteration(points[0], points[1], tuple(points[2:-2]), points[-2], points[-1], tuple(mine), updates)
+        return TracedIteration(points[0], points[1], tuple(points[2:-2]), points[-2], points[-1], tuple(mine), updates)
 
 
 def _outside(events: Sequence[Event], backward: Sequence[Event]) -> list[Event]:
@@ -142,7 +142,7 @@ def _outside(events: Sequence[Event], backward: Sequence[Event]) -> list[Event]:
 # ------------------------------------------------------------------------------------------ the model
 
 
-def _model(found: Sequence[Iteration], shapes: Sequence[Shape], communicated: bool) -> ModelTimes:
+def _model(found: Sequence[TracedIteration], shapes: Sequence[Shape], communicated: bool) -> ModelTimes:
     """Return the medians over the steps, without waiting for other workers between backward and the optimizer."""
     gaps = [[b - a for a, b in pairwise((i.backward, *i.ready))] for i in found]
     each = [statistics.median(column) for column in zip(*gaps, strict=True)]
@@ -158,7 +158,7 @@ def _model(found: Sequence[Iteration], shapes: Sequence[Shape], communicated: bo
     return ModelTimes(tensors, forward, backward, step)
 
 
-def _shapes(trace: Trace, iteration: Iteration) -> list[Shape]:
+def _shapes(trace: Trace, iteration: TracedIteration) -> list[Shape]:
     """Return the shapes of the gradients in order: from their own events, or from the optimizer's."""
     nodes = [event for event in trace.events if event.name.endswith(_GRADIENT) and any(inputs_of(event))]
     begins = [node.begin for node in nodes]
@@ -177,7 +177,7 @@ def _shapes(trace: Trace, iteration: Iteration) -> list[Shape]:
     )
 
 
-def _updated(trace: Trace, iteration: Iteration) -> list[Shape]:
+def _updated(trace: Trace, iteration: TracedIteration) -> list[Shape]:
     """Return the shapes of the parameters in the optimizer's operations, reversed to the order of gradients."""
     wanted = len(iteration.gradients)
     singles: dict[str, list[Shape]] = {}

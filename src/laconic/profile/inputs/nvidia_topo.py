@@ -30,7 +30,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Topology:
+class HostTopology:
     """The topology of one host; `links[a, b]` is a class: NV and a number, PIX, PXB, PHB, NODE or SYS."""
 
     gpus: tuple[str, ...]
@@ -108,12 +108,12 @@ def rate(link_class: str, kind: str | Gpu = "A100") -> float:
     return _SHARE_OF_PCIE[link_class] * _slot(chip)
 
 
-def read(path: str | Path) -> Topology:
+def read(path: str | Path) -> HostTopology:
     """Return the topology in a file."""
     return parse(text_of(path, _WHAT), str(path))
 
 
-def parse(text: str, where: str = "this text") -> Topology:
+def parse(text: str, where: str = "this text") -> HostTopology:
     """Return the topology in a text with colours, affinities and legend, as any version of the tool prints it."""
     lines = without_colours(text).splitlines()
     head = next(
@@ -149,7 +149,7 @@ def parse(text: str, where: str = "this text") -> Topology:
             raise InputError(f"{a} and {b} do not agree in {where} ({link_class} and {back}): are cells missing?")
     links = {pair: link_class for pair, link_class in links.items() if link_class != "X"}
     gpus = tuple(name for name in names if name.startswith("GPU"))
-    return Topology(gpus, tuple(name for name in names if name not in gpus), links, numa, legend)
+    return HostTopology(gpus, tuple(name for name in names if name not in gpus), links, numa, legend)
 
 
 def _row(cells: list[str], count: int, name: str, where: str) -> tuple[list[str], list[str]]:

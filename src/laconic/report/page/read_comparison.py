@@ -11,7 +11,7 @@ from typing import Any
 
 from laconic.experiments.folder import NAME
 from laconic.experiments.measure import Line, Quantity
-from laconic.experiments.outcome import Outcome
+from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.settings import groups
 from laconic.experiments.statistics import Spread
 from laconic.report.page.files import read_json, read_text
@@ -115,17 +115,17 @@ def _words(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(blocks[0].splitlines()), tuple(last) if len(blocks) > 2 else ()
 
 
-def _outcomes(path: Path, count: int, at_once: Any) -> dict[int, Outcome]:
+def _outcomes(path: Path, count: int, at_once: Any) -> dict[int, RunOutcome]:
     """Return one seed's outcomes by the row's place.
 
     In every group the row that computes alone is first, and the baseline second.
     """
     kept = read_json(path)
-    found: dict[int, Outcome] = {}
+    found: dict[int, RunOutcome] = {}
     try:
         for places, members in zip(groups(count, at_once), kept["groups"], strict=True):
             for place, fields in zip(places, members[1:], strict=True):
-                found.setdefault(place, Outcome.from_json(fields))
+                found.setdefault(place, RunOutcome.from_json(fields))
     except (KeyError, TypeError, ValueError) as error:
         raise ReportError(f"{path} does not hold the rows of {path.parents[1] / 'table.csv'} ({error!r}).") from error
     return found

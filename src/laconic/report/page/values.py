@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from laconic.errors import LaconicError
 from laconic.experiments.measure import Line
-from laconic.experiments.outcome import Logged, Outcome
+from laconic.experiments.outcome import Logged, RunOutcome
 from laconic.planner.values import Advice
 from laconic.runtime.timeline import Timeline
 
@@ -50,7 +50,7 @@ class Compared:
     table_csv: str
     made: tuple[str, ...] = ()  # how, in sentences
     legend: tuple[str, ...] = ()  # how to read the table
-    runs: tuple[tuple[Outcome, ...], ...] = ()  # of each line
+    runs: tuple[tuple[RunOutcome, ...], ...] = ()  # of each line
     missing: int = 0  # sessions of which there are no curves, since a row failed
 
     @property
