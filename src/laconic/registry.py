@@ -250,10 +250,10 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 
 @cache
 def load() -> None:
-    """Import, once, every module of the packages that hold techniques, and the entry points `laconic.techniques`."""
-    for package in (*AXES, "theory", "cost", "planner.validation"):
+    """Import, once, every module that may hold a technique, and the entry points `laconic.techniques`."""
+    for package in (*AXES, "theory", "cost", "planner.validation.exchange_methods"):
         if find_spec(family := f"laconic.{package}"):
-            for module in walk_packages(import_module(family).__path__, f"{family}."):
+            for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
                 import_module(module.name)
     for point in entry_points(group="laconic.techniques"):
         try:

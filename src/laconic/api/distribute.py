@@ -12,9 +12,7 @@ from laconic.experiments.rivals.base import Rival
 from laconic.experiments.rivals.dispatch import hand_over
 from laconic.experiments.rivals.text import read
 from laconic.language.auto import START, begins_as, budget_of
-from laconic.planner.autotune import Autotuning
 from laconic.real.connect import connect
-from laconic.real.serve import serve
 from laconic.real.slowdown import slow_down
 from laconic.real.worker import RealWorker
 from laconic.runtime.agreement import agree, describe
@@ -89,6 +87,8 @@ def distribute(
     if config.role == "server":
         if isinstance(chosen, Rival) or is_collective(chosen):
             raise ContractError(f"`{chosen}` has no server: leave --servers out, or write ps as its architecture")
+        from laconic.real.serve import serve  # a process that only computes needs no sockets
+
         serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), settings), config)
     worker = connect()
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
@@ -114,7 +114,10 @@ def distribute(
         raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
     options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options, optimizer, description)
-    session.autotuner = None if budget is None else Autotuning(session, budget)
+    if budget is not None:
+        from laconic.planner.autotune import Autotuning  # the planner takes time to load, and only `auto` needs it
+
+        session.autotuner = Autotuning(session, budget)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
     return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
 
