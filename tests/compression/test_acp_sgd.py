@@ -36,6 +36,7 @@ def test_payload_alternates_and_is_half_of_power_sgds(rows: int, columns: int, r
     assert 2 * sum(counted) == 6 * PowerSGD(rank).payload_bytes(spec_of(x), 2)
 
 
+@pytest.mark.long
 @pytest.mark.technique("acp_sgd", check=2)
 @pytest.mark.parametrize("size", [1, 3])
 def test_what_was_applied_and_the_mean_error_are_what_came(size: int) -> None:
@@ -80,6 +81,7 @@ def test_a_factor_that_is_not_finite_does_not_stay() -> None:
     assert second.result.isfinite().all() and second.result.any()
 
 
+@pytest.mark.long
 @pytest.mark.technique("acp_sgd", check=3)
 def test_a_step_is_predicted_to_be_shorter_than_power_sgds() -> None:
     """On a slow network behind wait-free backpropagation, at the same rank: one exchange in place of two."""

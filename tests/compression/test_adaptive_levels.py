@@ -112,6 +112,7 @@ def test_any_table_is_right_in_the_mean(levels: Array, kind: str, seed: int) -> 
     assert bool((error <= 4 * (variance.clamp(min=0) / draws).sqrt() + 2e-6 * v.abs()).all())
 
 
+@pytest.mark.long
 @pytest.mark.technique("alq", check=2)
 @given(model=MODELS, levels=LEVELS, zero=st.booleans())
 @settings(max_examples=20, deadline=None)
@@ -200,6 +201,7 @@ def test_and_so_do_workers_that_train() -> None:
     assert not torch.equal(first[0], 2.0 ** torch.arange(-3.0, 1)), "they have been fitted"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["alq", "amq"])
 def test_a_fitted_table_loses_less_of_what_it_was_fitted_to(word: str) -> None:
     """Gaussian buckets of 2048 in three bits: several times less than the table before."""
@@ -267,6 +269,7 @@ def test_nor_is_what_the_word_finds_on_gradients() -> None:
         assert found != 0.5 and at[0] <= at[1]
 
 
+@pytest.mark.long
 @pytest.mark.technique("amq", check=2)
 @given(model=MODELS, bits=st.integers(2, 5), p=st.floats(0.05, 0.95))
 @settings(max_examples=80, deadline=None)

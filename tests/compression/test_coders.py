@@ -34,6 +34,7 @@ def thinned(numel: int, density: float, seed: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------- zero_run_length
 
 
+@pytest.mark.long
 @given(st.integers(0, 500), st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0]), st.sampled_from(CODES), SEEDS)
 @settings(max_examples=120, deadline=None)
 @pytest.mark.technique("zero_run_length", check=1)

@@ -152,6 +152,7 @@ def test_without_quantisation_it_is_local_sgd_and_with_period_one_bsp() -> None:
     torch.testing.assert_close(whole, local, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.technique("pqasgd", check=2)
 def test_bytes_are_those_of_the_meetings() -> None:
     """Three meetings in 24 steps; each worker gathers from three others what one sends."""

@@ -47,6 +47,7 @@ def test_every_output_is_on_the_grid_and_in_range(x: float, fraction: int, worke
         assert bool(((sent - inside).abs() < step).all())
 
 
+@pytest.mark.long
 @given(
     workers=st.integers(1, 20),
     n=st.integers(1, 60),
@@ -99,6 +100,7 @@ class _TooManyWorkers:
     size = 2**15 + 1
 
 
+@pytest.mark.long
 @pytest.mark.technique("gupta_fixed_point", check=3)
 @pytest.mark.parametrize("fraction", [12, 14])
 def test_small_updates_add_up_at_random_and_vanish_in_the_nearest(fraction: int) -> None:

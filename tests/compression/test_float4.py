@@ -31,6 +31,7 @@ def test_constant_tensors_arrive_as_they_are(shape: tuple[int, ...], value: floa
     assert torch.equal(round_trip(x), x)
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9))
 def test_each_value_becomes_the_nearest_it_can(values: list[float]) -> None:
     x = torch.tensor(values, dtype=torch.float64)

@@ -161,6 +161,7 @@ def test_dorefa_is_the_papers_noise_before_rounding(k: int, kind: str, seed: int
     torch.testing.assert_close(found[clear].double(), expected[clear], rtol=1e-6, atol=1e-6 * float(most))
 
 
+@pytest.mark.long
 @pytest.mark.technique("dorefa", check=2)
 @given(k=st.integers(1, 12), n=st.integers(1, 900), kind=st.sampled_from(KINDS))
 @settings(max_examples=60, deadline=None)
@@ -249,6 +250,7 @@ def test_the_error_of_the_mean_falls_with_the_number_of_workers() -> None:
         assert float(error) == pytest.approx(sum(each[:workers]) / workers**2, rel=0.03)
 
 
+@pytest.mark.long
 @given(kind=st.sampled_from([*KINDS, "zero"]), n=st.integers(1, 300), step=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
 def test_two_levels_of_klevel_are_the_same_for_the_same_draws(kind: str, n: int, step: int) -> None:

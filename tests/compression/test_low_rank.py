@@ -68,6 +68,7 @@ def test_many_workers_send_what_one_would_send_of_the_mean(
         assert float((outcome.state["q"] - alone.state["q"]).norm()) <= 1e-5 * float(mean.norm())
 
 
+@pytest.mark.long
 @given(RANKS, st.integers(0, 5), SIDES, SIDES, SEEDS, st.sampled_from([1.0, 1e-9, 1e9]))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("power_sgd", check=2)

@@ -161,6 +161,7 @@ def test_second_stage_sends_one_bit_each_way(workers: int) -> None:
     assert sent[-1] == 2 * part * (workers - 1) + 8 * (workers - 1)
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_adam", check=3)
 def test_momenta_agree_and_variances_stand_still() -> None:
     def state(model: Any, optimizer: Any) -> list[torch.Tensor]:

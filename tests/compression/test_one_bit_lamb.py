@@ -52,6 +52,7 @@ def by_hand(steps: int) -> tuple[Tensor, list[float]]:
     return flat(model.parameters()), ratios
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_lamb", check=1)
 def test_a_first_stage_of_all_steps_is_lamb_without_bias_correction() -> None:
     expected, ratios = by_hand(15)
@@ -61,6 +62,7 @@ def test_a_first_stage_of_all_steps_is_lamb_without_bias_correction() -> None:
         assert kept == pytest.approx(ratios, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_lamb", check=1)
 def test_momenta_agree_and_variances_stand_still() -> None:
     seen: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -98,6 +100,7 @@ def test_factors_stay_within_bounds_and_near_their_last_values(make: Any, bounds
     assert (moved[-1] - moved[0]).abs().max() > 0.05, "and they move"
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_lamb", check=2)
 def test_exact_momenta_give_the_mean_gradient_back() -> None:
     """From the fresh variances: each step adds the square of the gradient that momenta gave back."""
@@ -129,6 +132,7 @@ def test_exact_momenta_give_the_mean_gradient_back() -> None:
         torch.testing.assert_close(added, true.square(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_step_is_the_rows() -> None:
     """One step of the second stage with exact means, written out."""
     runs = rounds.simulated("bsp until step 8, then frozen_lamb", 8, lamb)
@@ -150,6 +154,7 @@ def test_a_step_is_the_rows() -> None:
     torch.testing.assert_close(then.path[-1], flat(moved), rtol=0, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.technique("one_bit_lamb", check=3)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_second_stage_sends_what_one_bit_adam_sends(workers: int) -> None:
@@ -157,6 +162,7 @@ def test_second_stage_sends_what_one_bit_adam_sends(workers: int) -> None:
     assert sent[0] == sent[1] and min(sent[0]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [4, 6, 9])
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path, at: int) -> None:
     save = saving(tmp_path, at)

@@ -123,6 +123,7 @@ def test_two_bits_with_memory_end_near_32() -> None:
 # ---------------------------------------------------------------------------------------------- the ring
 
 
+@pytest.mark.long
 @pytest.mark.technique("intellect1_int8_ring", check=1)
 @settings(max_examples=25, deadline=None)
 @given(size=st.integers(1, 7), numel=st.integers(1, 300), seed=st.integers(0, 1000))

@@ -288,6 +288,7 @@ def test_zeros_are_compressed_280_times() -> None:
 # ---------------------------------------------------------------------------------------------- signs and memories
 
 
+@pytest.mark.long
 @reproduces("sign_sgd")
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.9])
 def test_signs_alone_stay_on_a_line(epsilon: float) -> None:

@@ -14,6 +14,7 @@ from laconic.errors import StrategyError
 from tests.compression.table import compressor, meet, spec_of, tensor
 
 
+@pytest.mark.long
 @given(st.sampled_from(SHAPES), st.integers(1, 500), st.floats(1e-4, 1), st.floats(1e-4, 1))
 @settings(max_examples=80, deadline=None)
 def test_a_ramp_goes_one_way_from_its_start_to_the_end(shape: str, steps: int, start: float, end: float) -> None:

@@ -59,6 +59,7 @@ def test_cocktail_that_sends_everything_averages_models() -> None:
 CODEC = "flat+masked(0.1)+topk(0.2, index=bitmap)+strided_bits(4, 128)+two_hop(memory=true)"
 
 
+@pytest.mark.long
 @pytest.mark.technique("cocktail_sgd", check=2)
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_the_common_model_is_common_and_bytes_are_the_formulas(overlap: str) -> None:
@@ -101,6 +102,7 @@ def test_nothing_is_lost_between_workers_owners_and_the_common_model() -> None:
 # ---------------------------------------------------------------------------------------------- SparseLoCo
 
 
+@pytest.mark.long
 @pytest.mark.technique("sparseloco", check=1)
 def test_sparseloco_that_sends_everything_is_local_sgd() -> None:
     whole = train("diloco(period=3, lr=1.0, momentum=0.0) / chunk_topk(k=4096)+ef(decay=0.95)", 12, 3, sgd)[0]
@@ -167,6 +169,7 @@ def test_composed_operators_contract(levels: int) -> None:
             assert np.mean(left) <= (1 - gamma) * whole + 4 * np.std(left) / math.sqrt(200)
 
 
+@pytest.mark.long
 @pytest.mark.technique("qsparse_local_sgd", check=3)
 def test_nobody_goes_longer_without_meeting() -> None:
     _, sent, _, _ = train("qsparse_local_sgd", 33, 2, sgd)

@@ -122,6 +122,7 @@ def test_one_bit_sgd_does_what_its_authors_readers_recorded() -> None:
 # ---------------------------------------------------------------------------------------------- sign_sgd
 
 
+@pytest.mark.long
 @pytest.mark.technique("sign_sgd", check=1)
 @given(shape=SHAPES, kind=KINDS, workers=st.sampled_from([1, 3, 5, 7]), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
@@ -138,6 +139,7 @@ def test_ties_and_zeros_count_as_positive(workers: int) -> None:
     assert meet(SignSGD(), inputs)[0].result.tolist() == [1.0, 1.0, 1.0, 1.0]
 
 
+@pytest.mark.long
 @pytest.mark.technique("sign_sgd", check=2)
 @given(
     factor=st.floats(1e-30, 1e30),
@@ -220,6 +222,7 @@ def test_signs_alone_never_leave_a_line_and_with_memory_they_do() -> None:
     assert value < 1e-2
 
 
+@pytest.mark.long
 @pytest.mark.technique("ef_signsgd", check=3)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_parameters_less_the_memory_are_plain_sgds(workers: int) -> None:

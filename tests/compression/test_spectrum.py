@@ -21,6 +21,7 @@ from tests.data import fixture
 MEET = Meeting(0, 1, 0, "x")
 
 
+@pytest.mark.long
 @given(st.integers(2, 400), st.floats(0.01, 1), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("fft_sparse", check=1)
@@ -49,6 +50,7 @@ def test_all_coefficients_in_full_width_are_the_gradient(numel: int, seed: int) 
     torch.testing.assert_close(made.decode(made.encode(x, MEET), x.shape, MEET), x, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), st.integers(4, 32), st.floats(0.1, 12), st.integers(0, 1000))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("fft_sparse", check=2)

@@ -396,6 +396,7 @@ def test_a_single_level_is_refused() -> None:
 # ---------------------------------------------------------------------------------------------- bits
 
 
+@pytest.mark.long
 @given(width=st.integers(1, 20), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_numbers_of_any_width_are_packed_without_gaps(width: int, data: st.DataObject) -> None:

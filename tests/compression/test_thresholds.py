@@ -351,6 +351,7 @@ def test_with_four_slots_for_each_some_twelve_percent_are_overwritten(numel: int
     assert sum(lost) / len(lost) == pytest.approx(1 - 4 * (1 - math.exp(-1 / 4)), abs=0.02)
 
 
+@pytest.mark.long
 @given(
     st.integers(2, 10_000_000),
     st.floats(0, 1e-3),
@@ -553,6 +554,7 @@ def test_a_worker_sends_less_than_six_words_for_each_of_k(size: int) -> None:
     assert sum(words[8:]) / period < 6 * k, "where the memory has settled"
 
 
+@pytest.mark.long
 @pytest.mark.technique("ok_topk_select", check=3)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_all_get_the_same_and_what_is_not_kept_goes_back(size: int) -> None:

@@ -114,6 +114,7 @@ def test_what_topk_sent_and_remembers_is_what_came_in(numel: int, ratio: float, 
         torch.testing.assert_close(sent + memory, came, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 @given(VECTORS, RATIOS)
 @settings(max_examples=100, deadline=None)
 @pytest.mark.technique("topk", check=2)
@@ -167,6 +168,7 @@ def test_a_sample_is_drawn_anew_in_every_step_and_on_every_worker() -> None:
     assert made.sampled(x, Meeting(1, 2, 2, "x")) in found
 
 
+@pytest.mark.long
 @given(VECTORS, RATIOS)
 @settings(max_examples=80, deadline=None)
 def test_of_a_small_tensor_the_sample_is_all(x: Tensor, ratio: float) -> None:
@@ -228,6 +230,7 @@ def test_both_forms_have_the_variance_of_their_identity(kind: str, block: bool) 
     assert scaled.variance(spec) == n / k - 1 and bare.contraction(spec) == k / n
 
 
+@pytest.mark.long
 @given(
     st.integers(1, 300),
     RATIOS,
@@ -380,6 +383,7 @@ def test_gtopk_sends_and_puts_back_what_the_authors_program_does(size: int) -> N
         )
 
 
+@pytest.mark.long
 @given(st.integers(2, 200), st.sampled_from([0.01, 0.1, 0.5]), SEEDS, st.sampled_from(["normal", "heavy", "sparse"]))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("gtopk", check=1)
@@ -425,6 +429,7 @@ def test_the_critical_path_is_the_tree_up_and_down(workers: int) -> None:
     assert critical_bytes("gtopk(0.01)", workers, 1000) == pytest.approx(2 * math.log2(workers) * 8 * k)
 
 
+@pytest.mark.long
 @pytest.mark.technique("gtopk", check=3)
 @pytest.mark.parametrize("workers", [16, 17, 24, 32, 64])
 def test_the_critical_path_is_shorter_than_a_gathers(workers: int) -> None:
@@ -438,6 +443,7 @@ def test_the_critical_path_is_shorter_than_a_gathers(workers: int) -> None:
 # ---------------------------------------------------------------------------------------------- scalecom
 
 
+@pytest.mark.long
 @given(st.integers(1, 300), RATIOS, st.sampled_from(["tensor", "chunk"]), st.integers(1, 5), st.integers(0, 9), SEEDS)
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("scalecom", check=1)

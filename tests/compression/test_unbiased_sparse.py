@@ -92,6 +92,7 @@ def test_for_the_same_count_its_variance_is_below_that_of_uniform_places(kind: s
     assert float(found.mean()) < uniform
 
 
+@pytest.mark.long
 @given(st.integers(1, 400), st.floats(0.002, 1.0), st.sampled_from(["normal", "heavy", "sparse", "zero"]), SEEDS)
 @settings(max_examples=80, deadline=None)
 def test_a_message_is_the_hybrid_code(numel: int, ratio: float, kind: str, seed: int) -> None:

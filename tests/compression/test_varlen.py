@@ -39,6 +39,7 @@ def sent(x: Tensor, step: int = 0, made: VariableLength | None = None) -> tuple[
 # ---------------------------------------------------------------------------------------------- the code
 
 
+@pytest.mark.long
 @pytest.mark.technique("suresh_varlen", check=1)
 @given(numbers=NUMBERS, kinds=st.integers(41, 60))
 @settings(max_examples=80, deadline=None)
@@ -155,6 +156,7 @@ def test_gaussian_values_take_little_more_than_two_bits_however_many_there_are()
         assert float((found - x).square().sum() / x.square().sum()) < VariableLength().variance(spec_of(x)) < 0.53
 
 
+@pytest.mark.long
 @given(n=st.integers(1, 2000), kind=st.sampled_from(["normal", "heavy", "sparse", "constant", "zero"]))
 @settings(max_examples=25, deadline=None)
 def test_no_message_is_longer_than_declared(n: int, kind: str) -> None:

@@ -141,6 +141,7 @@ def by_hand(frozen: int, steps: int, ends: set[int]) -> list[Tensor]:
     return [flat(model.parameters()) for model in models]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [14, 18, 20])
 def test_local_steps_are_the_papers(steps: int) -> None:
     """With exact means; at the end of a round, and in the middle of one."""
@@ -150,6 +151,7 @@ def test_local_steps_are_the_papers(steps: int) -> None:
     rounds.assert_same(rounds.simulated(sentence, steps, adam), by_hand(6, steps, ends))
 
 
+@pytest.mark.long
 def test_workers_meet_when_all_is_over() -> None:
     def body() -> tuple[Tensor, Tensor]:
         run = rounds.train(STAGES.format(4, 6, "doubling=1, longest=8"), 19, adam)

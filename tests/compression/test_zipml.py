@@ -138,6 +138,7 @@ def test_candidates_are_thinned_at_little_loss() -> None:
     assert cost(values, torch.from_numpy(thinned)) <= 1.05 * cost(values, torch.from_numpy(all_of_them))
 
 
+@pytest.mark.long
 @given(n=st.integers(1, 2000), count=st.integers(2, 40))
 @settings(max_examples=40, deadline=None)
 def test_a_message_is_level_numbers_and_the_table(n: int, count: int) -> None:

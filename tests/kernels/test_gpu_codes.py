@@ -35,6 +35,7 @@ def averaged(name: str, rows: Tensor, of: list[Any]) -> None:
         assert same(mean, other)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kind", KINDS)
 def test_trits(kind: str) -> None:
@@ -84,6 +85,7 @@ def test_columns_of_zeros_have_means_without_a_sign() -> None:
         encoded("encode_columns", [torch.full((12,), value, device=DEVICE)], None, [4])
 
 
+@pytest.mark.long
 def test_sums_of_many_blocks_are_summed_again() -> None:
     """More than 64 blocks of 64 rows, and more than 1024 of 1024."""
     sizes = [(4200, 4), (1024 * 1024 + 5000, 1)] if DEVICE == "cuda" else [(4100, 2)]
@@ -192,6 +194,7 @@ ENCODERS: dict[str, Callable[[list[Tensor]], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ENCODERS)
 def test_tensors_may_begin_anywhere(name: str) -> None:
     for lengths in ([2565], [1, 7, 64]):

@@ -31,6 +31,7 @@ def near(found: Tensor, matrix: Tensor, factor: Tensor) -> bool:
     return bool(((found - exact).abs() <= bound).all()) and found.shape == exact.shape
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant", "zero"])
 @pytest.mark.parametrize("alone", [True, False])
 def test_products_are_near_the_exact_ones(kind: str, alone: bool) -> None:
@@ -47,6 +48,7 @@ def test_products_are_near_the_exact_ones(kind: str, alone: bool) -> None:
         assert all(f.is_contiguous() for f in found + turned)
 
 
+@pytest.mark.long
 def test_products_are_every_time_the_same() -> None:
     ms, qs, ps = map(list, zip(*(drawn(shape) for shape in [(20, 30, 4), (33, 64, 4)]), strict=True))
     for product, thin in ((gpu.left_products, qs), (gpu.right_products, ps)):
@@ -125,6 +127,7 @@ def test_columns_that_depend_on_others_become_nothing(scale: float) -> None:
     torch.testing.assert_close(found, reference.orthogonalised([p])[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_nearly_dependent_columns_are_still_told_apart() -> None:
     """A hundred times what is taken for rounding."""
     p = tensor("normal", 520 * 3).view(520, 3)
@@ -133,6 +136,7 @@ def test_nearly_dependent_columns_are_still_told_apart() -> None:
     assert orthonormal(found) and (found != 0).any(dim=0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_columns_that_are_not_finite_become_nothing_and_harm_no_other(value: float) -> None:
     p = tensor("normal", 520 * 4).view(520, 4)

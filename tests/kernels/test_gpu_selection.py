@@ -36,6 +36,7 @@ def test_what_passes_is_the_references(kind: str) -> None:
         assert equal(found[1], messages.passing(reference, x, 0.9))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_memory_keeps_what_did_not_pass(kind: str) -> None:
     for n in LENGTHS:
@@ -119,6 +120,7 @@ def test_other_inputs_go_to_the_reference() -> None:
 # ---------------------------------------------------------------------------------------------- estimates
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("few", [1024, 16384])
 def test_a_limit_is_the_samples_k_th_largest(kind: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +137,7 @@ def test_a_limit_is_the_samples_k_th_largest(kind: str, few: int, monkeypatch: p
 # ---------------------------------------------------------------------------------------------- the largest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_largest_are_the_references(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topk, "_LEAST", 1)

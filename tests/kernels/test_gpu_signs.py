@@ -36,6 +36,7 @@ def test_messages_and_memories_are_the_references(kind: str, alone: bool) -> Non
             assert same(mean, other)
 
 
+@pytest.mark.long
 def test_tensors_may_begin_anywhere() -> None:
     xs = [misaligned(tensor("heavy", n, n), 1 + n % 3) for n in LENGTHS]
     errors = [misaligned(tensor("normal", n, 2), 1) for n in LENGTHS]

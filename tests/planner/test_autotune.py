@@ -45,6 +45,7 @@ def simulated(strategy: str, bits_per_second: float, folder: Path | None = None)
     return laconic.simulate(lambda: train(strategy, folder), WORKERS, network, COMPUTE).results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits_per_second", [1e6, 1e10])
 def test_without_a_budget_the_model_is_that_of_bsp(bits_per_second: float) -> None:
     chosen, plain = simulated("auto", bits_per_second), simulated("bsp", bits_per_second)
@@ -73,6 +74,7 @@ def test_a_checkpoint_goes_on_with_what_was_chosen(tmp_path: Path) -> None:
     assert {name for name, _ in again} == {name for name, _ in first}
 
 
+@pytest.mark.long
 def test_what_is_admitted_was_measured_to_stay_within_the_budget() -> None:
     few, many = strategies_within(0.01, 4), strategies_within(0.2, 4)
     assert set(few) <= set(many)

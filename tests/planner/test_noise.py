@@ -123,6 +123,7 @@ def test_the_noise_scale_is_where_both_prices_double() -> None:
     assert fit({1: 700.0, 100: 7.0}).steps(50) == pytest.approx(14)
 
 
+@pytest.mark.long
 @given(batches, scales, batches)
 @settings(max_examples=200, deadline=None)
 def test_gain_lies_between_one_and_the_ratio_of_batches(batch: int, noise: float, base: int) -> None:
@@ -134,6 +135,7 @@ def test_gain_lies_between_one_and_the_ratio_of_batches(batch: int, noise: float
     assert efficiency(base, noise, base) == pytest.approx(1)
 
 
+@pytest.mark.long
 @given(st.integers(1, 1000), st.floats(0.01, 100), st.sampled_from([0.125, 0.5, 2.0, 8.0, 64.0]))
 @settings(max_examples=200, deadline=None)
 def test_noise_is_what_its_gain_says(base: int, over: float, ratio: float) -> None:

@@ -93,6 +93,7 @@ def test_encoding_and_decoding_are_in_the_price() -> None:
     assert found.seconds == pytest.approx(virtual_seconds(profile, "bsp / topk(0.01)+ef", network, 4), rel=0.02)
 
 
+@pytest.mark.long
 def test_bytes_are_what_the_ledger_counts() -> None:
     for strategy in ("bsp", "bsp / cast_bf16", "bsp / topk(0.01)+ef", "bsp / scaled_sign+ef"):
         found = Pricer(Deployment(PROFILE, Network.flat(4, 1e9), 4)).price(strategy)

@@ -208,6 +208,7 @@ def test_finding_fusion_helps_all_reduces(found: dict[str, Validation]) -> None:
         assert 1.05 < gains[0] < gains[1] < gains[2] and gains[2] > 1.3
 
 
+@pytest.mark.long
 def test_finding_partition_helps_servers(found: dict[str, Validation], experiments: Experiments) -> None:
     """Whole tensors cannot be pushed while they are pulled; and of ResNet-50's methods on InfiniBand those with pieces
     and servers are the best at 32 GPUs."""

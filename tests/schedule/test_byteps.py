@@ -60,6 +60,7 @@ def test_the_ends_send_what_all_reduce_and_servers_send(gpu: int) -> None:
         assert moved[:gpu] == pytest.approx(np.full(gpu, MODEL), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gpu", "cpu"), [(3, 1), (4, 2), (4, 3)])
 def test_no_other_split_is_faster(gpu: int, cpu: int) -> None:
     fleet, draw = Fleet(gpu, cpu, RATE), np.random.default_rng(7)

@@ -28,6 +28,7 @@ def settings_of(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], LayerTimes, Pri
     return groups, layers, Price(draw(st.floats(0, 0.3)), draw(st.floats(0, 0.3)))
 
 
+@pytest.mark.long
 @given(settings_of(), st.booleans())
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("compression_scheduler", check=1)
@@ -41,6 +42,7 @@ def test_what_costs_and_saves_nothing_is_not_compressed(
     assert chosen.seconds == period(layers, alone(layers, price.seconds), Order(gated=gated))
 
 
+@pytest.mark.long
 @given(settings_of(), st.floats(0, 0.2), st.floats(0, 0.1), st.floats(0, 1), st.booleans())
 @settings(max_examples=60, deadline=None)
 @pytest.mark.technique("compression_scheduler", check=3)

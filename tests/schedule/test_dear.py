@@ -43,6 +43,7 @@ def test_the_period_is_the_closed_recursion(given: Case) -> None:
     assert given.seconds(DeAR(0)) == pytest.approx(in_halves(layers, half), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.long
 @given(cases())
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("dear", check=2)

@@ -15,6 +15,7 @@ from tests.cost.test_iteration import alone, models, whole
 NO_LIMIT = 2**60
 
 
+@pytest.mark.long
 @given(models(), st.floats(0, 0.5), st.floats(0, 0.3), st.floats(1.0, 1e3))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("horovod", check=1)

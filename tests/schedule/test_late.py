@@ -122,6 +122,7 @@ BUILDS: dict[str, Build] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", LATE)
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
 def test_every_kind_of_model(build: Build, word: str) -> None:
@@ -142,6 +143,7 @@ def adamw_in_groups(model: nn.Module) -> Optimizer:
     return torch.optim.AdamW([{"params": weights, "lr": 0.02}, {"params": biases, "lr": 0.005, "weight_decay": 0.0}])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", LATE)
 @pytest.mark.parametrize("make", [adam, adamw_in_groups])
 def test_every_kind_of_optimizer(make: Callable[[nn.Module], Optimizer], word: str) -> None:
@@ -248,6 +250,7 @@ def test_every_kind_of_loop(step: Step, word: str) -> None:
 # ------------------------------------------------------------------------------------------------ between steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", LATE)
 def test_what_is_asked_for_after_a_step_is_up_to_date(word: str) -> None:
     """The model's state, the optimizer's, and what `undistribute` leaves behind."""
@@ -276,6 +279,7 @@ def test_what_is_asked_for_after_a_step_is_up_to_date(word: str) -> None:
             assert all(map(torch.equal, some, others))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", LATE)
 def test_a_copy_runs_by_itself(word: str) -> None:
     """Taken in the middle of a step, used, and the original goes on."""
@@ -305,6 +309,7 @@ def test_a_scaler_is_refused(word: str) -> None:
     on_workers(body)
 
 
+@pytest.mark.long
 def test_auto_without_late_averages_takes_a_scaler() -> None:
     def body() -> Tensor:
         torch.manual_seed(1)

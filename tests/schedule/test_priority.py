@@ -225,6 +225,7 @@ class Ranked(Transfer):
         return self.rank
 
 
+@pytest.mark.long
 @given(cases(duplex=True, most=6, elements=6, startups=[0.0]), st.randoms(use_true_random=False))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("bytescheduler_ps", check=2)
@@ -240,6 +241,7 @@ def test_no_other_order_of_single_elements_is_faster(given: Case, chance: Any) -
         assert best <= period(layers, tried, order) * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.long
 @given(cases())
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("bytescheduler_a2a", check=1)
@@ -248,6 +250,7 @@ def test_whole_tensors_without_priorities_are_wait_free_backpropagation(given: C
     assert given.seconds(replace(plan, credit_bytes=None)) == given.seconds(WFBP(0))
 
 
+@pytest.mark.long
 @given(cases(duplex=True))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("p3", check=1)
@@ -256,6 +259,7 @@ def test_whole_tensors_without_priorities_are_pushed_as_they_come(given: Case) -
     assert given.seconds(plan) == pytest.approx(given.seconds(WFBP(0)), rel=1e-12)
 
 
+@pytest.mark.long
 @given(cases(duplex=True), st.integers(500, 5000))
 @settings(max_examples=80, deadline=None)
 @pytest.mark.technique("p3", check=2)

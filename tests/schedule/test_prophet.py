@@ -17,6 +17,7 @@ from tests.schedule.cnns import profile
 from tests.schedule.plans import Case, case, cases, of_layers
 
 
+@pytest.mark.long
 @pytest.mark.technique("prophet", check=1)
 @pytest.mark.parametrize("duplex", [False, True])
 def test_no_block_is_more_than_the_network_carries_until_the_next(duplex: bool) -> None:

@@ -19,6 +19,7 @@ from tests.schedule.cnns import profile
 from tests.schedule.plans import Case, cases, of_layers
 
 
+@pytest.mark.long
 @pytest.mark.technique("general_scheduler", check=1)
 @pytest.mark.parametrize("duplex", [False, True])
 def test_it_is_never_worse_than_what_it_starts_from(duplex: bool) -> None:

@@ -111,6 +111,7 @@ def test_it_refuses_a_closure(steps: int) -> None:
         laconic.simulate(body, 2)
 
 
+@pytest.mark.long
 def test_compressed_gradients_are_the_mean_too() -> None:
     exact, rough = simulated("accumulate(4)", 20), simulated("accumulate(4) / bf16+ef", 20)
     assert_same(rough, [run.path[-1] for run in exact], 2e-2)

@@ -110,6 +110,7 @@ FACTORS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", FACTORS)
 def test_late_gradients_get_the_rates_of_theory(rule: str) -> None:
     """The server's steps are those of delayed SGD whose gradients the rule weighs."""
@@ -154,6 +155,7 @@ def test_picky_applies_what_was_computed_nearby() -> None:
         serving.busy("asp(picky) / none / ps(2)", 4, 2)
 
 
+@pytest.mark.long
 def test_auto_momentum_takes_off_what_asynchrony_adds() -> None:
     """Set in the server's optimizer alone; with one worker there is nothing to take off."""
 

@@ -50,6 +50,7 @@ def test_gradients_alone_move_the_mean(codec: str, momentum: float) -> None:
     assert seen.disagreement[-1] > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.technique("choco_sgd", check=2)
 @pytest.mark.parametrize("codec", CODECS)
 def test_neighbours_agree_on_everybodys_copy(codec: str) -> None:

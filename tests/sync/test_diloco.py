@@ -19,6 +19,7 @@ def nesterov(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.technique("diloco", check=1)
 def test_a_round_of_one_plain_step_is_bsp() -> None:
     local = simulated("diloco(period=1, lr=1, momentum=0)", 12, sgd)
@@ -34,11 +35,13 @@ def test_without_an_outer_optimizer_it_averages_parameters(period: int, make: Ma
     assert_same(runs, by_hand(11, period, make, averaging))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [adamw, muon])
 def test_it_is_torchs_nesterov_around_any_optimizer(make: Make) -> None:
     assert_same(simulated("diloco(period=3)", 11, make), by_hand(11, 3, make, nesterov))
 
 
+@pytest.mark.long
 @pytest.mark.technique("diloco", check=2)
 @pytest.mark.parametrize("period", [2, 5])
 def test_it_sends_as_much_as_one_step_of_bsp_per_round(period: int) -> None:

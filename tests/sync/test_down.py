@@ -61,6 +61,7 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
                 assert torch.equal(decoded[1], expected)  # what the compressor does not accept is sent as it is
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
 def test_what_was_not_sent_is_sent_later(text: str) -> None:
     """Values that stand still are known to the last bits, however little is sent at a time."""

@@ -135,6 +135,7 @@ def test_the_synchronous_form_is_what_one_writes_by_hand() -> None:
     rounds.assert_same(runs, list(by_hand(11, 3, 3)))
 
 
+@pytest.mark.long
 def test_nobody_waits_for_a_slow_worker() -> None:
     def body() -> float:
         rounds.train("easgd(2)", 20)

@@ -18,6 +18,7 @@ PATH = 'edges("0-1,1-2,2-3")'
 GRAPHS = ["ring", "torus", "exponential", "one_peer_exponential", "random_matching", 'edges("0-1,1-2,2-3,3-4,4-5,1-4")']
 
 
+@pytest.mark.long
 @pytest.mark.technique("dpsgd", check=1)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -40,6 +41,7 @@ def test_each_step_mixes_the_models_before_it() -> None:
         np.testing.assert_allclose(seen.x[step + 1], expected, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.technique("dpsgd", check=2)
 @pytest.mark.parametrize("graph", ["ring", "torus", "star", 'edges("0-1,1-2,2-3,3-4,4-5,5-6,6-7,0-4")'])
 def test_models_come_together_at_least_by_sqrt_rho_per_step(graph: str) -> None:

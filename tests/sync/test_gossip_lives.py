@@ -41,6 +41,7 @@ def test_a_resumed_run_ends_with_the_same_bits(strategy: str, tmp_path: Path) ->
     assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", RULES)
 def test_a_phase_ends_in_the_mean(strategy: str) -> None:
     """And the next one goes on from there; what optimizers remember would stay as it is on each."""

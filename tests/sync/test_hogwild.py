@@ -84,6 +84,7 @@ def test_one_worker_is_serial_sgd_to_the_bit() -> None:
     rounds.assert_same(laconic.simulate(body, 1).results, alone, tolerance=0)
 
 
+@pytest.mark.long
 @pytest.mark.technique("hogwild", check=1)
 def test_one_worker_is_serial_sgd_to_the_bit_on_sparse_gradients() -> None:
     def body() -> Tensor:

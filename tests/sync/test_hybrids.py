@@ -102,6 +102,7 @@ def test_one_slow_worker_of_four_costs_a2s_little() -> None:
 # ---------------------------------------------------------------------------------------------- ASHL
 
 
+@pytest.mark.long
 @pytest.mark.technique("ashl", check=1)
 def test_local_steps_make_rounds_equally_long() -> None:
     seconds = [1.0, 0.5, 0.25]

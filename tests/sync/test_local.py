@@ -314,6 +314,7 @@ def test_it_is_bsp_before_the_switch_and_local_after_it(switch: int) -> None:
         assert_same(runs, [run.path[-1] for run in simulated("bsp", 23, with_momentum)], 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("post_local_sgd", check=2)
 @pytest.mark.parametrize(("switch", "period"), [(7, 4), (1, 5), (12, 3)])
 def test_the_averagings_are_counted_from_the_switch(switch: int, period: int) -> None:

@@ -165,6 +165,7 @@ def test_heavy_tails_send_less_and_flat_layers_no_more_than_half() -> None:
     assert huge.isfinite().all() and huge[0] == torch.tensor(3e38)
 
 
+@pytest.mark.long
 def test_bytes_are_a_bitmap_four_bits_each_and_a_table() -> None:
     """At most: 4 for the count, n/8 for the bitmap, half a byte for each of n/2 values, and 16 levels of 4 bytes."""
     sentence = Strategy.parse("mipd")

@@ -27,6 +27,7 @@ def test_without_a_budget_it_is_bsp_to_the_bit(strategy: str, make: rounds.Make)
     rounds.assert_same(mine, [run.path[-1] for run in everyone], tolerance=0)
 
 
+@pytest.mark.long
 @pytest.mark.technique("osp", check=1)
 @pytest.mark.parametrize("architecture", ["ps", "allreduce"])
 @pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum])
@@ -50,6 +51,7 @@ def test_all_replicas_agree_after_each_correction(architecture: str, make: round
     assert not torch.equal(first[-1], first[-2])
 
 
+@pytest.mark.long
 def test_it_is_what_one_writes_by_hand() -> None:
     """Every tensor in the second stage, plain SGD: x - eta·g_i now, + eta·g_i - eta·mean an iteration later."""
     replicas, late = [rounds.net() for _ in range(WORKERS)], None

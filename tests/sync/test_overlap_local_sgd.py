@@ -81,6 +81,7 @@ def test_it_sends_as_much_as_local_sgd() -> None:
     assert [run.sent_bytes for run in overlapped] == [run.sent_bytes for run in local]
 
 
+@pytest.mark.long
 @pytest.mark.technique("overlap_local_sgd", check=3)
 @pytest.mark.parametrize("share", [0.5, 0.999, 1.5])
 def test_averaging_is_hidden_while_it_takes_less_than_a_round(share: float) -> None:

@@ -31,6 +31,7 @@ def test_without_slow_momentum_it_is_local_sgd(make: Make) -> None:
     assert_same(simulated("slowmo(period=3, alpha=1, beta=0)", 11, make), by_hand(11, 3, make, averaging), 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.technique("slowmo", check=2)
 def test_rounds_of_one_plain_step_are_bsp_with_heavy_ball() -> None:
     slow = simulated("slowmo(period=1, alpha=1, beta=0.6)", 12, sgd)

@@ -17,6 +17,7 @@ NAMES = tuple(name for name, _ in net().named_parameters())
 SIZES = [p.numel() for p in net().parameters()]
 
 
+@pytest.mark.long
 @pytest.mark.technique("streaming_diloco", check=1)
 @pytest.mark.parametrize("make", [sgd, adamw, muon])
 def test_in_one_piece_and_at_once_it_is_diloco_to_the_bit(make: Make) -> None:

@@ -170,6 +170,7 @@ def test_computing_ahead_halves_idleness() -> None:
     assert idle("hsp") <= idle("hsp(ahead=none)") / 2
 
 
+@pytest.mark.long
 def test_where_waiting_is_short_nobody_computes_ahead() -> None:
     run = simulated("hsp", 10, Compute(forward_seconds=100 * WORKERS * TRANSFER_SECONDS))
     assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0}

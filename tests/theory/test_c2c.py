@@ -88,6 +88,7 @@ def test_where_nothing_is_exposed_start_ups_turn_the_order_by_two_thousandths_at
             assert first >= 0.998 * second and second >= 0.998 * third
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.floats(1e6, 1e9), st.integers(1, 256), st.floats(20, 2000)), min_size=3, max_size=3),
     st.sampled_from(METHODS),

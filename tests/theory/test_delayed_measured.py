@@ -107,6 +107,7 @@ def picky(read: Integers, count: int, sigma: float = 0.05) -> Iterator[State]:
     return delayed_sgd(objective, PICKY_START, read[:, :count], rate, radius=radius, runs=len(read), seed=4)
 
 
+@pytest.mark.long
 @pytest.mark.technique("theory_cohen_2021", check=1)
 def test_picky_sgd_applies_only_what_was_computed_nearby() -> None:
     read = reads(arrivals([1.0] * 9 + [0.05], 3000, runs=5, seed=2), 10)

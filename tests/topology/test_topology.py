@@ -88,6 +88,7 @@ def test_metropolis_weights_bring_any_connected_graph_together(size: int, data: 
     assert made.rho**2000 > 1e-6 or np.allclose(far, 1 / size, atol=1e-2)
 
 
+@pytest.mark.long
 @given(size=st.integers(2, 9), data=st.data())
 def test_arrows_keep_the_sum_and_agree_in_proportion(size: int, data: st.DataObject) -> None:
     round_trip = [(i, (i + 1) % size) for i in range(size)]

@@ -136,8 +136,10 @@ def marked_by_word(strategies: list[str]) -> list[object]:
 
 @pytest.mark.parametrize("strategy", marked_by_word(sentences()))
 def test_every_word_trains_on_virtual_workers(strategy: str) -> None:
-    """Four workers take a few steps: parameters stay finite and move, and bytes are counted."""
-    found = laconic.simulate(lambda: race_among(strategy, None, steps=4), workers=4)
+    """Some workers take a few steps: parameters stay finite and move, and bytes are counted."""
+    parsed = Strategy.parse(strategy)
+    alike = isinstance(parsed, Sentence) and parsed.topology is None
+    found = laconic.simulate(lambda: race_among(strategy, None, steps=4), workers=2 if alike else 4)
     torch.manual_seed(4)
     start = torch.cat([p.detach().flatten() for p in Net().parameters()])
     assert all(x.isfinite().all() and not torch.equal(x, start) for x in found.results)

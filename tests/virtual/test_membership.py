@@ -163,7 +163,7 @@ def test_one_who_is_gone_for_good_is_named_although_another_died_first() -> None
         ([Event(1, 0, "return")], "can only join or leave or die"),
         ([Event(1, 0, "die"), Event(2, 0, "leave")], "after its die it can only return"),
         ([Event(1, 7, "die")], "workers 0 to 2"),
-        ([Event(-1, 0, "die")], "times begin at 0"),
+        ([Event(-1, 0, "die")], "times from 0 on"),
     ],
 )
 def test_impossible_stories_are_refused(events: list[Event], words: str) -> None:

@@ -92,6 +92,7 @@ def test_wait_free_backpropagation_follows_its_recursion(seed: int) -> None:
     assert out["ends"][2] - out["begins"][2] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.technique("pytorch_ddp", check=1)
 def test_merging_by_size_lies_between_its_extremes() -> None:
     widths, compute, network = [60, 80, 100, 40, 10], Compute(0.05, 0.1, 0.01), Network.flat(4, BITS, ALPHA, lanes=1)

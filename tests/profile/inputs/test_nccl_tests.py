@@ -99,6 +99,7 @@ def test_all_forms_say_the_same(text: str) -> None:
     assert times.seconds_per_byte == pytest.approx(11900e-6 / (1.75 * 2**30), rel=0.02)
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(

@@ -122,6 +122,7 @@ def test_wide_tables_in_which_the_tool_runs_cells_together() -> None:
     assert found.links == whole.links
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_generated_tables(drawn: st.DataObject) -> None:

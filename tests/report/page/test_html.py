@@ -6,6 +6,7 @@ import csv
 import io
 import re
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 printable = st.text().filter(lambda text: "\x1b" not in text)
 
 
+@pytest.mark.long
 @given(printable)
 @example(HOSTILE)
 @settings(max_examples=200, deadline=None)
