@@ -64,10 +64,10 @@ def conclusion(found: Compared) -> str:
     if seconds[best] * PAYS > seconds[0]:
         return f"No row has the loss {common:.2f} sooner than {names[0]}: on this network and machine nothing pays."
     sent = [line.sent_bytes.value.middle if line.sent_bytes else 0.0 for line in found.lines]
+    sooner, fewer = seconds[0] / seconds[best], sent[0] / sent[best]
     return (
-        f"On 100 Mb/s `{names[best]}` has the loss {common:.2f}, which all rows reach, after {seconds[best]:.1f} s, where "
-        f"{names[0]} takes {seconds[0]:.1f} s: {seconds[0] / seconds[best]:.1f} times sooner, with "
-        f"{sent[0] / sent[best]:.0f} times fewer bytes a step."
+        f"On 100 Mb/s `{names[best]}` has the loss {common:.2f}, which all rows reach, after {seconds[best]:.1f} s; "
+        f"{names[0]} takes {seconds[0]:.1f} s. That is {sooner:.1f} times sooner, with {fewer:.0f} times fewer bytes a step."
     )
 
 
