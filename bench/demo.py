@@ -67,7 +67,8 @@ def conclusion(found: Compared) -> str:
     sooner, fewer = seconds[0] / seconds[best], sent[0] / sent[best]
     return (
         f"On 100 Mb/s `{names[best]}` has the loss {common:.2f}, which all rows reach, after {seconds[best]:.1f} s; "
-        f"{names[0]} takes {seconds[0]:.1f} s. That is {sooner:.1f} times sooner, with {fewer:.0f} times fewer bytes a step."
+        f"{names[0]} takes {seconds[0]:.1f} s. That is {sooner:.1f} times sooner, with {fewer:.0f} times fewer bytes "
+        "a step."
     )
 
 
