@@ -39,7 +39,7 @@ import json, sys, time
 import torch
 from laconic import kernels
 begin = time.perf_counter()
-kernels._cpu()
+kernels.bodies("cpu")
 imported = time.perf_counter() - begin
 x, e = torch.randn(8192), torch.zeros(8192)
 {prepare}
@@ -49,7 +49,7 @@ print(json.dumps([imported, time.perf_counter() - begin]))
 """
 SENTENCE = """
 from laconic.runtime.meeting import Meeting
-from laconic.compression.base import TensorSpec
+from laconic.values.tensor_spec import TensorSpec
 from laconic.strategy import Strategy
 made = Strategy.parse("{text}").compressor
 big = torch.randn(1 << 17)
