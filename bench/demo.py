@@ -23,7 +23,7 @@ from laconic.report.page.values import Compared
 
 HERE = Path(__file__).resolve().parent
 CHARS = HERE.parent / "examples" / "chars.py"
-STEPS, BLOCK = 80, 8  # a block holds one validation and whole periods, so that blocks are alike
+STEPS, BLOCK = 40, 4  # a block holds one validation and whole periods, so that blocks are alike
 OURS = ("bsp", "bsp / power_sgd(rank=4)+ef", "local(4) / scaled_sign+ef")
 REAL = ("torch:ddp", "torch:ddp16", "torch:accumulate(steps=4)", *OURS)
 VIRTUAL = ("pytorch_ddp", "bsp / cast_bf16", "grad_accumulation(4)", *OURS)
