@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +20,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any, Literal, TypeVar
 
 from laconic.errors import LaconicError, StrategyError
 from laconic.knobs import Knob, Technique, knob, knobs, unwritable
 from laconic.literals import NAME, shown
+from laconic.places import class_at, is_place, module_at
 
 __all__ = [
     "AXES",
@@ -36,7 +39,9 @@ __all__ = [
     "compose",
     "composes",
     "entries",
+    "extend",
     "find",
+    "is_registered",
     "knob",
     "knobs",
     "load",
@@ -48,6 +53,9 @@ __all__ = [
 
 AXES = ("sync", "compression", "architecture", "schedule", "protocol", "topology")
 OTHER_AXES = ("parallel", "cluster", "serve", "theory", "federated")
+
+EXTENSIONS = "LACONIC_EXTENSIONS"
+"""The variable by which a process hands its extensions to those that it starts; people write --extend."""
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -93,7 +101,7 @@ class Entry:
         if not self.doc:
             raise LaconicError(f"{self.place} has no docstring; write one: `laconic list` shows its first line")
         for name in self.names:
-            if not re.fullmatch(NAME, name):
+            if not re.fullmatch(NAME, name) and not is_place(name):
                 raise LaconicError(f'"{name}" ({self.place}) is not a name; use letters, digits and underscores')
 
     @property
@@ -140,19 +148,8 @@ def technique(
         kind: Literal["word", "function"] = "function"
         if isinstance(target, type):
             kind = "word"
-            if not (issubclass(target, Technique) and is_dataclass(target)):
-                raise LaconicError(
-                    f"{target.__module__}.{target.__qualname__} is no word; derive it from its family's base class "
-                    "and put @dataclass(frozen=True) below @technique"
-                )
-            if wrong := unwritable(target):
-                raise LaconicError(
-                    f"no sentence can write {', '.join(wrong)} of {target.__module__}.{target.__qualname__}; annotate "
-                    "knobs as int, float, bool, str, None or a tuple[X, ...] of these, with a plain default"
-                )
-        doc = inspect.cleandoc(target.__doc__ or "")
-        if doc.startswith(f"{target.__name__}("):  # the docstring that @dataclass writes where there is none
-            doc = ""
+            _check_word(target)
+        doc = _written_doc(target)
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
         module = target.__module__
@@ -163,6 +160,26 @@ def technique(
         return target
 
     return register
+
+
+def _check_word(target: type) -> None:
+    """Refuse a class that cannot be a word of a sentence."""
+    if not (issubclass(target, Technique) and is_dataclass(target)):
+        raise LaconicError(
+            f"{target.__module__}.{target.__qualname__} is no word; derive it from its family's base class "
+            "and put @dataclass(frozen=True) below @technique"
+        )
+    if wrong := unwritable(target):
+        raise LaconicError(
+            f"no sentence can write {', '.join(wrong)} of {target.__module__}.{target.__qualname__}; annotate "
+            "knobs as int, float, bool, str, None or a tuple[X, ...] of these, with a plain default"
+        )
+
+
+def _written_doc(target: Callable[..., Any]) -> str:
+    """Return the docstring that somebody wrote: @dataclass writes the signature where there is none."""
+    doc = inspect.cleandoc(target.__doc__ or "")
+    return "" if doc.startswith(f"{target.__name__}(") else doc
 
 
 def named_sentence(
@@ -222,7 +239,7 @@ def _register(entry: Entry) -> None:
 def find(name: str, axes: Iterable[str] | None = None) -> Entry:
     """Return the technique that answers to `name`, which must be on one of `axes` where they are given."""
     load()
-    entry = _entries.get(normal(name))
+    entry = _at_place(name) if is_place(name) else _entries.get(normal(name))
     homes = AXES + OTHER_AXES if axes is None else tuple(axes)
     if entry is None:
         known = {key: entry.name for key, entry in _entries.items() if entry.axis in homes}
@@ -232,6 +249,40 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
     if entry.axis not in homes:
         raise StrategyError(f"{entry.name} belongs to {entry.axis}, not to {' or '.join(homes)}; see `laconic list`")
     return entry
+
+
+@cache
+def _at_place(place: str) -> Entry:
+    """Return an entry for a class that nobody registered, from the place at which it stands."""
+    target: Any = class_at(place)
+    if not isinstance(target, type):
+        raise StrategyError(f"{place} is no class; write the class of a technique")
+    _check_word(target)
+    if "name" not in vars(target):
+        target.name = place
+    doc = _written_doc(target) or "A class without a docstring."
+    facts = (Evidence.MECHANISM, (), (), target, doc, target.__module__)
+    return Entry(place, target.axis, "word", "", *facts)
+
+
+def extend(source: str) -> None:
+    """Import a file or a module that registers techniques, here and in every process that this one starts."""
+    load()
+    module_at(source)
+    absolute = str(Path(source).expanduser().resolve()) if source.endswith(".py") else source
+    known = _extensions()
+    if absolute not in known:
+        os.environ[EXTENSIONS] = os.pathsep.join([*known, absolute])
+
+
+def _extensions() -> list[str]:
+    return list(filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)))
+
+
+def is_registered(kind: type[Technique]) -> bool:
+    """Tell whether a class is a registered word."""
+    entry = _entries.get(normal(kind.name))
+    return entry is not None and entry.target is kind
 
 
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
@@ -250,11 +301,14 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 
 @cache
 def load() -> None:
-    """Import, once, every module that may hold a technique, and the entry points `laconic.techniques`."""
+    """Import, once, every module that may hold a technique: this library's, those that the process which started this
+    one was extended by, and the entry points `laconic.techniques`."""
     for package in (*AXES, "theory", "cost", "planner.validation.exchange_methods"):
         if find_spec(family := f"laconic.{package}"):
             for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
                 import_module(module.name)
+    for source in _extensions():
+        module_at(source)
     for point in entry_points(group="laconic.techniques"):
         try:
             point.load()

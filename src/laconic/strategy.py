@@ -48,6 +48,8 @@ __all__ = [
 ]
 
 DEFAULTS = {"sync": "bsp", "compression": "none", "architecture": "allreduce", "schedule": "wfbp"}
+Piece = Word | Technique | tuple[Word | Technique, ...]
+"""What a sentence is made of: a word, the object of a technique, or a chain of these."""
 ALWAYS_PRINTED = ("sync", "compression", "architecture")
 ERROR_FEEDBACK = "error_feedback"
 _ASKED = {
@@ -64,10 +66,13 @@ class Strategy:
     strategies."""
 
     @classmethod
-    def parse(cls, text: str | Strategy) -> Strategy:
-        """Return the strategy that `text` describes; a strategy is returned as it is."""
+    def parse(cls, text: str | Strategy | Technique) -> Strategy:
+        """Return the strategy that `text` describes; a strategy is returned as it is, and the object of a technique is
+        a sentence of one word."""
         if isinstance(text, Strategy):
             return text
+        if isinstance(text, Technique):
+            return Sentence.of(text)
         if not isinstance(text, str):
             raise StrategyError(f'a strategy is text, not {shown(text)}; write "bsp / none / allreduce", for example')
         return cast(Strategy, parse(text, _SHAPES))
@@ -124,14 +129,15 @@ class Sentence(Strategy):
         self._check_company()
 
     @classmethod
-    def of(cls, *words: Word | tuple[Word, ...]) -> Sentence:
-        """Return the sentence of these words, in any order; a tuple is a chain of compression.
+    def of(cls, *words: Piece) -> Sentence:
+        """Return the sentence of these words, in any order; a tuple is a chain of compression. Objects of techniques
+        may stand among them, whether their class is registered or not.
 
         Axes without a word take their default, or what the given words need in its place.
         """
         return cls(**_completed(_by_axis(words)))
 
-    def but(self, *words: Word | tuple[Word, ...]) -> Sentence:
+    def but(self, *words: Piece) -> Sentence:
         """Return the sentence with these words in place of its own."""
         return replace(self, **_by_axis(words))
 
@@ -237,10 +243,11 @@ def _made_bare(axis: str, entries: tuple[registry.Entry, ...]) -> list[Word]:
     return [Word(name) for name in sorted(names, key=lambda name: name != DEFAULTS.get(axis))]
 
 
-def _by_axis(words: Iterable[Word | tuple[Word, ...]]) -> dict[str, Any]:
+def _by_axis(words: Iterable[Piece]) -> dict[str, Any]:
     placed: dict[str, tuple[Word, ...]] = {}
     for item in words:
-        chain = item if isinstance(item, tuple) else (item,)
+        pieces = item if isinstance(item, tuple) else (item,)
+        chain = tuple(Word.of(piece) if isinstance(piece, Technique) else piece for piece in pieces)
         if len(chain) > 1 and (apart := [str(word) for word in chain if word.axis != "compression"]):
             chained = "+".join(str(word) for word in chain if word.axis == "compression")
             advice = " / ".join(filter(None, [*apart, chained]))

@@ -166,7 +166,7 @@ def bytes_to_target(strategy: str, seed: int, target: float = 0.2, steps: int = 
         mine = torch.arange(laconic.rank(), len(labels), laconic.size())
         draw = torch.Generator().manual_seed(1000 * seed + laconic.rank())
         model: Any = network(seed)
-        made = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+        made = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         model, optimizer = laconic.distribute(model, made, strategy)
         ledger = connect().ledger
         before = ledger.sent_bytes(Kind.PAYLOAD)
@@ -189,16 +189,17 @@ def bytes_to_target(strategy: str, seed: int, target: float = 0.2, steps: int = 
 @pytest.mark.long
 @pytest.mark.technique("iteration_ratio", check=2)
 def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio(one_thread: None) -> None:
-    """Over three seeds together, where a fixed ratio counts that gets there with all of them: with momentum small ones
-    do not, and which of the others is best depends on the seed. (Without momentum the smallest ratio is the best, and
-    the bounds on lost energy ask for three times its bytes.)"""
+    """Over six seeds together, which even out what rounding does to a single one. With momentum the smallest fixed ratio
+    never gets there, and the bytes of the largest are many times the best one's."""
 
-    def total(word: str) -> float:
+    def total(word: str, at_most: float = math.inf) -> float:
         sent = 0.0
-        for seed in range(3):
-            sent += bytes_to_target(f"flat+{word}+ef / sequential", seed) if math.isfinite(sent) else 0.0
+        for seed in range(6):
+            sent += bytes_to_target(f"flat+{word}+ef / sequential", seed) if sent < at_most else 0.0
         return sent
 
-    best = min(total(f"topk({ratio})") for ratio in (1.0, 0.1, 0.01, 0.001))
+    best = math.inf
+    for ratio in (0.01, 0.1, 1.0, 0.001):
+        best = min(best, total(f"topk({ratio})", at_most=best))
     assert math.isfinite(best)
     assert total("topk(0.001)+iteration_ratio") <= 1.1 * best

@@ -18,6 +18,7 @@ from laconic.cli import (
     iteration,
     mixing,
     net,
+    options,
     plan,
     profile,
     report,
@@ -41,7 +42,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def main_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -63,6 +64,10 @@ validate.register(app)
 report.register(app)
 plan.register(app)
 catalogue.register(app)
+
+for command in app.registered_commands:
+    assert command.callback is not None
+    command.callback = options.extendable(command.callback)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@
     condition  `step` N | metric<number
     sentence   chain (`/` chain)*
     chain      word (`+` word)*
-    word       name [`(` arguments `)`]
+    word       (name | place) [`(` arguments `)`]
+    place      file.py`:`Class | package.module`:`Class, without spaces
 
 Only the grammar lives here: whether words exist, fit together and take their arguments is checked by the values.
 """
@@ -220,7 +221,7 @@ class _Parser(Reader):
 
     def entry(self) -> registry.Entry:
         self.mark = self.token
-        if self.token.kind != "name":
+        if self.token.kind not in ("name", "place"):
             self.refuse(f"expected a word and found {self.token}; write a name such as bsp, bf16 or allreduce")
         return registry.find(self.token.text)
 

@@ -10,6 +10,7 @@ from laconic import registry
 from laconic.errors import StrategyError
 from laconic.knobs import Knob, Technique, knobs
 from laconic.literals import shown
+from laconic.places import place_of
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,24 @@ class Word:
         object.__setattr__(self, "arguments", changed)
 
     @classmethod
-    def of(cls, name: str, /, *values: object, **named: object) -> Word:
-        """Return a word as a sentence writes it: arguments by position, then by name."""
+    def of(cls, name: str | Technique, /, *values: object, **named: object) -> Word:
+        """Return a word as a sentence writes it: a name with arguments by position, then by name; or the word of a
+        technique's object, whose class need not be registered."""
+        if isinstance(name, Technique):
+            return cls._of_object(name)
         entry = registry.find(name)
         known = () if isinstance(entry.target, str) or entry.kind != "word" else knobs(cast(type, entry.target))
         if entry.kind == "word" and len(values) > len(known):
             raise StrategyError(f"{entry.name} is given {len(values)} arguments; {_takes(entry.name, known)}")
         positional = zip((knob.name for knob in known), values, strict=False)
         return cls(name, (*positional, *named.items()))
+
+    @classmethod
+    def _of_object(cls, made: Technique) -> Word:
+        kind = type(made)
+        registered = registry.is_registered(kind)
+        arguments = tuple((knob.name, getattr(made, knob.name)) for knob in knobs(kind))
+        return cls(kind.name if registered else place_of(kind), arguments)
 
     @property
     def technique(self) -> type[Technique]:

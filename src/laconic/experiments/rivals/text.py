@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RIVALS: dict[str, type[Rival]] = {
     kind.name: kind for kind in (DDP, DDP16, Accumulate, PowerSGD, PostLocal, AccelerateLocalSGD, DiLoCo)
 }
-_RIVAL = re.compile(rf"\s*{NAME}\s*:")
+_RIVAL = re.compile(rf"\s*(?!__main__){NAME}\s*:")
 
 
 def is_rival(text: object) -> bool:
