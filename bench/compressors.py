@@ -187,6 +187,7 @@ def cost(sentence: str) -> dict[str, Any]:
     exchanges with one neighbour only."""
     import torch
 
+    from laconic.compression.optional import settling_of
     from laconic.testing.in_memory import Stopwatch, meet, spec_of
 
     torch.set_num_threads(1)
@@ -195,13 +196,13 @@ def cost(sentence: str) -> dict[str, Any]:
         return {}
     draw = torch.Generator().manual_seed(1)
     inputs = [torch.randn(SIDE, SIDE, generator=draw) ** 3 for _ in range(WORKERS)]
-    spec = spec_of(inputs[0])
+    spec, settling = spec_of(inputs[0]), settling_of(made)
     states = [made.init(spec) for _ in inputs]
     encode, decode, handed = [], [], []
-    for step in range(made.settling + 5):
+    for step in range(settling + 5):
         watch = Stopwatch()
         states = [outcome.state for outcome in meet(made, inputs, states, step, watch=watch)]
-        if step > made.settling:
+        if step > settling:
             encode.append(watch.encode_seconds)
             decode.append(watch.decode_seconds)
             handed.append(sum(watch.payload_bytes))
@@ -209,7 +210,7 @@ def cost(sentence: str) -> dict[str, Any]:
             break
     kept = sum(x.nbytes for x in states[0].values()) / spec.nbytes
     own = {key: value.clone() for key, value in states[0].items()}
-    peak = working_memory(lambda: run_alone(made, inputs[0], own, made.settling + 5)) / spec.nbytes
+    peak = working_memory(lambda: run_alone(made, inputs[0], own, settling + 5)) / spec.nbytes
     times = {"encode": statistics.median(encode), "decode": statistics.median(decode)}
     return times | {"handed": statistics.median(handed) / spec.numel * 8, "kept": kept, "peak": peak}
 
@@ -377,6 +378,7 @@ def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
     import torch
 
     from laconic.compression.error_feedback import Remembering
+    from laconic.compression.optional import contraction_of, variance_of
     from laconic.values.tensor_spec import TensorSpec
 
     above = [e for e in examples if float(out[f"{e}_high"]) > WITHIN]
@@ -390,7 +392,7 @@ def reason(row: Row, out: dict[str, Any], examples: Iterable[str]) -> str:
         return f"workers hold different models between meetings; {untuned}"
     spec = TensorSpec("x", (64, 64), torch.float32)
     remembers = isinstance(made, Remembering)
-    delta, omega = (made.inner if remembers else made).contraction(spec), made.variance(spec)
+    delta, omega = contraction_of(made.inner if remembers else made, spec), variance_of(made, spec)
     if remembers and delta is not None and delta < 0.5:
         return f"what is not said waits: {delta:.2g} of a matrix of 64 x 64 is sure to be said in a step; {untuned}"
     if omega is not None and omega > 0.5:

@@ -23,6 +23,7 @@ import torch
 
 from laconic import registry
 from laconic.compression.base import Compressor
+from laconic.compression.optional import contraction_of, variance_of
 from laconic.knobs import knobs
 from laconic.strategy import Phases, Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
@@ -118,7 +119,7 @@ def _facts(name: str) -> tuple[str, ...]:
     if made is not None:
         most = "≤ " if getattr(made, "ragged", False) else ""
         bits = f"{most}{made.payload_bytes(SPEC, WORKERS) * 8 / SPEC.numel:.3g}"
-        omega, delta = made.variance(SPEC), made.contraction(SPEC)
+        omega, delta = variance_of(made, SPEC), contraction_of(made, SPEC)
         promise = f"ω = {omega:.3g}" if omega is not None else f"δ = {delta:.2g}" if delta is not None else ""
     evidence = str(entry.evidence) + (f": {entry.reproduces}" if entry.reproduces else "")
     return f"[`{name}`](#{name})", f"`{entry.formula}`" if entry.formula else "", bits, promise, evidence

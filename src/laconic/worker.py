@@ -159,7 +159,7 @@ class Meet(Protocol):
 
     @property
     def settings(self) -> Mapping[str, float]:
-        """The settings this compressor has taken over from the user's optimizer (see `Compressor.takes`)."""
+        """The settings this compressor has taken over from the user's optimizer (see `TakesSettings`)."""
         ...
 
     def logged(self, metric: str) -> float | None:

@@ -10,6 +10,14 @@ import torch
 from laconic import claims, registry
 from laconic.compression.base import Compressor
 from laconic.compression.error_feedback import Remembering
+from laconic.compression.optional import (
+    conserved_of,
+    contraction_of,
+    prices_of,
+    refusal_of_memory,
+    settling_of,
+    variance_of,
+)
 from laconic.language.word import Word
 from laconic.strategy import Sentence, Strategy
 from tests.compression.table import KINDS, compressor, meet, spec_of, tensor
@@ -37,7 +45,7 @@ def remembers(name: str) -> bool:
 
 def with_memory() -> list[str]:
     """Those that error feedback may wrap, and the named sentences that do."""
-    can = [f"{word}+ef" for word in words() if word != "none" and compressor(word).refuses_memory is None]
+    can = [f"{word}+ef" for word in words() if word != "none" and refusal_of_memory(compressor(word)) is None]
     named = [e.name for e in registry.entries("compression") if e.kind == "sentence" and remembers(e.name)]
     return [*can, "one_bit+two_hop(memory=true)+ef", *named]
 
@@ -74,22 +82,24 @@ def test_payload_is_what_is_declared(word: str) -> None:
                 continue
             handed: list[list[tuple[str, torch.Tensor]]] = []
             states = [made.init(spec) for _ in inputs]
-            for step in range(made.settling):
+            for step in range(settling_of(made)):
                 states = [outcome.state for outcome in meet(made, inputs, states, step)]
-            meet(made, inputs, states, made.settling, payloads=handed)
+            meet(made, inputs, states, settling_of(made), payloads=handed)
             declared = made.payload_bytes(spec, size)
-            assert declared == sum(nbytes for _, nbytes in made.prices(spec, size))
+            assert declared == sum(nbytes for _, nbytes in prices_of(made, spec, size))
             for said in handed:
                 counted = sum(x.nbytes for _, x in said)
                 assert counted <= declared if getattr(made, "ragged", False) else counted == declared, (kind, size)
 
 
-@pytest.mark.parametrize("word", [w for w in words() if compressor(w).variance(spec_of(tensor("normal"))) is not None])
+@pytest.mark.parametrize(
+    "word", [w for w in words() if variance_of(compressor(w), spec_of(tensor("normal"))) is not None]
+)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse"])
 @pytest.mark.parametrize("draws", [250, pytest.param(1000, marks=pytest.mark.long)])
 def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -> None:
     made, x = compressor(word), tensor(kind, (6, 5))
-    omega = made.variance(spec_of(x))
+    omega = variance_of(made, spec_of(x))
     assert omega is not None
     drawn = torch.stack([meet(made, [x], step=step)[0].result for step in range(draws)]).double()
     error = (drawn - x).square().flatten(1).sum(1)
@@ -101,14 +111,14 @@ def test_unbiased_with_the_declared_variance(word: str, kind: str, draws: int) -
 
 
 @pytest.mark.parametrize(
-    "word", [w for w in words() if compressor(w).contraction(spec_of(tensor("normal"))) is not None]
+    "word", [w for w in words() if contraction_of(compressor(w), spec_of(tensor("normal"))) is not None]
 )
 @pytest.mark.parametrize("draws", [20, pytest.param(60, marks=pytest.mark.long)])
 def test_contraction_with_the_declared_delta(word: str, draws: int) -> None:
     made = compressor(word)
     for kind in KINDS:
         x = tensor(kind)
-        delta = made.contraction(spec_of(x))
+        delta = contraction_of(made, spec_of(x))
         if delta is None or not made.accepts(spec_of(x)):
             continue
         drawn = [meet(made, [x], step=step)[0] for step in range(draws)]
@@ -239,7 +249,9 @@ def test_claims_are_declared() -> None:
             assert isinstance(made, Compressor) and isinstance(Sentence.of(Word(entry.name)), Sentence)
             unbiased = any(isinstance(c, claims.Unbiased) for c in entry.claims)
             assert (
-                not unbiased or made.variance(spec_of(tensor("normal"))) is not None or entry.name == "suresh_rotated"
+                not unbiased
+                or variance_of(made, spec_of(tensor("normal"))) is not None
+                or entry.name == "suresh_rotated"
             )
 
 
@@ -253,7 +265,7 @@ def test_memory_goes_on_among_fewer_workers(text: str) -> None:
     for step in range(5):
         outcomes = meet(made, [tensor("heavy", seed=10 * step + r) for r in range(size)], states, step)
         states = [outcome.state for outcome in outcomes]
-    first = {k: v + states[2][k] if k in made.conserved else v for k, v in states[0].items()}
+    first = {k: v + states[2][k] if k in conserved_of(made) else v for k, v in states[0].items()}
     taken_over = [{k: v.clone() for k, v in state.items()} for state in (first, states[1])]
 
     def remembered(states: list[dict[str, torch.Tensor]]) -> torch.Tensor:

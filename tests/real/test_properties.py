@@ -13,6 +13,7 @@ from laconic.architecture.base import Architecture
 from laconic.compression.base import Outcome
 from laconic.compression.chain import chain
 from laconic.compression.none import Identity
+from laconic.compression.optional import prices_of, settling_of
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, carry_concurrently, complete, run_exchanges
 from laconic.runtime.meeting import Meeting
@@ -60,7 +61,7 @@ def exchanged(member: PoolRank, name: str, shape: tuple[int, ...]) -> tuple[Outc
     if not compressor.accepts(spec) and name != "none":
         return Outcome(draw(member, shape)), 0.0, 0.0
     state = compressor.init(spec)
-    for _ in range(compressor.settling + 1):
+    for _ in range(settling_of(compressor) + 1):
         before = ledger.sent_bytes(Kind.PAYLOAD)
         exchange = compressor.exchange(draw(member, shape), state, meet)
         in_flight = InFlight(run_exchanges([exchange], lambda request: architecture.carry(request, group)))
@@ -68,7 +69,7 @@ def exchanged(member: PoolRank, name: str, shape: tuple[int, ...]) -> tuple[Outc
         state = in_flight.result[0].state
     sent = torch.tensor([ledger.sent_bytes(Kind.PAYLOAD) - before], dtype=torch.float64)
     group.all_reduce(sent, control=1.0).wait()
-    prices = compressor.prices(spec, member.size)
+    prices = prices_of(compressor, spec, member.size)
     promised = member.size * sum(architecture.sent_bytes(nbytes, member.size, how) for how, nbytes in prices)
     return in_flight.result[0], float(sent), promised
 

@@ -13,6 +13,7 @@ from torch import nn
 
 import laconic
 from laconic import registry
+from laconic.compression.optional import refusal_of_memory
 from laconic.real.connect import connect
 from laconic.runtime.tiers import is_collective
 from laconic.strategy import Sentence, Strategy, Word
@@ -75,7 +76,7 @@ def sentences() -> list[str]:
             word = Word(entry.name)
             if not word.technique.wraps:
                 found.append(str(Sentence.of(word)))
-            if entry.name != "none" and not word.technique.wraps and word.make().refuses_memory is None:
+            if entry.name != "none" and not word.technique.wraps and refusal_of_memory(word.make()) is None:
                 found.append(str(Sentence.of((word, Word("error_feedback")))))
         elif entry.kind == "word" and not _goes_on(entry.name):  # from Adam's state: see below
             found += [str(Sentence.of(word)) for word in [Word(entry.name), *_choices(entry.name)]]

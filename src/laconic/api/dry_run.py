@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn, optim
 
+from laconic.compression.optional import memory_bytes, prices_of
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.tiers import architecture_of, level_names, stacks_by_parameter
 from laconic.strategy import Strategy
@@ -32,11 +33,11 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             compressed = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
             payload = compressed + dense
-            prices = [price for s in specs if compressor.accepts(s) for price in compressor.prices(s, size)]
+            prices = [price for s in specs if compressor.accepts(s) for price in prices_of(compressor, s, size)]
             sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
             sent += architecture.sent_bytes(dense, size)
             buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
-            memory = buffers + compressor.memory_bytes(specs)
+            memory = buffers + memory_bytes(compressor, specs)
             table.add_row(
                 str(sentence),
                 level or f"{size} workers",

@@ -14,6 +14,7 @@ from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.compression.base import Compressor
+from laconic.compression.optional import has_memory
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.strategy import Sentence, Strategy
@@ -54,7 +55,7 @@ class ParameterServer(Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (down := self.downward()) is not None and down.has_memory:
+        if (down := self.downward()) is not None and has_memory(down):
             raise StrategyError(
                 f"ps(down={self.down}): the server remembers anyway what it has not sent to a reader; write a "
                 "compressor without a memory of its own, as topk"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.optional import prices_of, spread_of
 from laconic.compression.ratio_schedules import ratio_holder, with_share
 from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.errors import ContractError
@@ -79,13 +80,13 @@ class ListedRatio(StatefulWrapper):
         return Outcome(outcome.result, within(outcome.state), outcome.sent)
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        return with_share(self.inner, self.how.shares[-1]).prices(spec, size)
+        return prices_of(with_share(self.inner, self.how.shares[-1]), spec, size)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return with_share(self.inner, self.how.shares[-1]).payload_bytes(spec, size)
 
     def spread(self, spec: TensorSpec) -> float:
-        return self.inner.spread(spec)
+        return spread_of(self.inner, spec)
 
 
 @dataclass(frozen=True)
@@ -150,14 +151,14 @@ class MeasuredRatio(StatefulWrapper):
         return min(1.0, max(self.how.least, factor * share)) if factor != 1.0 else share
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        (meets, nbytes), *others = self.inner.prices(spec, size)
+        (meets, nbytes), *others = prices_of(self.inner, spec, size)
         return (meets, nbytes + 4), *others
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return self.inner.payload_bytes(spec, size) + 4
 
     def spread(self, spec: TensorSpec) -> float:
-        return self.inner.spread(spec)
+        return spread_of(self.inner, spec)
 
 
 def _gained(loss: float, spent: float, before: Tensor) -> float:

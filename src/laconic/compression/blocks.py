@@ -12,6 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
+from laconic.compression.optional import contraction_from
 from laconic.compression.payload import pack, unpack
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique
@@ -155,7 +156,7 @@ class Blocks(Codec):
         """Return δ: rounding to the nearest is off by half a step, at most a third of a value above the smallest
         level."""
         if self.rounding == "stochastic":
-            return super().contraction(spec)
+            return contraction_from(self.variance(spec))
         return 1 - self._left(spec, 1 / 9)
 
     def _left(self, spec: TensorSpec, each: float) -> float:

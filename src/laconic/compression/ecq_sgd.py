@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.optional import refusal_of_memory
 from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -32,7 +33,7 @@ class Compensation(Wrapping):
     beta: float = knob(0.9, above=0, high=1, doc="share of the old errors that is kept in the next step")
 
     def objects(self, inner: Compressor) -> str | None:
-        return inner.refuses_memory
+        return refusal_of_memory(inner)
 
     def around(self, inner: Compressor) -> Compressor:
         return Compensated(inner, self)

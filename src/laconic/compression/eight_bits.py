@@ -13,6 +13,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State
 from laconic.compression.codec import Codec
+from laconic.compression.optional import contraction_from
 from laconic.compression.payload import pack, unpack
 from laconic.kernels.reference import in_buckets
 from laconic.registry import knob, technique
@@ -117,7 +118,7 @@ class CastInt8(EightBits):
 
     def contraction(self, spec: TensorSpec) -> float | None:
         if self.rounding == "stochastic":
-            return super().contraction(spec)
+            return contraction_from(self.variance(spec))
         left = min(self._block(spec.numel), spec.numel) / 4 / 127**2
         return 1 - left if left < 1 else None
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
 from laconic.compression.codec import Codec
+from laconic.compression.optional import refusal_of_memory, spread_of
 from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
@@ -37,7 +38,7 @@ class ErrorFeedback(Wrapping):
     inside: bool = knob(False, doc="whether the learning rate is inside the memory")
 
     def objects(self, inner: Compressor) -> str | None:
-        return inner.refuses_memory
+        return refusal_of_memory(inner)
 
     def around(self, inner: Compressor) -> Compressor:
         return Remembering(inner, self)
@@ -110,5 +111,5 @@ class Remembering(StatefulWrapper):
 
 def counted(inner: Compressor, x: Tensor) -> float:
     """Return the share of a decoded message that the memory counts as sent, for such a compressor and tensor."""
-    omega = inner.spread(TensorSpec("", tuple(x.shape), x.dtype))
+    omega = spread_of(inner, TensorSpec("", tuple(x.shape), x.dtype))
     return 1.0 if omega <= 1 else 1 / (1 + omega)

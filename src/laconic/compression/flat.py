@@ -44,4 +44,10 @@ class Joint(Wrapper):
     """The compressor that a chain with `flat` becomes; whoever holds the tensors joins them before they are
     compressed."""
 
-    joins: ClassVar[bool] = True
+    @property
+    def joins(self) -> bool:
+        return True
+
+    @property
+    def takes_factors(self) -> bool:
+        return False  # a vector of several layers is no layer's gradient

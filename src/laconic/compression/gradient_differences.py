@@ -13,6 +13,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.error_feedback import counted
+from laconic.compression.optional import prices_of, refusal_of_memory, variance_of
 from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -60,7 +61,7 @@ class EF21(Shift):
         return self.momentum
 
     def objects(self, inner: Compressor) -> str | None:
-        return inner.refuses_memory
+        return refusal_of_memory(inner)
 
     def steps(self, inner: Compressor, x: Tensor) -> tuple[float, float]:
         return counted(inner, x), 1.0
@@ -93,12 +94,12 @@ class DIANA(Shift):
     rate: float | None = knob(None, low=0, high=1, doc="how far shifts move towards what was sent; none: 1/(1+ω)")
 
     def objects(self, inner: Compressor) -> str | None:
-        if inner.variance(_ANY) is None:
+        if variance_of(inner, _ANY) is None:
             return "diana needs an unbiased compressor with a known variance; write qsgd+diana"
         return None
 
     def steps(self, inner: Compressor, x: Tensor) -> tuple[float, float]:
-        omega = inner.variance(TensorSpec("", tuple(x.shape), x.dtype)) or 0.0
+        omega = variance_of(inner, TensorSpec("", tuple(x.shape), x.dtype)) or 0.0
         return 1.0, 1 / (1 + omega) if self.rate is None else self.rate
 
     @staticmethod
@@ -195,7 +196,7 @@ class MARINA(Wrapping):
     )
 
     def objects(self, inner: Compressor) -> str | None:
-        if inner.variance(_ANY) is None:
+        if variance_of(inner, _ANY) is None:
             return "marina needs an unbiased compressor with a known variance; write randk(0.05)+marina"
         return None
 
@@ -256,5 +257,5 @@ class Changes(StatefulWrapper):
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
         p = self.probability(spec, size)
-        changes = ((how, round((1 - p) * nbytes)) for how, nbytes in self.inner.prices(spec, size))
+        changes = ((how, round((1 - p) * nbytes)) for how, nbytes in prices_of(self.inner, spec, size))
         return ("reduce", round(p * spec.nbytes)), *changes

@@ -11,6 +11,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.eight_bits import CastInt8
 from laconic.compression.error_feedback import ErrorFeedback, Remembering
+from laconic.compression.optional import conserved_of, refusal_of_memory
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapper, Wrapping
 from laconic.registry import knob, named_sentence, technique
@@ -44,7 +45,7 @@ class LoCo(Wrapping):
         return CastInt8(block=_BLOCK) if self.bits == 8 else Raw()
 
     def objects(self, inner: Compressor) -> str | None:
-        return inner.refuses_memory
+        return refusal_of_memory(inner)
 
     def around(self, inner: Compressor) -> Compressor:
         return ShortMemory(Remembering(inner, ErrorFeedback(low_pass=self.blend)), self)
@@ -62,7 +63,7 @@ class ShortMemory(Wrapper):
 
     @property
     def conserved(self) -> tuple[str, ...]:
-        return tuple(key for key in self.inner.conserved if key != "error")
+        return tuple(key for key in conserved_of(self.inner) if key != "error")
 
     def init(self, spec: TensorSpec) -> State:
         length = self.how.codec.payload_bytes(spec, 1)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, State
+from laconic.compression.optional import spread_of
 from laconic.compression.selector import Selected
 from laconic.compression.wrapper import Wrapper, Wrapping
 from laconic.registry import knob, technique
@@ -65,7 +66,7 @@ class Ramped(Wrapper):
         return self.how.steps
 
     def spread(self, spec: TensorSpec) -> float:
-        return self.inner.spread(spec)
+        return spread_of(self.inner, spec)
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         share = self.how.share(meet.step, ratio_holder(self.inner).ratio)

@@ -14,6 +14,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
+from laconic.compression.optional import contraction_of, spread_of
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
 from laconic.kernels.messages import finite
@@ -215,11 +216,11 @@ class Selected(Codec):
     def contraction(self, spec: TensorSpec) -> float | None:
         """Return δ: the selector's times that of the values' codec."""
         outer = self.selector.contraction(spec)
-        inner = self.values.contraction(TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
+        inner = contraction_of(self.values, TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
         return None if outer is None or inner is None else outer * inner
 
     def spread(self, spec: TensorSpec) -> float:
-        return self.values.spread(TensorSpec(spec.name, (self.selector.most(spec.numel),), torch.float32))
+        return spread_of(self.values, TensorSpec(spec.name, (self.selector.most(spec.numel),), torch.float32))
 
     def _selected_and_encoded(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)

@@ -4,15 +4,33 @@ them."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, State
+from laconic.compression.base import Compressor, Exchange, Exchanges, State
+from laconic.compression.optional import (
+    conserved_of,
+    contraction_of,
+    edge_of,
+    exchange_all_of,
+    joins_of,
+    no_edge,
+    prices_of,
+    refusal_of_memory,
+    settling_of,
+    spread_of,
+    takes_factors_of,
+    takes_of,
+    variance_of,
+    wire_of,
+)
 from laconic.errors import StrategyError
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet, Meets
+from laconic.worker import Edge, Meet, Meets
 
 
 class Wrapping(Compressor):
@@ -37,33 +55,26 @@ class Wrapping(Compressor):
 
 @dataclass(frozen=True)
 class Wrapper(Compressor):
-    """A compressor that delegates everything to an inner one, except what a subclass overrides."""
+    """A compressor that delegates everything to an inner one, except what a subclass overrides.
+
+    It implements all of `laconic.compression.optional`. What the inner one promises of its messages (bounds of the
+    error, a format, an exchange of all tensors or along edges) is kept only while the messages are the inner one's: a
+    subclass with an `exchange` of its own makes no such promise, unless it overrides that too.
+    """
 
     inner: Compressor
+
+    @property
+    def _messages_are_inner(self) -> bool:
+        return type(self).exchange is Wrapper.exchange
 
     @property
     def meets(self) -> Meets:
         return self.inner.meets
 
     @property
-    def takes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.inner.takes
-
-    @property
     def asks(self) -> tuple[type, ...]:
         return self.inner.asks
-
-    @property
-    def settling(self) -> int:
-        return self.inner.settling
-
-    @property
-    def refuses_memory(self) -> str | None:
-        return self.inner.refuses_memory
-
-    @property
-    def conserved(self) -> tuple[str, ...]:
-        return self.inner.conserved
 
     def accepts(self, spec: TensorSpec) -> bool:
         return self.inner.accepts(spec)
@@ -78,7 +89,52 @@ class Wrapper(Compressor):
         return self.inner.payload_bytes(spec, size)
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        return self.inner.prices(spec, size)
+        return prices_of(self.inner, spec, size)
+
+    @property
+    def settling(self) -> int:
+        return settling_of(self.inner)
+
+    @property
+    def joins(self) -> bool:
+        return joins_of(self.inner)
+
+    @property
+    def conserved(self) -> tuple[str, ...]:
+        return conserved_of(self.inner)
+
+    @property
+    def refuses_memory(self) -> str | None:
+        return refusal_of_memory(self.inner)
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return takes_of(self.inner)
+
+    @property
+    def takes_factors(self) -> bool:
+        return takes_factors_of(self.inner)
+
+    @property
+    def wire(self) -> torch.dtype | None:
+        return wire_of(self.inner) if self._messages_are_inner else None
+
+    def variance(self, spec: TensorSpec) -> float | None:
+        return variance_of(self.inner, spec) if self._messages_are_inner else None
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return contraction_of(self.inner, spec) if self._messages_are_inner else None
+
+    def spread(self, spec: TensorSpec) -> float:
+        return spread_of(self.inner, spec) if self._messages_are_inner else 0.0
+
+    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
+        return exchange_all_of(self.inner, xs, states, meets) if self._messages_are_inner else None
+
+    def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
+        if not self._messages_are_inner:
+            raise no_edge(self)
+        return edge_of(self.inner, x, state, meet)
 
 
 @dataclass(frozen=True)
@@ -96,7 +152,7 @@ class StatefulWrapper(Wrapper):
 
     @property
     def conserved(self) -> tuple[str, ...]:
-        return *self.kept, *within(dict.fromkeys(self.inner.conserved))
+        return *self.kept, *within(dict.fromkeys(conserved_of(self.inner)))
 
     def init(self, spec: TensorSpec) -> State:
         return {**self.begin(spec), **within(self.inner.init(spec))}

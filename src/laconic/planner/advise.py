@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from laconic.compression.optional import memory_bytes
 from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import MIB, candidates
@@ -252,7 +253,7 @@ def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
     model = float(sum(spec.nbytes for spec in deployment.tensors))
     kept = model
     for sentence in (part for part in parts if isinstance(part, Sentence)):
-        kept += sentence.compressor.memory_bytes(deployment.tensors)
+        kept += memory_bytes(sentence.compressor, deployment.tensors)
         kept += {"local_sgd": 1, "diloco": 2}.get(sentence.sync.name, 0) * model
     return kept
 

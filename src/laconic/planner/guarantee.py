@@ -68,10 +68,9 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
     memory = words[-1] if len(words) > 1 and words[-1].name in (ERROR_FEEDBACK, "ef21", "diana", "marina") else None
     inner = [word for word in words[: -1 if memory else None] if word.name != "flat"]
     made = registry.compose([word.make() for word in inner])
-    omega, delta = _omega_and_delta(made)
+    omega, delta, bits = _promises(made)
     names = "+".join(word.name for word in inner)
-    if made.wire is not None:
-        bits = 8 * made.wire.itemsize
+    if bits is not None:
         return f"numbers rounded to {bits} bits" + (", with error feedback" if memory else "")
     if memory is not None and memory.name in ("diana", "marina") and omega is not None:
         return f"unbiased (ω = {omega:.2g}) with {memory.name}: SGD's rate, the noise of compression dying out"
@@ -87,15 +86,18 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
     return f"{names}: {NONE_KNOWN}"
 
 
-def _omega_and_delta(made: Any) -> tuple[float | None, float | None]:
-    """Return ω and δ of a compressor on a matrix; scaled by 1/(1+ω), an unbiased one has δ = 1/(1+ω)."""
+def _promises(made: Any) -> tuple[float | None, float | None, int | None]:
+    """Return ω and δ of a compressor on a matrix, and the bits of a value if it only casts; scaled by 1/(1+ω), an
+    unbiased one has δ = 1/(1+ω)."""
     import torch
 
+    from laconic.compression.optional import contraction_of, variance_of, wire_of
     from laconic.values.tensor_spec import TensorSpec
 
     spec = TensorSpec("x", (_SIDE, _SIDE), torch.float32)
-    omega, delta = made.variance(spec), made.contraction(spec)
-    return omega, 1 / (1 + omega) if delta is None and omega is not None else delta
+    omega, delta, wire = variance_of(made, spec), contraction_of(made, spec), wire_of(made)
+    scaled = 1 / (1 + omega) if delta is None and omega is not None else delta
+    return omega, scaled, None if wire is None else 8 * wire.itemsize
 
 
 def _claims_exactness(word: Word) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
+from laconic.compression.optional import prices_of
 from laconic.cost.cluster import Cluster
 from laconic.cost.comm_plan import predicted_seconds, tasks_of
 from laconic.cost.from_profile import prices_on, tensors_of, timing_of
@@ -319,7 +320,7 @@ def _compression_scheduler(inputs: IterationInputs) -> Estimate:
     times the tensor's: hence the factor N/2 on the share of bytes.
     """
     codec, compressor = inputs.codec, inputs.compressor.compressor
-    payload = sum(nbytes for spec in inputs.tensors for _, nbytes in compressor.prices(spec, inputs.workers))
+    payload = sum(nbytes for spec in inputs.tensors for _, nbytes in prices_of(compressor, spec, inputs.workers))
     elements_per_byte = sum(spec.numel for spec in inputs.tensors) / inputs.nbytes
     coding = Coding(
         Price(codec.encode_seconds_per_tensor, codec.encode_seconds_per_element * elements_per_byte),

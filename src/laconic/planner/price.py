@@ -14,6 +14,7 @@ import numpy as np
 
 from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor
+from laconic.compression.optional import prices_of, wire_of
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
@@ -195,7 +196,7 @@ class Pricer:
         times = self.deployment.codec_times.get(words, _NO_CODING)
         tensors = self.deployment.tensors
         accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
-        prices = [compressor.prices(s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
+        prices = [prices_of(compressor, s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
         rounds: list[dict[str, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
         for i, each in enumerate(prices):
             for place, (meets, nbytes) in enumerate(each):
@@ -204,7 +205,7 @@ class Pricer:
             [spec.numel if yes else 0 for spec, yes in zip(tensors, accepted, strict=True)], dtype=float
         )
         some = np.array(accepted, dtype=float) * per_tensor
-        wire_dtype = compressor.wire
+        wire_dtype = wire_of(compressor)
         return CompressionCosts(
             np.array([0.0 if yes else spec.nbytes for spec, yes in zip(tensors, accepted, strict=True)]),
             tuple(rounds),

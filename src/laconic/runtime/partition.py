@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from laconic.compression.optional import joins_of
 from laconic.errors import StrategyError
 from laconic.runtime.session_interface import Training
 from laconic.runtime.sync_context import TierContext
@@ -36,7 +37,7 @@ class Partition:
                     f"`{tier.schedule.name}` steps layer by layer in the next forward pass, which `{tier.sync.name}` "
                     "does not expect: write bsp, or another schedule"
                 )
-            if tier.sync.skips and tier.compressor.joins:
+            if tier.sync.skips and joins_of(tier.compressor):
                 raise StrategyError(
                     f"`{tier.sentence}` joins tensors that are not all there in every step; write a compression of "
                     "single tensors, as topk(0.01)+ef"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from laconic.compression.optional import conserved_of
 from laconic.errors import ContractError
 from laconic.runtime.in_flight import Communication, InFlight
 from laconic.runtime.partition import Partition
@@ -49,7 +50,7 @@ def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved
             )
         (tier, *_) = partition.tiers
         for name, memory in tier.memory.items():
-            for key in memory.keys() & set(tier.compressor.conserved):
+            for key in memory.keys() & set(conserved_of(tier.compressor)):
                 old = (everyone[r][partition.key][0]["memory"][name][key] for r in range(rank, len(everyone), size))
                 memory[key] = sum(old, start=torch.zeros_like(memory[key]))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from laconic.compression.optional import takes_factors_of, takes_of
 from laconic.errors import ContractError, NonFinite
 from laconic.runtime import metrics
 from laconic.runtime.autograd_hooks import BackwardHooks
@@ -124,8 +125,8 @@ class Session:
             old.get((stack, tuple(members))) or self._partition(stack, members)
             for stack, members in self._governed().items()
         ]
-        self._optimizer_overrides.override(name for tier in self._tiers for name in tier.compressor.takes)
-        factor_users = [s for s in self.partitions if s.tiers[0].compressor.takes_factors]
+        self._optimizer_overrides.override(name for tier in self._tiers for name in takes_of(tier.compressor))
+        factor_users = [s for s in self.partitions if takes_factors_of(s.tiers[0].compressor)]
         self._linear_factors.record(name for s in factor_users for name in s.context_for(s.tiers[0]).names)
         if self.parameters.sparse and (self.replicas_differ or not self.collective):
             raise ContractError(

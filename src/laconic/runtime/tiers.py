@@ -15,6 +15,7 @@ from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
+from laconic.compression.optional import edge_of, exchange_all_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
 from laconic.runtime.in_flight import InFlight, carry_concurrently, concurrently, run_exchanges
@@ -66,7 +67,7 @@ class Tier:
 
     @property
     def has_memory(self) -> bool:
-        return self.sync.has_memory or self.compressor.has_memory
+        return self.sync.has_memory or has_memory(self.compressor)
 
     def average(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
@@ -81,7 +82,7 @@ class Tier:
     ) -> Generator[list[Handle], Any, list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
-        if self.compressor.joins and sum(accepted) > 1:
+        if joins_of(self.compressor) and sum(accepted) > 1:
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
@@ -102,7 +103,7 @@ class Tier:
         if len(chosen) > 1 and tensors[chosen[0]].is_cuda:
             states = [self._state_of(specs[i], tensors[i]) for i in chosen]
             meets = [self._meeting(specs[i], step) for i in chosen]
-            batched = self.compressor.exchange_all([tensors[i] for i in chosen], states, meets)
+            batched = exchange_all_of(self.compressor, [tensors[i] for i in chosen], states, meets)
         if batched is None:
             exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
             separate: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
@@ -145,7 +146,7 @@ class Tier:
 
     def wire(self, x: Tensor) -> torch.dtype:
         """Return the format in which a tensor is sent to one other worker; single numbers are never shortened."""
-        short = self.compressor.wire
+        short = wire_of(self.compressor)
         shorter = short is not None and x.ndim > 0 and x.is_floating_point() and short.itemsize < x.dtype.itemsize
         return short if short is not None and shorter else x.dtype
 
@@ -223,7 +224,7 @@ class Tier:
             name = spec.name + edge
             if name not in self.memory:
                 self.memory[name] = self.compressor.init(replace(spec, name=name))
-            exchanges.append(self.compressor.edge(x, self.memory[name], meet))
+            exchanges.append(edge_of(self.compressor, x, self.memory[name], meet))
 
         def carry(request: Request) -> Carrying:
             received = torch.empty_like(request.tensor)

@@ -14,6 +14,7 @@ from laconic.architecture.server.compressed_reads import DeltaEncoder, Meetings
 from laconic.architecture.server.point_to_point import decode_all, encode_all
 from laconic.architecture.server.store import Store
 from laconic.compression.base import Compressor
+from laconic.compression.optional import wire_of
 from laconic.errors import ContractError, Disagreement
 from laconic.worker import ActorMessage, Field
 
@@ -108,7 +109,7 @@ class Shard:
         self.outgoing: list[tuple[str, ActorMessage]] = []
         self._others = others  # the same shard of other groups
         self._down = down  # the compressor of what is read
-        self._delta_encoder = None if down is None or down.wire else DeltaEncoder(down, store.specs, meetings)
+        self._delta_encoder = None if down is None or wire_of(down) else DeltaEncoder(down, store.specs, meetings)
         self._last_relay: dict[int, int] = {}  # by group: the number of its last relay
         self._compressor, self._meetings, self._digest = compressor, meetings, digest
         self._rounds: dict[int, tuple[str, dict[int, list[Tensor]]]] = {}  # the operation, and contributions by member

@@ -17,6 +17,7 @@ from laconic.architecture.server.replicas import Replicas
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import scalars_of
 from laconic.compression.base import Compressor, State
+from laconic.compression.optional import wire_of
 from laconic.errors import Disagreement
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import ActorMessage, Field, Handle, Priority, Worker, whole
@@ -279,7 +280,7 @@ class ServerClient:
         return self._delta_decoders[group, k]
 
     def _read_count(self, group: int, k: int) -> dict[str, Field]:
-        return {} if self.down is None or self.down.wire else {"reads": self._delta_decoder(group, k).reads}
+        return {} if self.down is None or wire_of(self.down) else {"reads": self._delta_decoder(group, k).reads}
 
     def _changed_settings(self) -> dict[str, Field]:
         if self.optimizer is None:

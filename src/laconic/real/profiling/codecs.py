@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from laconic import registry
+from laconic.compression.optional import refusal_of_memory
 from laconic.real.profiling.echo_group import EchoGroup
 from laconic.runtime.in_flight import carry_concurrently
 from laconic.runtime.tiers import Tier
@@ -107,7 +108,7 @@ def _compressions() -> list[tuple[Word, ...]]:
     memory = Word("error_feedback")
     words = [Word(e.name) for e in registry.entries("compression") if e.kind == "word" and e.name != "none"]
     alone = [word for word in words if not word.technique.wraps and word.make().meets != "edge"]
-    return [(word,) for word in alone] + [(w, memory) for w in alone if w.make().refuses_memory is None]
+    return [(word,) for word in alone] + [(w, memory) for w in alone if refusal_of_memory(w.make()) is None]
 
 
 def _chain(text: str) -> tuple[Word, ...]:
