@@ -120,8 +120,8 @@ class Knob:
         return literal(value, in_bytes=self.name.endswith("_bytes"))
 
     @property
-    def example(self) -> str:
-        """An argument that this knob accepts, for error messages that show what to write."""
+    def fit_example(self) -> object:
+        """A value that this knob accepts: its default where it has one."""
         limits = self.bounds
         candidates = (
             self.default,
@@ -136,7 +136,12 @@ class Knob:
             ("name",),
         )
         fitting = (self.fit(candidate) for candidate in candidates if candidate is not None)
-        return f"{self.name}={self.write(next((value for value in fitting if value is not MISSING), None))}"
+        return next((value for value in fitting if value is not MISSING), None)
+
+    @property
+    def example(self) -> str:
+        """An argument that this knob accepts, for error messages that show what to write."""
+        return f"{self.name}={self.write(self.fit_example)}"
 
     def __str__(self) -> str:
         """What the knob may be, in words: "a number, above 0 and at most 1"."""

@@ -85,13 +85,14 @@ def _file_of(module: object) -> Path | None:
 
 
 def _imported(name: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())  # as `python -m` has it; the installed command has not
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # as `python -m` has it; the installed command has not
     try:
         return importlib.import_module(name)
     except Exception as error:
         raise StrategyError(f"the module {name} cannot be imported ({_reason(error)}); mend or install it") from error
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(here)
 
 
 def _executed(path: Path, source: str) -> ModuleType:

@@ -12,6 +12,7 @@ from laconic.cli import (
     ablate,
     bounds,
     catalogue,
+    check,
     compare,
     doctor,
     explain,
@@ -64,6 +65,7 @@ validate.register(app)
 report.register(app)
 plan.register(app)
 catalogue.register(app)
+check.register(app)
 
 for command in app.registered_commands:
     assert command.callback is not None

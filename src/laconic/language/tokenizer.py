@@ -13,7 +13,8 @@ from laconic.literals import CONSTANTS, NAME, NUMBER, read_number
 from laconic.places import PLACE
 
 _TOKEN = re.compile(
-    rf"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<place>{PLACE})|(?P<number>{NUMBER})|(?P<name>{NAME})|(?P<mark><=|>=|==|[^\s])""", re.DOTALL
+    rf"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<place>{PLACE})|(?P<number>{NUMBER})|(?P<name>{NAME})|(?P<mark><=|>=|==|[^\s])""",
+    re.DOTALL,
 )
 
 

@@ -1,0 +1,1 @@
+"""Property checks of a technique, for its author: what holds, what does not, and the smallest counter-example."""

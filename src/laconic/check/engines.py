@@ -1,0 +1,112 @@
+"""What every word must keep in a training: on virtual workers of any number and speed, and on real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from laconic.check.finding import DoesNotApply, Finding, look, smallest
+from laconic.check.training import Trained, read_digest, trained_virtually
+from laconic.strategy import Sentence
+from laconic.sync.base import Sync
+
+WORKERS = (1, 2, 3, 4)
+UNEQUAL = (1.0, 1.2, 1.5, 5.0)
+LONGEST_SECONDS = 240
+
+
+def trains(sentence: Sentence) -> str | None:
+    """It trains among one, two, three and four virtual workers, of equal and of unequal speed."""
+
+    def judge(case: tuple[int, tuple[float, ...]]) -> str | None:
+        for worker in trained_virtually(sentence, *case):
+            if not bool(worker.finished.isfinite().all()):
+                return "a parameter is not finite in the end"
+        return None
+
+    return smallest(map(_Case, [(n, speeds) for speeds in ((1.0,), UNEQUAL) for n in WORKERS]), judge)
+
+
+class _Case(tuple[int, tuple[float, ...]]):
+    def __str__(self) -> str:
+        count, speeds = self
+        return f"{count} workers{'' if len(set(speeds)) == 1 else f', step times {list(speeds[:count])}'}"
+
+
+def keeps_replicas(sentence: Sentence) -> str | None:
+    """Workers hold the same parameters after every step, unless the rule declares `replicas_differ`, and after
+    `laconic.finish` in any case."""
+    rule: Sync = sentence.sync.make()
+    found = trained_virtually(sentence, 3)
+    for step in range(0 if rule.replicas_differ or rule.races else len(found[0].parameters)):
+        if other := _unlike([worker.parameters[step] for worker in found]):
+            return f"3 workers: after step {step + 1}, worker {other} has other parameters than worker 0"
+    if not rule.races and (other := _unlike([worker.finished for worker in found])):
+        return f"3 workers: after laconic.finish, worker {other} has other parameters than worker 0"
+    return None
+
+
+def repeats(sentence: Sentence) -> str | None:
+    """Two runs end with the same bits, unless the rule declares that it `races`."""
+    if sentence.sync.make().races:
+        raise DoesNotApply
+    first, again = (_digests(trained_virtually(sentence, 3, UNEQUAL)) for _ in range(2))
+    return None if first == again else "3 workers: a second run of the same seed ends with other parameters"
+
+
+def resumes(sentence: Sentence) -> str | None:
+    """A run that is saved half-way and resumed ends as one that was never interrupted: all memory is in the state."""
+    if sentence.sync.make().races:
+        raise DoesNotApply
+    whole = _digests(trained_virtually(sentence, 3))
+    with TemporaryDirectory() as folder:
+        trained_virtually(sentence, 3, save=Path(folder))
+        resumed = _digests(trained_virtually(sentence, 3, resume=Path(folder)))
+    return None if whole == resumed else "3 workers: the resumed run ends with other parameters"
+
+
+def resumes_with_fewer(sentence: Sentence) -> str | None:
+    """What three workers saved, two can resume."""
+    if sentence.sync.make().replicas_differ:
+        raise DoesNotApply
+    with TemporaryDirectory() as folder:
+        trained_virtually(sentence, 3, save=Path(folder))
+        found = trained_virtually(sentence, 2, resume=Path(folder))
+    finite = all(bool(worker.finished.isfinite().all()) for worker in found)
+    return None if finite else "3 workers, then 2: a parameter is not finite in the end"
+
+
+def is_the_same_on_processes(sentence: Sentence) -> str | None:
+    """Two real processes end with the bits of two virtual workers, unless the rule declares that it `races`."""
+    command = [sys.executable, "-m", "laconic", "run", "--workers", "2", "--strategy", str(sentence)]
+    if not sentence.architecture.make().collective:
+        command += ["--servers", "1"]
+    command += ["-m", "laconic.check.training"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    real = read_digest(done.stdout + done.stderr)
+    if sentence.sync.make().races or not sentence.architecture.make().collective:
+        return None
+    virtual = trained_virtually(sentence, 2)[0].digest
+    return None if real == virtual else "2 workers: processes end with other parameters than virtual workers"
+
+
+def _unlike(tensors: list[torch.Tensor]) -> int:
+    """Return the first worker whose tensor is not worker 0's, or 0."""
+    return next((rank for rank, tensor in enumerate(tensors) if not torch.equal(tensor, tensors[0])), 0)
+
+
+def _digests(found: list[Trained]) -> list[str]:
+    return [worker.digest for worker in found]
+
+
+def findings(sentence: Sentence, real: bool) -> list[Finding]:
+    """Return what trainings with a sentence show, on processes too where that is wanted."""
+    checks: list[Callable[[Sentence], str | None]] = [trains, keeps_replicas, repeats, resumes, resumes_with_fewer]
+    if real:
+        checks.append(is_the_same_on_processes)
+    return look(checks, sentence)
