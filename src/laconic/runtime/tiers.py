@@ -24,6 +24,7 @@ from laconic.runtime.packed_tensors import PackedTensors
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
+from laconic.sync.contexts import EveryContext
 from laconic.topology.mixing import Mixing
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Group, Handle, Request, Worker
@@ -54,7 +55,7 @@ class Tier:
     )  # the factors of a linear layer's gradient
 
     def __post_init__(self) -> None:
-        self.sync: Sync = self.sentence.sync.make()
+        self.sync: Sync[EveryContext] = self.sentence.sync.make()
         self.compressor: Compressor = self.sentence.compressor
         self.architecture = architecture_of(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
