@@ -83,7 +83,8 @@ class Tier:
     ) -> Generator[list[Handle], Any, list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
-        if joins_of(self.compressor) and sum(accepted) > 1:
+        kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
+        if joins_of(self.compressor) and len(set(kinds)) < len(kinds):
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
