@@ -182,11 +182,6 @@ def test_a_chain_keeps_what_its_compressor_promises() -> None:
     assert not Joint(Everything()).takes_factors
 
 
-def test_what_joins_is_refused_between_neighbours() -> None:
-    with pytest.raises(StrategyError, match=r"flat\+power_gossip: flat joins what is sent to all workers"):
-        compressor("flat+power_gossip")
-
-
 @pytest.mark.parametrize("omega, delta", [(None, None), (0.25, 0.75), (1.0, None)])
 def test_a_small_variance_is_a_contraction(omega: float | None, delta: float | None) -> None:
     class Rounding(Plain):

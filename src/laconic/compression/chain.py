@@ -20,13 +20,10 @@ def chain(links: Sequence[Compressor]) -> Compressor:
     `flat` stands first and joins tensors; a selector is followed by the codec of its values; a wrapping word
     (`two_hop`, `ef`, …) wraps everything that stands before it.
     """
+    if len(links) > 1 and isinstance(links[0], Flat):
+        return Joint(chain(links[1:]))
     *inner, last = links
     names = "+".join(link.name or type(link).__name__ for link in links)
-    if inner and isinstance(links[0], Flat):
-        joint = Joint(chain(links[1:]))
-        if joint.meets == "edge":
-            raise StrategyError(f"{names}: flat joins what is sent to all workers; between neighbours leave it out")
-        return joint
     if isinstance(last, Wrapping):
         if not inner:
             raise StrategyError(f"{names} alone does nothing: write what it should wrap, as in `bf16+ef`")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -209,7 +208,6 @@ class ScaleCom(Compressor):
     each chunk. Reading chosen: β and the length of chunks are knobs, since they differ between models.
     """
 
-    cost: ClassVar[str] = "select"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     per: str = knob("tensor", choices=("tensor", "chunk"), doc="exactly the largest, or the largest of each chunk")
 
@@ -267,7 +265,6 @@ class GlobalTopK(Compressor):
     chosen: no warm-up of its own; `ramp` is one.
     """
 
-    cost: ClassVar[str] = "select"
     ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
 
     @property

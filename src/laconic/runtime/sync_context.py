@@ -1,4 +1,4 @@
-"""The implementation of `sync.base.SyncContext`: what a sync rule of one tier sees of the training it governs."""
+"""The implementation of `sync.contexts.EveryContext`: what a sync rule of one tier sees of the training it governs."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from laconic.runtime.packed_tensors import PackedTensors
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
+from laconic.sync.contexts import EveryContext
 from laconic.topology.mixing import Mixing
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Group, Handle, Request, Worker
@@ -54,7 +55,7 @@ class Tier:
     )  # the factors of a linear layer's gradient
 
     def __post_init__(self) -> None:
-        self.sync: Sync = self.sentence.sync.make()
+        self.sync: Sync[EveryContext] = self.sentence.sync.make()
         self.compressor: Compressor = self.sentence.compressor
         self.architecture = architecture_of(self.sentence)
         self.schedule: Schedule = self.sentence.schedule.make()
@@ -82,7 +83,8 @@ class Tier:
     ) -> Generator[list[Handle], Any, list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
-        if joins_of(self.compressor) and sum(accepted) > 1:
+        kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
+        if joins_of(self.compressor) and len(set(kinds)) < len(kinds):
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements)

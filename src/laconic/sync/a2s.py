@@ -12,7 +12,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies
 from laconic.worker import Field, whole
@@ -100,11 +101,11 @@ class A2S(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         first = torch.tensor(0 if self.slow <= 1 else _NONE)
         return {"busy": torch.zeros((), dtype=torch.float64), "round": first}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         busy = context.seconds - context.waited_seconds
         took = (busy - float(state["busy"])) if context.step else 0.0
         pushed = context.server.push(context.gradients, context.step, seconds=took, round=int(state["round"]))

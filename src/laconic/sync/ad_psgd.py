@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from laconic.errors import ContractError, StrategyError
 from laconic.registry import technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ActorContext, MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 from laconic.worker import ActorMessage
@@ -79,9 +80,13 @@ def sides(edges: Sequence[tuple[int, int]], size: int) -> list[int]:
     return [found[i] for i in range(size)]
 
 
+class AsyncGossipContext(MixingContext, ActorContext, Protocol):
+    """Neighbours, and actors on some of them."""
+
+
 @technique("ad_psgd", aliases=["adpsgd", "async_gossip"], paper="Lian, Zhang, Zhang, Liu, ICML 2018")
 @dataclass(frozen=True)
-class ADPSGD(Gossiping):
+class ADPSGD(Gossiping[AsyncGossipContext]):
     """Average pairs of neighbours while they compute: an active worker and a random passive one become their mean.
 
     The graph is bipartite, so that no worker ever waits for one that waits itself. A passive worker's model is held by
@@ -93,28 +98,28 @@ class ADPSGD(Gossiping):
     races: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: AsyncGossipContext) -> None:
         sides(context.mixing().must_be(self.name, "doubly", "symmetric", "static").edges, context.group.size)
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: AsyncGossipContext) -> State:
         state = super().init(context)
         for member, side in enumerate(self._sides(context)):
             if side:
                 context.host(_model(member), member, lambda: Model(context.parameters))
         return state
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: AsyncGossipContext) -> State:
         return keep("x", copies(context.parameters))
 
     @staticmethod
-    def _sides(context: SyncContext) -> list[int]:
+    def _sides(context: AsyncGossipContext) -> list[int]:
         return sides(context.mixing().edges, context.group.size)
 
-    def is_active(self, context: SyncContext) -> bool:
+    def is_active(self, context: AsyncGossipContext) -> bool:
         """Return whether this worker is on the side of the graph that starts averagings."""
         return self._sides(context)[context.group.rank] == 0
 
-    def neighbour(self, context: SyncContext) -> int | None:
+    def neighbour(self, context: AsyncGossipContext) -> int | None:
         """Return the neighbour to average with after this step, drawn at random; None where there is none."""
         mine = context.group.rank
         others = sorted(a + b - mine for a, b in context.mixing().edges if mine in (a, b))
@@ -122,7 +127,7 @@ class ADPSGD(Gossiping):
         return others[int(draw.integers(len(others)))] if others else None
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: AsyncGossipContext, state: State) -> Generator[Any, Any, State]:
         before = kept(state, "x", range(len(context.parameters)))
         changes = [p.detach() - x for p, x in zip(context.parameters, before, strict=True)]
         if self.is_active(context):
@@ -135,7 +140,7 @@ class ADPSGD(Gossiping):
             copy_into(context.parameters, (yield from _update_model(context, context.group.rank, "add", changes)))
         return keep("x", copies(context.parameters))
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: AsyncGossipContext, state: State) -> Generator[Any, Any, None]:
         """Complete the averaging in flight, then replace all models by their mean, those held by actors too."""
         if context.is_in_flight(_MEAN):
             copy_into(context.parameters, (yield from context.wait_for(_MEAN)))
@@ -154,7 +159,7 @@ def _model(member: int) -> str:
 
 
 def _update_model(
-    context: SyncContext, member: int, kind: str, tensors: Sequence[Tensor]
+    context: AsyncGossipContext, member: int, kind: str, tensors: Sequence[Tensor]
 ) -> Generator[Any, Any, list[Tensor]]:
     """Send an update to the actor of a passive member's model, and return the model afterwards."""
     (answer,) = yield [context.call(_model(member), ActorMessage(kind, {}, tuple(tensors)), writes=True)]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import SteeringContext
 from laconic.sync.controller import Adjustment, Controlled, Observed
 from laconic.sync.local import Averaging
 from laconic.sync.momentum import treat_momentum
@@ -20,7 +21,7 @@ from laconic.sync.tensor_lists import keep, kept
 
 @technique("adacomm", paper="Wang and Joshi, MLSys 2019")
 @dataclass(frozen=True)
-class AdaComm(Controlled, Averaging):
+class AdaComm(Controlled, Averaging[SteeringContext]):
     """Local SGD whose period follows the training loss F: ceil(sqrt(eta_0/eta · F/F_0) · tau_0), once per interval.
 
     eta is the learning rate, and the index 0 marks first values. A period that the formula would not lower is halved,
@@ -37,7 +38,7 @@ class AdaComm(Controlled, Averaging):
     block_momentum: float = knob(0.0, low=0, below=1, doc="momentum of the averaged change of a round")
     watches: ClassVar[tuple[str, ...]] = ("loss", "seconds")
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: SteeringContext) -> State:
         now = {"period": torch.tensor(self.period), "decided": torch.tensor(0.0, dtype=torch.float64)}
         block = [torch.zeros_like(p) for p in context.parameters] if self.block_momentum else []
         return super().init(context) | self.begin(context) | now | keep("block", block)
@@ -56,7 +57,7 @@ class AdaComm(Controlled, Averaging):
         wanted = math.ceil(math.sqrt(slower * fallen) * self.period)
         return Adjustment(max(1, wanted if wanted < period else int(self.shrink * period)))
 
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
         self.notice(context, state)
         now = context.step + 1
         if self.period > 1 and now - int(state["met"]) >= int(state["period"]):
@@ -74,5 +75,5 @@ class AdaComm(Controlled, Averaging):
             means = [u.mul_(self.block_momentum).add_(mean) for u, mean in zip(block, means, strict=True)]
         super().move(state, points, means)
 
-    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: SteeringContext, state: State) -> Generator[Any, Any, None]:
         yield from treat_momentum(context, "reset" if self._has_block_momentum(state) else "keep")

@@ -13,7 +13,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies, keep, kept
 from laconic.worker import Field
@@ -77,12 +78,12 @@ class ASHL(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         anchor = keep("x", copies(context.parameters))
         clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         return {**anchor, "left": torch.tensor(1), "done": torch.tensor(0), "clock": clock}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         context.apply()
         left, done = int(state["left"]) - 1, int(state["done"]) + 1
         if left > 0:

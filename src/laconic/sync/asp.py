@@ -13,7 +13,8 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import PushPull
 from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess
@@ -108,7 +109,7 @@ class ASP(PushPull):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         if self.staleness == "picky" and len(context.server.shards) > 1:
             raise StrategyError("picky measures how far the whole model has moved, so one server must hold it: ps(1)")
         if self.momentum == "auto" and not all("momentum" in group for group in context.optimizer.param_groups):
@@ -116,7 +117,7 @@ class ASP(PushPull):
             raise StrategyError(f"momentum=auto sets the optimizer's momentum, and {name} has none: use SGD, or keep")
         return {}
 
-    def settings(self, context: SyncContext) -> dict[str, Field]:
+    def settings(self, context: ServerContext) -> dict[str, Field]:
         if self.momentum == "keep":
             return {}
         return {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, Generic, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import TypeVar
 
 from laconic.registry import Technique
-from laconic.topology.mixing import Matrix, Mixing
-from laconic.worker import Actor, ActorMessage, Group, Handle
-
-if TYPE_CHECKING:
-    from laconic.architecture.server.client import ServerClient
+from laconic.worker import Group, Handle
 
 State = dict[str, Tensor]
 Communication = Generator[list[Handle], Any, Any]
@@ -21,7 +18,10 @@ Communication = Generator[list[Handle], Any, Any]
 
 
 class SyncContext(Protocol):
-    """What a rule sees of the training it governs: parameters, gradients, clock, and the means to communicate."""
+    """What every rule sees of the training it governs: parameters, gradients, and means over all workers.
+
+    What only some rules need (neighbours, a server, a clock, messages in flight) is in `laconic.sync.contexts`.
+    """
 
     @property
     def parameters(self) -> list[Tensor]: ...
@@ -57,30 +57,6 @@ class SyncContext(Protocol):
         """The number of optimizer steps that this worker has made."""
         ...
 
-    @property
-    def seconds(self) -> float:
-        """The time by this worker's clock, in seconds."""
-        ...
-
-    @property
-    def waited_seconds(self) -> float:
-        """The seconds that this worker has spent waiting for others and for the network."""
-        ...
-
-    def logged(self, metric: str) -> float | None:
-        """Return the value that this worker's script last logged for the metric with `laconic.log`, or None."""
-        ...
-
-    def steer(self, batch: int | None, rate: float) -> None:
-        """Set, for the steps that follow, the samples per worker that `laconic.batch_size` returns (None: the script's
-        own number) and the factor on the learning rate. Only rules with `steers` may call it."""
-        ...
-
-    @property
-    def server(self) -> ServerClient:
-        """The client of the parameter server, where the architecture has one."""
-        ...
-
     def note(self, **numbers: float) -> None:
         """Record numbers about this rule that people may want to see, such as a staleness or a period."""
         ...
@@ -107,75 +83,18 @@ class SyncContext(Protocol):
         """A seed that is the same on every worker, for random draws that all workers must share."""
         ...
 
-    def mixing(self, extra: int = 0) -> Mixing:
-        """Return the topology's weights among the group's members and `extra` further nodes that are no workers."""
-        ...
 
-    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
-        """Return, on worker i, the sum over all workers j of matrix[i, j] times the tensors that j passes here.
-
-        A cast rounds only what is sent, never what a worker keeps of its own, and preserves the mean over workers.
-        """
-        ...
-
-    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
-        """Return the weighted sum that `mix` returns, without this worker's own tensors."""
-        ...
-
-    def as_received(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return these tensors as neighbours would receive them, rounded to the format of messages."""
-        ...
-
-    def encode(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Compress one tensor per parameter without other workers, and return each one's payload as bytes."""
-        ...
-
-    def decode(self, payloads: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors that payloads of `encode` hold, whichever worker encoded them."""
-        ...
-
-    def swap(
-        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
-    ) -> Communication:
-        """Send the tensors in `outgoing` to single members, and return those received from the members in `incoming`,
-        whose values there give the shapes and types. `control` is the share of the bytes that counts as control."""
-        ...
-
-    def host(self, name: str, member: int, build: Callable[[], Actor]) -> None:
-        """Place an actor of this name on a member. Every member of the group must make the same call."""
-        ...
-
-    def call(self, name: str, message: ActorMessage, writes: bool) -> Handle:
-        """Send a message to an actor that a member hosts, and return a handle on its answer."""
-        ...
-
-    def catch_up(self) -> None:
-        """Let all events before this worker's time happen first, as is needed before shared memory is read."""
-        ...
-
-    def start(self, name: str, communication: Communication) -> None:
-        """Start a communication without waiting for it; `wait_for` completes it, perhaps in a later step."""
-        ...
-
-    def is_in_flight(self, name: str) -> bool:
-        """Return whether a communication of this name was started and has not been waited for."""
-        ...
-
-    def has_arrived(self, name: str) -> bool:
-        """Return whether the communication's pending messages have arrived, so that waiting for them takes no time."""
-        ...
-
-    def wait_for(self, name: str) -> Communication:
-        """Wait until the communication of this name is complete, and return its result."""
-        ...
+Context = TypeVar("Context", bound=SyncContext, contravariant=True, default=SyncContext)
 
 
-class Sync(Technique):
+class Sync(Technique, Generic[Context]):
     """A synchronisation rule: it decides when workers communicate.
 
     A rule can act at three moments. *During backward*, gradients can be averaged before the optimizer sees them; *after
     the optimizer's step*, a generator that waits by yielding can exchange anything; a rule that `replaces_step` does
     itself what `optimizer.step()` would do, for example where a server holds the optimizer.
+
+    A rule that needs more than a `SyncContext` says which: `class Mine(Sync[MixingContext])`.
     """
 
     axis: ClassVar[str] = "sync"
@@ -207,11 +126,11 @@ class Sync(Technique):
         more = self.late or self.replaces_step or self.replicas_differ or self.steers or self.skips
         return not more and self.micro_batches == 1 and type(self).after_step is Sync.after_step
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: Context) -> State:
         """Return the rule's initial state, as named tensors that checkpoints keep."""
         return {}
 
-    def weights(self, context: SyncContext, state: State) -> Sequence[float]:
+    def weights(self, context: Context, state: State) -> Sequence[float]:
         """Return the factor on each parameter's gradient in this step; for rules that `skips`, before the forward pass.
 
         A gradient with factor zero is neither computed nor sent. Every member of the group must return the same.
@@ -222,17 +141,17 @@ class Sync(Technique):
         """Return whether this step's gradients are averaged during backward; every member must return the same."""
         return False
 
-    def after_step(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
+    def after_step(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
         """Do what the rule does after the optimizer has stepped, and return the new state."""
         return state
         yield
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
+    def stepping(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
         """Do all that `optimizer.step()` stands for, in a rule that replaces it, and return the new state."""
         context.apply()
         return (yield from self.after_step(context, state))
 
-    def leave(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, None]:
+    def leave(self, context: Context, state: State) -> Generator[list[Handle], Any, None]:
         """End the rule's phase before another rule takes over: replicas that differ are replaced by their mean.
 
         The state of each worker's optimizer is left as it is.
@@ -243,7 +162,7 @@ class Sync(Technique):
                 parameter.data.copy_(mean)
             yield from average_buffers(context)
 
-    def settle(self, context: SyncContext, state: State) -> Generator[list[Handle], Any, State]:
+    def settle(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
         """Complete what is in flight and make replicas equal, for `laconic.finish`; training may go on afterwards."""
         yield from self.leave(context, state)
         return state

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
@@ -21,7 +22,7 @@ from laconic.sync.tensor_lists import copies, copy_into, keep, kept
     paper="Koloskova, Stich, Jaggi, ICML 2019; Koloskova, Lin, Stich, Jaggi, ICLR 2020",
 )
 @dataclass(frozen=True)
-class ChocoSGD(Gossiping):
+class ChocoSGD(Gossiping[PointToPointContext]):
     """Step, then send the compressed difference of the model from its public copy: choco_sgd / topk(0.1).
 
     Worker i's public copy x̂_i moves by what i sent, s_i = ΣW_ij·x̂_j (W: the mixing weights) by what its neighbours
@@ -33,15 +34,15 @@ class ChocoSGD(Gossiping):
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gamma: float = knob(0.2, above=0, high=1, doc="step size towards the neighbours' copies")
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: PointToPointContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")
         context.encode(copies(context.parameters))  # refuses a compression that no neighbour could decode
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: PointToPointContext) -> State:
         return keep("copy", copies(context.parameters)) | keep("sum", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
         everything, rank = range(len(context.parameters)), context.group.rank
         mine, sums = (copies(kept(state, name, everything)) for name in ("copy", "sum"))
         row = context.mixing().at(0)[rank]

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import State, Sync, SyncContext
+from laconic.sync.base import State, Sync
+from laconic.sync.contexts import OverlapContext
 from laconic.sync.tensor_lists import copies, keep, kept
 
 _AVERAGE = "said"
@@ -17,7 +18,7 @@ _AVERAGE = "said"
 
 @technique("difference_averaging", paper="Wang et al. (CocktailSGD), ICML 2023")
 @dataclass(frozen=True)
-class DifferenceAveraging(Sync):
+class DifferenceAveraging(Sync[OverlapContext]):
     """Send, after every step, how the model differs from a common one, and move both by the mean difference.
 
     The difference of worker i's model x_i from the common model y is the error memory: what a worker sent is subtracted
@@ -29,11 +30,11 @@ class DifferenceAveraging(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: OverlapContext) -> State:
         return keep("common", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
         yield from self._complete(context, state)
         common = kept(state, "common", range(len(context.parameters)))
         differences = [p.detach() - y for p, y in zip(context.parameters, common, strict=True)]
@@ -43,7 +44,7 @@ class DifferenceAveraging(Sync):
         return state
 
     @torch.no_grad()
-    def _complete(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def _complete(self, context: OverlapContext, state: State) -> Generator[Any, Any, None]:
         """Wait for the exchange in flight; subtract what was sent from the own model, and add the mean to both."""
         if not context.is_in_flight(_AVERAGE):
             return
@@ -54,11 +55,11 @@ class DifferenceAveraging(Sync):
             y.add_(mean)
             p.copy_(y + unsent)
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: OverlapContext, state: State) -> Generator[Any, Any, None]:
         yield from self._complete(context, state)
         yield from super().leave(context, state)
 
-    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
         """Replace all models by their mean, after which no differences are left to send."""
         yield from self.leave(context, state)
         return self.init(context)

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 
 from laconic.errors import ContractError
-from laconic.sync.base import State, Sync, SyncContext
+from laconic.sync.base import State, Sync
+from laconic.sync.contexts import SteeringContext
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Adjustment:
     """The factor on the learning rate that the script's scheduler sets."""
 
 
-class Controlled(Sync):
+class Controlled(Sync[SteeringContext]):
     """A rule that adjusts its period, batch or learning rate from time to time."""
 
     watches: ClassVar[tuple[str, ...]] = ()
@@ -76,20 +77,20 @@ class Controlled(Sync):
         """Return the next round's decision: a pure function of both arguments, except that the rule may keep in `state`
         what it must remember (tensors, the same on every worker)."""
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: SteeringContext) -> State:
         """Return the state of `consult`, for a rule's `init`, and apply the first decision from the first step."""
         clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         state = {"round": torch.tensor(0), "clock": clock}
         self._apply(context, self.decide(Observed(context.step, workers=context.group.size), state))
         return state
 
-    def notice(self, context: SyncContext, state: State) -> None:
+    def notice(self, context: SteeringContext, state: State) -> None:
         """Keep the first loss that is logged and the first learning rate; to be called in every step."""
         if "first_loss" not in state and (loss := context.logged("loss")) is not None:
             state["first_loss"] = torch.tensor(loss, dtype=torch.float64)
         state.setdefault("first_rate", torch.tensor(context.rate, dtype=torch.float64))
 
-    def consult(self, context: SyncContext, state: State) -> Generator[Any, Any, Adjustment]:
+    def consult(self, context: SteeringContext, state: State) -> Generator[Any, Any, Adjustment]:
         """Agree on what was observed, decide, apply the batch and the learning rate, and return the decision."""
         self.notice(context, state)
         observed = yield from self._observe(context, state)
@@ -97,19 +98,19 @@ class Controlled(Sync):
         self._apply(context, decision)
         return decision
 
-    def _apply(self, context: SyncContext, decision: Adjustment) -> None:
+    def _apply(self, context: SteeringContext, decision: Adjustment) -> None:
         if self.steers:
             context.steer(decision.batch, decision.rate)
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SteeringContext, state: State) -> Generator[Any, Any, None]:
         self._apply(context, Adjustment())
         yield from super().leave(context, state)
 
-    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
         yield from super().leave(context, state)  # the decision stays in force
         return state
 
-    def _observe(self, context: SyncContext, state: State) -> Generator[Any, Any, Observed]:
+    def _observe(self, context: SteeringContext, state: State) -> Generator[Any, Any, Observed]:
         now, waited = context.seconds, context.waited_seconds
         last, waited_before, elapsed = state["clock"].tolist()
         passed, exchanged = max(0.0, now - last), max(0.0, waited - waited_before)  # a resumed run has another clock
@@ -144,7 +145,7 @@ class Controlled(Sync):
         )
 
 
-def _norm(context: SyncContext) -> float:
+def _norm(context: SteeringContext) -> float:
     return float(torch.stack([g.norm() for g in context.gradients]).norm())
 
 

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
 
 @technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")
 @dataclass(frozen=True)
-class CooperativeSGD(Gossiping):
+class CooperativeSGD(Gossiping[PointToPointContext]):
     """A(tau, W, v): after every `period` local steps, multiply all models by the topology's mixing matrix W.
 
     tau is the period, and v = `auxiliary` is the number of additional models that nobody trains: they are the
@@ -30,21 +31,21 @@ class CooperativeSGD(Gossiping):
     period: int = knob(1, low=1, doc="local steps between exchanges")
     auxiliary: int = knob(0, low=0, doc="additional models that are mixed and not trained")
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: PointToPointContext) -> None:
         context.mixing(self.auxiliary).must_be(self.name, "doubly", "symmetric")
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: PointToPointContext) -> State:
         hosted = self._hosted(context, context.group.rank)[1:]
         return {
             name: tensor for node in hosted for name, tensor in keep(f"node.{node}", copies(context.parameters)).items()
         }
 
-    def _hosted(self, context: SyncContext, rank: int) -> list[int]:
+    def _hosted(self, context: PointToPointContext, rank: int) -> list[int]:
         """Return the nodes that a worker holds: its own, and its share of the auxiliary ones."""
         return [self.auxiliary + rank, *range(rank, self.auxiliary, context.group.size)]
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
         if (context.step + 1) % self.period:
             return state
         matrix = context.mixing(self.auxiliary).at(context.step // self.period)

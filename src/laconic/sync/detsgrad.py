@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Communication, State, SyncContext
+from laconic.sync.base import Communication, State
+from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
 
 @technique("detsgrad", paper="George and Gurram, AAAI 2020, arXiv 1909.05020")
 @dataclass(frozen=True)
-class DETSGRAD(Gossiping):
+class DETSGRAD(Gossiping[PointToPointContext]):
     """Gossip with the models neighbours last sent; send one's own only after it has moved by more than v_k.
 
     s_i is the model w_i that worker i last sent, u_i its optimizer's update, W the mixing weights and k the step: w_i =
@@ -37,17 +38,17 @@ class DETSGRAD(Gossiping):
     gain_exponent: float = knob(0.1, low=0, doc="how fast the gain falls: slower than the rate, so that workers agree")
     rate_exponent: float = knob(1.0, low=0, doc="how fast the rate falls")
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: PointToPointContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: PointToPointContext) -> State:
         state = keep("x", copies(context.parameters)) | keep("said", copies(context.parameters))
         for j in self._neighbours(context):
             state |= keep(f"heard.{j}", copies(context.parameters))
         return state | {"broadcasts": torch.zeros((), dtype=torch.int64)}
 
     @staticmethod
-    def _neighbours(context: SyncContext) -> list[int]:
+    def _neighbours(context: PointToPointContext) -> list[int]:
         row = context.mixing().at(0)[context.group.rank]
         return [j for j in np.flatnonzero(row).tolist() if j != context.group.rank]
 
@@ -55,13 +56,13 @@ class DETSGRAD(Gossiping):
         """Return a_k, the factor on the optimizer's learning rate in a step."""
         return float((self.decay * step + 1) ** -self.rate_exponent)
 
-    def send_threshold(self, context: SyncContext, step: int) -> float:
+    def send_threshold(self, context: PointToPointContext, step: int) -> float:
         """Return v_k, the distance from the model last sent above which a worker sends its model."""
         elements = sum(p.numel() for p in context.parameters)
         return self.threshold * elements * context.rate * self.rate_factor(step)
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
         everything, step = range(len(context.parameters)), context.step
         before, sent = kept(state, "x", everything), kept(state, "said", everything)
         beta = self.gain * (self.decay * step + 1) ** -self.gain_exponent
@@ -81,7 +82,7 @@ class DETSGRAD(Gossiping):
             state |= keep(f"heard.{j}", model)
         return state
 
-    def _broadcast(self, context: SyncContext, model: list[Tensor]) -> Communication:
+    def _broadcast(self, context: PointToPointContext, model: list[Tensor]) -> Communication:
         """Tell all neighbours whether a model follows, send it if so, and return the models received."""
         neighbours = self._neighbours(context)
         sends = [torch.tensor([len(model) > 0], dtype=torch.uint8, device=context.parameters[0].device)]

@@ -11,7 +11,8 @@ import torch
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import keep, kept
 from laconic.worker import Field, whole
@@ -58,10 +59,10 @@ class Downpour(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         return keep("sum", [torch.zeros_like(p) for p in context.parameters]) if self.n_push > 1 else {}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         accrued = context.gradients
         if self.n_push > 1:
             sums = kept(state, "sum", range(len(accrued)))

@@ -12,7 +12,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync
 from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.tensor_lists import copies
@@ -63,7 +64,7 @@ class EASGD(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         if context.step % self.period == 0:
             yield from _wait_for_push(context)
             (centre,) = yield [context.server.pull()]
@@ -75,15 +76,15 @@ class EASGD(ServerSync):
         context.apply()
         return state
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
         yield from _wait_for_push(context)
         yield from super().leave(context, state)
 
 
-def _send(context: SyncContext, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:
+def _send(context: ServerContext, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:
     yield [context.server.push(tensors, context.step)]
 
 
-def _wait_for_push(context: SyncContext) -> Generator[Any, Any, None]:
+def _wait_for_push(context: ServerContext) -> Generator[Any, Any, None]:
     if context.is_in_flight(_SENT):
         yield from context.wait_for(_SENT)

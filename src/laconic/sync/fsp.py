@@ -13,7 +13,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.server_round import add_contribution, open_round, take_if_complete
 from laconic.sync.tensor_lists import copies, keep, kept
@@ -103,11 +104,11 @@ class FSP(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         anchor = keep("x", copies(context.parameters))
         return {**anchor, "interval": torch.tensor(0), "steps": torch.tensor(0)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         context.apply()
         interval, steps = int(state["interval"]), int(state["steps"]) + 1
         report: dict[str, Any] = {"interval": interval}
@@ -131,6 +132,6 @@ class FSP(ServerSync):
         return {**anchor, "interval": torch.tensor(interval + 1), "steps": torch.tensor(0)}
 
 
-def _call(context: SyncContext, interval: int) -> Generator[Any, Any, Any]:
+def _call(context: ServerContext, interval: int) -> Generator[Any, Any, Any]:
     (called,) = yield [context.server.pull(only=0, wants="call", interval=interval)]
     return called

@@ -10,16 +10,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import TypeVar
 
 from laconic.registry import technique
-from laconic.sync.base import State, Sync, SyncContext
+from laconic.sync.base import State, Sync
+from laconic.sync.contexts import MixingContext
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 from laconic.topology.mixing import Matrix
 
 _MIX = "mix"
 
 
-class Gossiping(Sync):
+Mixes = TypeVar("Mixes", bound=MixingContext, contravariant=True, default=MixingContext)
+
+
+class Gossiping(Sync[Mixes]):
     """The base of rules whose workers mix their models with neighbours after a step.
 
     They use the optimizer's update u = x before − x after in place of learning rate times gradient, so that momentum,
@@ -33,19 +38,19 @@ class Gossiping(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: Mixes) -> State:
         self.check(context)
         return self.begin(context)
 
     @abstractmethod
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: Mixes) -> None:
         """Refuse mixing weights with which the rule would not work."""
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: Mixes) -> State:
         """Return the rule's state while all models are equal."""
         return {}
 
-    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: Mixes, state: State) -> Generator[Any, Any, State]:
         """Replace all models by their mean, and begin with a fresh state."""
         yield from self.leave(context, state)
         return self.begin(context)
@@ -61,14 +66,14 @@ class DPSGD(Gossiping):
     all models moves by the mean of the updates exactly.
     """
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: MixingContext) -> None:
         context.mixing().must_be(self.name, "doubly")
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: MixingContext) -> State:
         return keep("x", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
         everything = range(len(context.parameters))
         before = kept(state, "x", everything)
         mixed = (yield from context.wait_for(_MIX)) if context.is_in_flight(_MIX) else before  # at first all are equal
@@ -77,7 +82,7 @@ class DPSGD(Gossiping):
         context.start(_MIX, context.mix(x, context.mixing().at(context.step + 1)))
         return keep("x", x)
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: MixingContext, state: State) -> Generator[Any, Any, None]:
         """Complete the exchange in flight, so that no worker is left waiting, and replace all models by their mean."""
         if context.is_in_flight(_MIX):
             yield from context.wait_for(_MIX)
@@ -95,7 +100,7 @@ class D2(Gossiping):
     −1/3; (W + I)/2 replaces a W without that, and a notice says so.
     """
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: MixingContext) -> None:
         weights = context.mixing().must_be(self.name, "doubly", "symmetric", "static")
         if _too_negative(weights.lambda_min) and context.group.rank == 0:
             print(
@@ -104,19 +109,19 @@ class D2(Gossiping):
                 file=sys.stderr,
             )
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: MixingContext) -> State:
         state = keep("correction", [torch.zeros_like(p) for p in context.parameters])
         return state | {"rate": torch.zeros((), dtype=torch.float64)}
 
     @staticmethod
-    def matrix(context: SyncContext) -> Matrix:
+    def matrix(context: MixingContext) -> Matrix:
         """Return the mixing matrix: W, or (W + I)/2 where W has too negative an eigenvalue."""
         weights = context.mixing()
         w = weights.at(0)
         return (w + np.eye(len(w))) / 2 if _too_negative(weights.lambda_min) else w
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
         before, rate = float(state["rate"]), context.rate
         scale = rate / before if before else 1.0
         corrections = kept(state, "correction", range(len(context.parameters)))

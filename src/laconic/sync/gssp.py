@@ -12,7 +12,8 @@ import torch
 from laconic.architecture.server.actor import Pull, Push, RelayedPush
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import take_over
 from laconic.sync.ssp import SSP
 from laconic.worker import Field
@@ -94,20 +95,20 @@ class GSSP(SSP):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         began = torch.tensor(context.seconds - context.waited_seconds, dtype=torch.float64)
         return {**super().init(context), "began": began, "slowness": torch.ones((), dtype=torch.float64)}
 
     def extra_fields(self, state: State) -> dict[str, Any]:
         return {"slowness": float(state["slowness"])}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         state = yield from super().stepping(context, state)
         if context.step + 1 == self.profile and self.groups > 1:
             return (yield from self._regroup(context, state))
         return state
 
-    def _regroup(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def _regroup(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         """Send this worker's time to the coordinator, group 0's first shard, and move to the group it assigns."""
         busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [

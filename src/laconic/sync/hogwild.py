@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, Sync, SyncContext, average_buffers
+from laconic.sync.base import State, Sync, average_buffers
+from laconic.sync.contexts import ActorContext
 from laconic.sync.tensor_lists import copies, keep, kept
 
 
 @technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")
 @dataclass(frozen=True)
-class Hogwild(Sync):
+class Hogwild(Sync[ActorContext]):
     """Optimizer steps without a lock on parameters that all workers of one host share in memory.
 
     Reads may see some coordinates before and some after another worker's write, and writes to the same coordinate may
@@ -33,7 +34,7 @@ class Hogwild(Sync):
     replaces_step: ClassVar[bool] = True
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ActorContext, state: State) -> Generator[Any, Any, State]:
         context.catch_up()
         self._write(context, state)
         before = copies(context.parameters) if self.delay else []
@@ -50,7 +51,7 @@ class Hogwild(Sync):
         return keep("late", deferred)
         yield
 
-    def _write(self, context: SyncContext, state: State) -> None:
+    def _write(self, context: ActorContext, state: State) -> None:
         """Write the coordinates that the last step deferred to this one."""
         if state:
             for parameter, change in zip(
@@ -59,7 +60,7 @@ class Hogwild(Sync):
                 parameter.add_(change)
 
     @torch.no_grad()
-    def settle(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: ActorContext, state: State) -> Generator[Any, Any, State]:
         """Write what is deferred, wait until all workers have done so, and average the buffers."""
         context.catch_up()
         self._write(context, state)
@@ -67,7 +68,7 @@ class Hogwild(Sync):
         yield from average_buffers(context)
         return {}
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ActorContext, state: State) -> Generator[Any, Any, None]:
         """Complete all writes, and give every worker its own copy of the parameters again."""
         yield from self.settle(context, state)
         for group in context.optimizer.param_groups:

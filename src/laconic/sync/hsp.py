@@ -12,7 +12,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.worker import Field, whole
@@ -64,10 +65,10 @@ class HSP(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         return {"ahead": torch.tensor(False)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         computed = context.seconds - float(state["left"]) if "left" in state else None
         ahead, waited = self._computes_ahead(context, computed, state.get("waited")), state.get("waited")
         yield [context.server.pull(only=0, wants="turn")]
@@ -84,7 +85,7 @@ class HSP(ServerSync):
         state = {"ahead": torch.tensor(ahead), "left": torch.tensor(context.seconds, dtype=torch.float64)}
         return state if waited is None else state | {"waited": waited}
 
-    def _computes_ahead(self, context: SyncContext, computed: float | None, waited: Tensor | None) -> bool:
+    def _computes_ahead(self, context: ServerContext, computed: float | None, waited: Tensor | None) -> bool:
         if self.ahead is None or computed is None or waited is None or (context.step + 1) % self.fresh == 0:
             return False
         return float(waited) >= self.ahead * computed

@@ -13,7 +13,8 @@ from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies, keep, kept
 from laconic.worker import Field
@@ -135,14 +136,14 @@ class LAG(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         if self.by == "server" and len(context.server.shards) > 1:
             raise StrategyError(
                 "lag(by=server) looks at the whole model, which one shard must hold; write ps(shards=1)"
             )
         return {"changes": torch.zeros(self.history, dtype=torch.float64), "asked": torch.tensor(True)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         gradients, state = copies(context.gradients), dict(state)
         uploads = bool(state["asked"]) if self.by == "server" else self._has_changed(context, state, gradients)
         if uploads:
@@ -160,7 +161,7 @@ class LAG(ServerSync):
             take_over(context, pulled)
         return state
 
-    def _has_changed(self, context: SyncContext, state: State, gradients: list[Tensor]) -> bool:
+    def _has_changed(self, context: ServerContext, state: State, gradients: list[Tensor]) -> bool:
         if "sent.0" not in state:
             return True
         change = squared_distance(gradients, kept(state, "sent", range(len(gradients))))

@@ -12,7 +12,8 @@ import torch
 
 from laconic.optim import LAMB, LARS
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import SteeringContext
 from laconic.sync.controller import Adjustment, Controlled, Observed
 
 
@@ -21,13 +22,13 @@ class Steered(Controlled):
 
     steers: ClassVar[bool] = True
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: SteeringContext) -> State:
         return self.begin(context)
 
     def averages_gradients(self, step: int) -> bool:
         return True
 
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
         yield from self.consult(context, state)
         return state
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import State, Sync, SyncContext, average_buffers
+from laconic.sync.base import Context, State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.tensor_lists import keep, kept
 
 
-class Averaging(Sync):
+class Averaging(Sync[Context]):
     """The base of rules with local steps: it keeps the point of the last averaging, and averages again.
 
     Workers send their displacement from that point, not the parameters: the mean is the same, a compressor has smaller
@@ -25,12 +25,12 @@ class Averaging(Sync):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: Context) -> State:
         counts = {"met": torch.tensor(context.step), "rounds": torch.tensor(0)}
         return keep("point", [p.detach().clone() for p in context.parameters]) | counts
 
     @torch.no_grad()
-    def average_models(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+    def average_models(self, context: Context, state: State, exact: bool = False) -> Generator[Any, Any, None]:
         """Average the models, so that all workers go on from the mean."""
         points = kept(state, "point", range(len(context.parameters)))
         displacements = [p.detach() - point for p, point in zip(context.parameters, points, strict=True)]
@@ -46,11 +46,11 @@ class Averaging(Sync):
         for point, mean in zip(points, means, strict=True):
             point.add_(mean)
 
-    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: Context, state: State) -> Generator[Any, Any, None]:
         """Do what follows an averaging, such as a treatment of the optimizers' state."""
         yield from ()
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: Context, state: State) -> Generator[Any, Any, None]:
         if int(state["met"]) < context.step:
             yield from self.average_models(context, state, exact=True)
             state["met"] = torch.tensor(context.step)

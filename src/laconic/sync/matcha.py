@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into
 from laconic.topology.matchings import Activation, activation
@@ -28,15 +29,15 @@ class MATCHA(Gossiping):
 
     budget: float = knob(0.5, above=0, high=1, doc="share of the whole graph's communication time that is spent")
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: MixingContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")
 
-    def plan(self, context: SyncContext) -> Activation:
+    def plan(self, context: MixingContext) -> Activation:
         """Return the matchings, their probabilities and the links' weight, computed once for a graph."""
         return activation(context.group.size, context.mixing().edges, self.budget)
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
         matrix = self.plan(context).at(context.step, context.seed)
         copy_into(context.parameters, (yield from context.mix(copies(context.parameters), matrix)))
         return state

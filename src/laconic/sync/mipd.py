@@ -12,7 +12,7 @@ from laconic.architecture.server.actor import Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.asp import ASP
-from laconic.sync.base import SyncContext
+from laconic.sync.contexts import ServerContext
 from laconic.worker import Field
 
 _PAPER = "Zhang, Wang, IEEE TPDS 33(11), 2022"
@@ -49,7 +49,7 @@ class SmoothedASP(ASP):
         touched = sum(int(now.sum()) for now in present)
         return {**super().receive(store, replace(push, tensors=due)), "touched": touched}
 
-    def outgoing(self, context: SyncContext) -> list[Tensor]:
+    def outgoing(self, context: ServerContext) -> list[Tensor]:
         """Return the gradients with negative zeros made positive, since -0.0 marks values that are left out."""
         return [g + 0.0 for g in context.gradients]
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, Sync, SyncContext, average_buffers
+from laconic.sync.base import State, Sync, average_buffers
+from laconic.sync.contexts import OverlapContext, SteeringContext
 from laconic.sync.tensor_lists import copies, copy_into
 
 _REST = "rest"
 _PERIOD = 10  # steps between two decisions on the budget
 
 
+class StagedContext(OverlapContext, SteeringContext, Protocol):
+    """A second stage in flight, and the times and losses that set its budget."""
+
+
 @technique("osp", paper="Chen et al., ICPP 2023 (arXiv 2306.16926)")
 @dataclass(frozen=True)
-class OSP(Sync):
+class OSP(Sync[StagedContext]):
     """Average and apply gradients of important tensors at once, and those of the others during the next iteration.
 
     Until the others arrive, a worker uses a step on its own gradients (local gradient prediction, LGP). Then that step
@@ -40,13 +45,13 @@ class OSP(Sync):
     replicas_differ: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: StagedContext) -> State:
         scores = torch.full((len(context.parameters),), torch.inf, dtype=torch.float64)  # unknown: not held back
         if self.share is not None:
             scores.zero_()
         return {"scores": scores, "budget": torch.tensor(0.0, dtype=torch.float64)}
 
-    def held_back(self, context: SyncContext, state: State) -> list[int]:
+    def held_back(self, context: StagedContext, state: State) -> list[int]:
         """Return the indices of the least important tensors that together fit into the second stage's budget."""
         sizes = [p.nbytes for p in context.parameters]
         left = float(state["budget"]) if self.share is None else self.share * sum(sizes)
@@ -57,7 +62,7 @@ class OSP(Sync):
                 left -= sizes[i]
         return sorted(chosen)
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: StagedContext, state: State) -> Generator[Any, Any, State]:
         computed = context.seconds - float(state["left"]) if "left" in state else 0.0
         state, gradients = dict(state), copies(context.gradients)
         yield from self._complete_rest(context, state)
@@ -78,7 +83,7 @@ class OSP(Sync):
         state["left"] = _number(context.seconds)
         return state
 
-    def _predict(self, context: SyncContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def _predict(self, context: StagedContext, state: State, rest: Sequence[int], gradients: Sequence[Tensor]) -> None:
         """Step on this worker's own gradients in place of their means, without a trace in the optimizer's state."""
         with preserving_state(context.optimizer, [context.parameters[i] for i in rest]):
             for parameter in context.parameters:
@@ -88,7 +93,7 @@ class OSP(Sync):
                 context.parameters[i].grad = gradients[i].clone()
             context.apply()
 
-    def _complete_rest(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def _complete_rest(self, context: StagedContext, state: State) -> Generator[Any, Any, None]:
         """Wait for the last iteration's second stage, restore the common parameters, and step on the means."""
         if not context.is_in_flight(_REST):
             return
@@ -98,7 +103,7 @@ class OSP(Sync):
         self._step(context, state, which, means)
 
     @staticmethod
-    def _step(context: SyncContext, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
+    def _step(context: StagedContext, state: State, which: Sequence[int], means: Sequence[Tensor]) -> None:
         """Step the user's optimizer on these tensors alone, and update their importance."""
         scores = state["scores"].clone()
         for parameter in context.parameters:
@@ -110,7 +115,7 @@ class OSP(Sync):
         state["scores"] = scores
         context.apply()
 
-    def _decide(self, context: SyncContext, state: State, computed: float) -> Generator[Any, Any, None]:
+    def _decide(self, context: StagedContext, state: State, computed: float) -> Generator[Any, Any, None]:
         """Set the same budget on all workers, from the means of their losses, computing times and transfer rates."""
         loss = context.logged("loss")
         pace = state.get("seconds_per_byte", _number(0.0))
@@ -122,7 +127,7 @@ class OSP(Sync):
             progress = min(max(1 - total / known / float(state["first_loss"]), 0.0), 1.0)
             state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: StagedContext, state: State) -> Generator[Any, Any, None]:
         yield from self._complete_rest(context, state)
         for parameter in context.parameters:
             parameter.grad = None

@@ -16,46 +16,46 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob
-from laconic.sync.base import Communication, State, Sync, SyncContext, average_buffers
+from laconic.sync.base import Communication, Context, State, Sync, average_buffers
 from laconic.sync.tensor_lists import keep, kept
 
 
 @dataclass(frozen=True)
-class Outer(Sync):
+class Outer(Sync[Context]):
     """A rule with an outer optimizer, whose state is the common `point` and a `momentum`: twice the model's size."""
 
     period: int = knob(500, low=1, doc="local steps in a round")
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: Context) -> State:
         point = [p.detach().clone() for p in context.parameters]
         memory = keep("point", point) | keep("momentum", [torch.zeros_like(x) for x in point])
         return memory | {"began": torch.tensor(context.step)}
 
-    def steps(self, context: SyncContext, state: State) -> int:
+    def steps(self, context: Context, state: State) -> int:
         """Return the number of steps under this rule, this one included; rounds are counted from its beginning."""
         return context.step + 1 - int(state["began"])
 
-    def displacement(self, context: SyncContext, state: State, which: Sequence[int]) -> Communication:
+    def displacement(self, context: Context, state: State, which: Sequence[int]) -> Communication:
         """Return the outer gradient: the mean over workers of the common point minus their parameters."""
         points = kept(state, "point", which)
         moved = [x - context.parameters[i].detach() for i, x in zip(which, points, strict=True)]
         return context.average(moved, only=which)
 
     @torch.no_grad()
-    def move(self, context: SyncContext, state: State, which: Sequence[int], moved: Sequence[Tensor]) -> None:
+    def move(self, context: Context, state: State, which: Sequence[int], moved: Sequence[Tensor]) -> None:
         """Make the outer optimizer's step on the common point, the same on every worker."""
         points, momenta = kept(state, "point", which), kept(state, "momentum", which)
         for point, momentum, gradient in zip(points, momenta, moved, strict=True):
             self.step(context, point, momentum, gradient)
 
     @abstractmethod
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: Context, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         """Make the outer step of one parameter, in place on its point and momentum."""
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: Context, state: State) -> Generator[Any, Any, State]:
         if self.steps(context, state) % self.period == 0:
             everything = range(len(context.parameters))
             moved = yield from self.displacement(context, state, everything)
@@ -66,7 +66,7 @@ class Outer(Sync):
             yield from self.after_round(context)
         return state
 
-    def after_round(self, context: SyncContext) -> Communication:
+    def after_round(self, context: Context) -> Communication:
         """Treat the inner optimizer's state at the end of a round; by default it is kept."""
         yield from ()
 

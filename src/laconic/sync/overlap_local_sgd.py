@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Communication, State, SyncContext
+from laconic.sync.base import Communication, State
+from laconic.sync.contexts import OverlapContext
 from laconic.sync.outer_optimizer import Outer
 from laconic.sync.tensor_lists import kept
 
@@ -19,7 +20,7 @@ _MEAN = "mean"
 
 @technique("overlap_local_sgd", paper="Wang, Liang, Joshi, ICASSP 2020, arXiv 2002.09539")
 @dataclass(frozen=True)
-class OverlapLocalSGD(Outer):
+class OverlapLocalSGD(Outer[OverlapContext]):
     """Pull every worker towards an anchor that is one round old, and average the models during the next round.
 
     At a round's end, wait for the mean that was started a round ago, move the anchor z there (with momentum: v = beta·v
@@ -32,12 +33,12 @@ class OverlapLocalSGD(Outer):
     alpha: float = knob(0.6, low=0, high=1, doc="how far a worker is pulled towards the anchor")
     beta: float = knob(0.7, low=0, below=1, doc="the anchor's momentum")
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: OverlapContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         momentum.mul_(self.beta).sub_(gradient)
         point.add_(momentum)
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
         if self.steps(context, state) % self.period == 0:
             everything = range(len(context.parameters))
             yield from self._receive_mean(context, state)
@@ -46,12 +47,12 @@ class OverlapLocalSGD(Outer):
             context.start(_MEAN, self.displacement(context, state, everything))
         return state
 
-    def _receive_mean(self, context: SyncContext, state: State) -> Communication:
+    def _receive_mean(self, context: OverlapContext, state: State) -> Communication:
         """Wait for the mean that was started a round ago, and move the anchor there."""
         if context.is_in_flight(_MEAN):
             moved = yield from context.wait_for(_MEAN)
             self.move(context, state, range(len(context.parameters)), moved)
 
-    def leave(self, context: SyncContext, state: State) -> Communication:
+    def leave(self, context: OverlapContext, state: State) -> Communication:
         yield from self._receive_mean(context, state)
         yield from super().leave(context, state)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.asp import ASP, STALENESS
-from laconic.sync.base import Communication, State, SyncContext
+from laconic.sync.base import Communication, State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.tensor_lists import copy_into
 from laconic.worker import whole
 
@@ -39,11 +40,11 @@ class PSPlus(ASP):
         "after_push", choices=("after_push", "at_once"), doc="whether a pull sees the push that is sent with it"
     )
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         super().init(context)
         return {"versions": torch.tensor(context.server.versions)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         computed_at = state["versions"].tolist()
         pushing = self._push(context, context.gradients, computed_at)
         staleness = yield from self._result(context, "push")
@@ -61,22 +62,22 @@ class PSPlus(ASP):
         copy_into(context.parameters, tensors)
         return {"versions": torch.tensor(versions)}
 
-    def _push(self, context: SyncContext, gradients: list[Tensor], versions: list[int]) -> Communication:
+    def _push(self, context: ServerContext, gradients: list[Tensor], versions: list[int]) -> Communication:
         """Push the gradients, and return their staleness."""
         (pushed,) = yield [
             context.server.push(gradients, context.step, versions=versions, settings=self.settings(context))
         ]
         return max(whole(fields, "staleness") for fields in pushed.fields)
 
-    def _pull(self, context: SyncContext) -> Communication:
+    def _pull(self, context: ServerContext) -> Communication:
         """Pull the model, and return its values and the version of each shard."""
         (pulled,) = yield [context.server.pull()]
         return [pulled.tensors, [whole(fields, "version") for fields in pulled.fields]]
 
-    def _result(self, context: SyncContext, name: str) -> Communication:
+    def _result(self, context: ServerContext, name: str) -> Communication:
         return (yield from context.wait_for(name)) if context.is_in_flight(name) else None
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
         yield from self._result(context, "push")
         yield from self._result(context, "pull")
         yield from super().leave(context, state)

@@ -12,7 +12,8 @@ from torch import Tensor
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.equal_times import divide, fit
 from laconic.sync.server import ServerSync, take_over
 from laconic.worker import Field
@@ -78,7 +79,7 @@ class R2P(ServerSync):
 
     # ------------------------------------------------------------------------------------------ worker
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         if self.batch is None:
             return {}
         rank, size = context.group.rank, context.group.size
@@ -86,7 +87,7 @@ class R2P(ServerSync):
         context.steer(mine, 1.0)
         return {"batch": torch.tensor(mine)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         batch = None if self.batch is None else int(state["batch"])
         computed = context.seconds - float(state["left"]) if "left" in state else None
         yield [context.server.pull(only=0, wants="turn")]

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from laconic.architecture.server.actor import ServerRule
 from laconic.architecture.server.client import Pulled
-from laconic.sync.base import State, Sync, SyncContext, average_buffers
+from laconic.sync.base import State, Sync, average_buffers
+from laconic.sync.contexts import ServerContext
 from laconic.sync.tensor_lists import copy_into
 from laconic.worker import Field, whole
 
 
-class ServerSync(Sync, ServerRule):
+class ServerSync(Sync[ServerContext], ServerRule):
     """A rule with a worker's half (`stepping`) and a server's half (`open`, `receive`, `readable`, `view`, `lost`).
 
     The server's half sees one shard's `Store` and never waits; a read waits until `readable` allows it.
@@ -27,7 +28,7 @@ class ServerSync(Sync, ServerRule):
     replicas_differ: ClassVar[bool] = True
     races: ClassVar[bool] = True
 
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
         """Wait until all workers have arrived, then replace every replica by the server's model.
 
         A worker that arrives early has pushed for the last time, and workers that still step must not wait for it.
@@ -42,15 +43,15 @@ class ServerSync(Sync, ServerRule):
 class PushPull(ServerSync):
     """The worker's half of most asynchronous rules: push a gradient, pull the model, which is the server's alone."""
 
-    def settings(self, context: SyncContext) -> dict[str, Field]:
+    def settings(self, context: ServerContext) -> dict[str, Field]:
         """Return settings for the server's optimizer beyond those of the worker's own, keyed `set.GROUP.NAME`."""
         return {}
 
-    def outgoing(self, context: SyncContext) -> list[Tensor]:
+    def outgoing(self, context: ServerContext) -> list[Tensor]:
         """Return the tensors to push, one per parameter."""
         return context.gradients
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         pushing = context.server.push(self.outgoing(context), context.step, settings=self.settings(context))
         (pushed, pulled) = yield [pushing, context.server.pull()]
         take_over(context, pulled)
@@ -60,6 +61,6 @@ class PushPull(ServerSync):
         return state
 
 
-def take_over(context: SyncContext, pulled: Pulled) -> None:
+def take_over(context: ServerContext, pulled: Pulled) -> None:
     """Copy the values that were pulled into this worker's parameters."""
     copy_into(context.parameters, pulled.tensors)

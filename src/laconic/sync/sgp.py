@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 
@@ -33,16 +34,16 @@ class SGP(Gossiping):
     overlap: int = knob(0, low=0, doc="steps after which a message is added; 0: in the same step")
     prefers: ClassVar[dict[str, str]] = {"topology": "one_peer_exponential"}
 
-    def check(self, context: SyncContext) -> None:
+    def check(self, context: MixingContext) -> None:
         context.mixing().must_be(self.name, "column")
 
-    def begin(self, context: SyncContext) -> State:
+    def begin(self, context: MixingContext) -> State:
         x = copies(context.parameters)
         kind = torch.promote_types(x[0].dtype, torch.float32)
         return keep("x", x) | {"w": torch.ones((), dtype=kind, device=x[0].device)}
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
         matrix = context.mixing().at(context.step)
         sent_share = 1 - float(matrix[context.group.rank, context.group.rank])
         mine = self._moved(context, state)
@@ -55,19 +56,19 @@ class SGP(Gossiping):
         return self._hold(context, kept_back)
 
     @staticmethod
-    def _moved(context: SyncContext, state: State) -> list[Tensor]:
+    def _moved(context: MixingContext, state: State) -> list[Tensor]:
         """Return x − u and w, where u is the optimizer's update of z."""
         x, w = kept(state, "x", range(len(context.parameters))), state["w"]
         return [*(x + (p.detach() - x / w) for x, p in zip(x, context.parameters, strict=True)), w]
 
     @staticmethod
-    def _hold(context: SyncContext, mine: list[Tensor]) -> State:
+    def _hold(context: MixingContext, mine: list[Tensor]) -> State:
         *x, w = mine
         copy_into(context.parameters, [x / w for x in x])
         return keep("x", x) | {"w": w}
 
     @torch.no_grad()
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: MixingContext, state: State) -> Generator[Any, Any, None]:
         """Receive all messages in flight; the mean of x is the mean of the models, since the N weights sum to N."""
         *x, w = self._moved(context, state)
         for step in range(context.step - self.overlap, context.step):

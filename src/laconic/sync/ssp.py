@@ -11,7 +11,8 @@ import torch
 from laconic.architecture.server.actor import Pull, Push
 from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
-from laconic.sync.base import State, SyncContext
+from laconic.sync.base import State
+from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies, copy_into
 from laconic.worker import Field
@@ -54,10 +55,10 @@ class SSP(ServerSync):
     def readable(self, store: Store, pull: Pull) -> bool:
         return store.slowest >= pull.clock - self.staleness
 
-    def init(self, context: SyncContext) -> State:
+    def init(self, context: ServerContext) -> State:
         return {"stamp": torch.zeros((), dtype=torch.int64)}
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
         before = copies(context.parameters)
         context.apply()
         changes = [after.detach() - x for after, x in zip(context.parameters, before, strict=True)]

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Communication, State, SyncContext
+from laconic.sync.base import Communication, State
+from laconic.sync.contexts import OverlapContext
 from laconic.sync.outer_optimizer import Outer, nesterov
 from laconic.sync.tensor_lists import kept
 
@@ -21,7 +22,7 @@ _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 
 @technique("streaming_diloco", paper=_PAPER)
 @dataclass(frozen=True)
-class StreamingDiLoCo(Outer):
+class StreamingDiLoCo(Outer[OverlapContext]):
     """DiLoCo in fragments of layers, each exchanged during `overlap` local steps and merged with their result.
 
     Layers are dealt to F fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
@@ -44,11 +45,11 @@ class StreamingDiLoCo(Outer):
                 f"{self.period}; write overlap={self.period - 1} or less"
             )
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: OverlapContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
         fragments = fragments_of(tuple(context.names), self.fragments)
         for f, members in enumerate(fragments):
             since = self.steps(context, state) - f * self.period // len(fragments)
@@ -58,7 +59,7 @@ class StreamingDiLoCo(Outer):
                 yield from self._merge_fragment(context, state, f, members)
         return state
 
-    def _merge_fragment(self, context: SyncContext, state: State, f: int, members: Sequence[int]) -> Communication:
+    def _merge_fragment(self, context: OverlapContext, state: State, f: int, members: Sequence[int]) -> Communication:
         """Wait for a fragment's exchange, move its point by the result, and merge the point into the parameters."""
         if context.is_in_flight(_exchange_name(f)):
             moved = yield from context.wait_for(_exchange_name(f))
@@ -66,7 +67,7 @@ class StreamingDiLoCo(Outer):
             for i, point in zip(members, kept(state, "point", members), strict=True):
                 context.parameters[i].data.lerp_(point, 1 - self.merge)
 
-    def leave(self, context: SyncContext, state: State) -> Communication:
+    def leave(self, context: OverlapContext, state: State) -> Communication:
         for f, members in enumerate(fragments_of(tuple(context.names), self.fragments)):
             yield from self._merge_fragment(context, state, f, members)
         yield from super().leave(context, state)
