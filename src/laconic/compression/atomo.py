@@ -50,6 +50,7 @@ class Atomo(Codec):
     not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "matmul"
     ragged: ClassVar[bool] = True
     budget: int = knob(3, low=1, doc="singular vectors that are kept, in the mean")
 

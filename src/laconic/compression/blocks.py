@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -74,6 +75,7 @@ class Blocks(Codec):
     contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
     format: str = knob("mxfp8", choices=("mxfp8", "mxfp8_e5m2", "mxfp4", "nvfp4"), doc="format of values and scales")
     rounding: str = knob(
         "nearest", choices=("nearest", "stochastic"), doc="how values between two representable ones are rounded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ class BucketMeans(Codec):
     reported (an earlier program: three).
     """
 
+    cost: ClassVar[str] = "reduce"
     bits: int = knob(8, low=1, high=8, doc="bits of a bucket's number")
     deviations: float = knob(6.0, above=0, doc="standard deviations that buckets reach to either side of the mean")
 

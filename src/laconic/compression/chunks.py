@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -88,6 +89,8 @@ class TwoBit(Codec):
     finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         codes, table, shift = bucketed(x.reshape(-1), 4, _WIDTH / 2)
         return pack(bits.pack(codes, 2), table, shift.view(1))
@@ -158,6 +161,7 @@ class StridedBits(Codec):
     1)/2^(b-1) of itself. A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
     bits: int = knob(4, low=2, high=8, doc="bits of a value")
     bucket: int = knob(128, low=1, doc="values that share a scale")
 

@@ -39,6 +39,7 @@ class DeMo(Compressor):
     seen as a matrix. Values that are not finite are sent (as NaN), and then forgotten.
     """
 
+    cost: ClassVar[str] = "transform"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
     k: int = knob(32, low=1, doc="cosine coefficients of a tile that are sent")
     chunk: int = knob(64, low=1, doc="longest side of a tile, which divides the tensor's")

@@ -55,6 +55,7 @@ class DFS(Codec):
     """
 
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
     prune: float = knob(0.1, low=0, below=1, doc="share of the squared norm that may be left out")
     blocks: tuple[int, ...] = knob(
         (8, 16, 32, 64, 128, 256, 512), doc="block sizes to choose from, powers of two from 8 on"

@@ -41,6 +41,7 @@ class DGC(Compressor):
     zero. Values that are not finite are sent, and then forgotten.
     """
 
+    cost: ClassVar[str] = "select"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
     ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     clip: float = knob(0.0, low=0, doc="norm to which a worker's gradient is cut, divided by the root of N; 0: never")

@@ -35,6 +35,7 @@ class Dion(Compressor):
     number of workers keeps it. A gradient that is not finite makes a result that is not finite, and is then forgotten.
     """
 
+    cost: ClassVar[str] = "matmul"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
     rank: float = knob(0.25, above=0, high=1, doc="columns of the factors, as a share of the shorter side")
     mu: float = knob(0.95, low=0, below=1, doc="share of what was sent that is kept in the momentum")

@@ -35,6 +35,7 @@ class Dragonn(DGC):
     """
 
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "elementwise"
     table: float = knob(4.0, low=1, doc="slots for each coordinate that should be sent")
     workers: int = knob(4, low=1, doc="of the model: number of workers")
     latency: float = knob(2e-5, low=0, doc="of the model: seconds before a message's first byte")

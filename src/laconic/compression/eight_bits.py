@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class EightBits(Codec):
     """A codec of one byte a value and a scale for each block; a block with a value that is not finite decodes to values
     that are not finite."""
 
+    cost: ClassVar[str] = "reduce"
     block: int = knob(0, low=0, doc="elements that share a scale; 0: the whole tensor")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class PCA(Compressor):
     projectors and are never found again, and channels have no noise.
     """
 
+    cost: ClassVar[str] = "matmul"
     rank: int = knob(4, low=1, doc="number of directions")
     samples: int = knob(8, low=1, doc="steps whose gradients the directions are found from")
 

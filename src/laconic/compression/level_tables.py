@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -83,6 +84,7 @@ class Tabled(Codec):
     (levels from 0 to 1). A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
     bucket: int = knob(0, low=0, doc="elements that share a scale; 0: the whole tensor")
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ class LGC(Compressor):
     written out: {"conv1.*": none, "fc.*": topk(0.001)+ef, else: lgc+ef}.
     """
 
+    cost: ClassVar[str] = "matmul"
     ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are selected")
     dense: int = knob(200, low=0, doc="steps of the first phase, in which everything is sent")
     learn: int = knob(300, low=1, doc="steps of the second phase, in which the autoencoder is trained")

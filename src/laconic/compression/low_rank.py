@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class PowerSGD(Compressor):
     dense. Reading chosen: the paper's own program, a full iteration a step and the error of the averaged result.
     """
 
+    cost: ClassVar[str] = "matmul"
     rank: int = knob(2, low=1, doc="columns of the factors")
 
     def accepts(self, spec: TensorSpec) -> bool:

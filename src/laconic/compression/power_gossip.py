@@ -37,6 +37,7 @@ class PowerGossip(Compressor):
     the factors.
     """
 
+    cost: ClassVar[str] = "matmul"
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"architecture": ("gossip",)}
     rank: int = knob(1, low=1, doc="columns of the factors")
 

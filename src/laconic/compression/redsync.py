@@ -65,6 +65,7 @@ class RedSync(DGC):
     """
 
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
     quantized: bool = knob(
         False,
         doc="whether the values of a message are sent as their mean, positive and negative in alternate steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class KLevel(Codec):
     that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
     levels: int = knob(16, low=2, high=256, doc="k: number of levels")
 
     @property
@@ -88,6 +89,7 @@ class Rotated(KLevel):
     tensor that contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "transform"
     levels: int = knob(16, low=0, high=256, doc="k: number of levels; 0: no rounding at all")
 
     def __post_init__(self) -> None:

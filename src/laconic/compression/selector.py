@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class Selector(Codec):
     with it.
     """
 
+    cost: ClassVar[str] = "select"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
 

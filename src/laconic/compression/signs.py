@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -78,6 +78,8 @@ class ScaledSign(Codec):
     |C(v) - v|² is (1 - |v|₁²/(n|v|₂²))|v|², exactly. Zero counts as positive.
     """
 
+    cost: ClassVar[str] = "reduce"
+
     @property
     def unit(self) -> int:
         return 8
@@ -143,6 +145,7 @@ class OneBit(Codec):
     (the first dimension) and whatever stands behind; a vector is one column. With `per=tensor` there is one pair.
     """
 
+    cost: ClassVar[str] = "reduce"
     per: str = knob("column", choices=("column", "tensor"), doc="what shares a pair of means")
 
     def columns(self, shape: torch.Size) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class FFTSparse(Codec):
     contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "transform"
     ratio: float = knob(0.15, above=0, high=1, doc="share of the coefficients that are sent, at least one")
     bits: int = knob(10, low=4, high=32, doc="bits of a real or an imaginary part")
 

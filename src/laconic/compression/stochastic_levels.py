@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class QSGD(Codec):
     values. A bucket that contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "elementwise"
     levels: int = knob(7, low=1, high=127, doc="s, the levels above zero: 7 makes 4 bits with the sign")
     bucket: int = knob(512, low=1, doc="elements that share a norm")
     norm: str = knob("l2", choices=("l2", "max"), doc="the norm that levels are shares of")

@@ -46,6 +46,7 @@ class SufficientFactors(Compressor):
 
     takes_factors: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "matmul"
     batch: int = knob(64, low=1, doc="K: pairs that a worker expects to send in a step")
     servers: int = knob(
         0, low=0, doc="P2: servers among which a dense gradient would be divided; 0: as many as workers"

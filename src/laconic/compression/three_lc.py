@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class ThreeLC(Codec):
     times faster.
     """
 
+    cost: ClassVar[str] = "reduce"
     sparsity: float = knob(1.0, low=1, below=2, doc="s: only values of at least s/2 of the largest magnitude are sent")
     least: int = knob(64, low=1, doc="elements below which a tensor is sent dense")
     runs: bool = knob(True, doc="whether runs of zeros are shortened, to a length that depends on the values")

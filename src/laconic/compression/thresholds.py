@@ -51,6 +51,7 @@ class HardThreshold(Selector):
     makes it one of changes of parameters.
     """
 
+    cost: ClassVar[str] = "elementwise"
     limit: float | None = knob(None, low=0, doc="smallest magnitude that is sent; left out: 1/(2√k)")
 
     @property
@@ -223,6 +224,7 @@ class SIDCo(Compressor):
     """
 
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that should be sent, at least one")
     fit: str = knob(
         "exponential", choices=tuple(FITS), doc="distribution fitted to magnitudes; with gamma, later stages are Pareto"

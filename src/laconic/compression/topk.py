@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -208,6 +209,7 @@ class ScaleCom(Compressor):
     each chunk. Reading chosen: β and the length of chunks are knobs, since they differ between models.
     """
 
+    cost: ClassVar[str] = "select"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
     per: str = knob("tensor", choices=("tensor", "chunk"), doc="exactly the largest, or the largest of each chunk")
 
@@ -265,6 +267,7 @@ class GlobalTopK(Compressor):
     chosen: no warm-up of its own; `ramp` is one.
     """
 
+    cost: ClassVar[str] = "select"
     ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
 
     @property

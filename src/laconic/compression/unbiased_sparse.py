@@ -65,6 +65,7 @@ class GSpar(Codec):
     """
 
     ragged: ClassVar[bool] = True
+    cost: ClassVar[str] = "reduce"
     ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent in the mean, at least one")
     solver: str = knob("greedy", choices=("greedy", "exact"), doc="meet a number of coordinates, or a variance")
     epsilon: float = knob(1.0, above=0, doc="variance that solver=exact allows, as a share of the squared norm")

@@ -39,6 +39,7 @@ class VariableLength(Codec):
     of values. A tensor that contains a value that is not finite decodes to values that are not finite.
     """
 
+    cost: ClassVar[str] = "reduce"
     ragged: ClassVar[bool] = True
     levels: int = knob(0, low=0, doc="k: number of levels, from 2 on; 0: the root of the tensor's size, plus one")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class ZipML(Codec):
     with every message. A tensor that contains a value that is not finite decodes to NaN everywhere.
     """
 
+    cost: ClassVar[str] = "select"
     levels: int = knob(8, low=2, high=128, doc="levels of a table: 8 make 3 bits")
 
     @property
