@@ -36,6 +36,7 @@ __all__ = [
     "compose",
     "composes",
     "entries",
+    "entry_of",
     "find",
     "knob",
     "knobs",
@@ -79,6 +80,8 @@ class Entry:
     the paper."""
     formula: str = ""
     """What the technique does to a tensor, in one line."""
+    worth_trying: tuple[str, ...] = ()
+    """The settings of a word that are worth trying, as texts: what `laconic plan` prices where nobody names any."""
 
     def __post_init__(self) -> None:
         if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
@@ -133,8 +136,14 @@ def technique(
     aliases: Iterable[str] = (),
     reproduces: str = "",
     formula: str = "",
+    worth_trying: Iterable[str] = (),
 ) -> Callable[[Target], Target]:
-    """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it."""
+    """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it.
+
+    A word that lists settings in `worth_trying` is among the candidates of `laconic plan`. They are texts such as
+    `topk(0.1)+ef`: of a compressor a chain, of a schedule or an architecture a word, of a sync rule a word (tried with
+    every compression) or a sentence (tried as it is).
+    """
 
     def register(target: Target) -> Target:
         kind: Literal["word", "function"] = "function"
@@ -156,7 +165,7 @@ def technique(
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
         module = target.__module__
-        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula)
+        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula, tuple(worth_trying))
         _register(Entry(name, home, kind, paper, grade, *facts))
         if isinstance(target, type) and issubclass(target, Technique):
             target.name = name
@@ -234,6 +243,11 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
     return entry
 
 
+def entry_of(target: Callable[..., Any]) -> Entry:
+    """Return the entry of a registered word class or function."""
+    return next(entry for entry in entries() if entry.target is target)
+
+
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
     """Return every technique once, by axis and name."""
     load()
@@ -251,7 +265,7 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 @cache
 def load() -> None:
     """Import, once, every module that may hold a technique, and the entry points `laconic.techniques`."""
-    for package in (*AXES, "theory", "cost", "planner.validation.exchange_methods"):
+    for package in (*AXES, "theory", "cost"):
         if find_spec(family := f"laconic.{package}"):
             for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
                 import_module(module.name)

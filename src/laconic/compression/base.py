@@ -83,6 +83,8 @@ class Compressor(Technique):
 
     joins: ClassVar[bool] = False
     """Whether all tensors of a message are compressed as one."""
+    transparent: ClassVar[bool] = False
+    """Whether it only moves what the other words of its chain encode, and loses nothing by itself."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Settings of the user's optimizer that this compressor applies itself: they are zero in the optimizer while it is
     in use, and are found in `meet.settings`."""

@@ -35,6 +35,17 @@ class Wrapping(Compressor):
         return 0
 
 
+class Memory(Wrapping):
+    """A wrapping word that remembers what messages have left out, and so changes what theory guarantees of a chain."""
+
+    @abstractmethod
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        """Return what is guaranteed around a compressor of variance ω and contraction δ, or None if nothing is.
+
+        Either is None where the compressor promises none.
+        """
+
+
 @dataclass(frozen=True)
 class Wrapper(Compressor):
     """A compressor that delegates everything to an inner one, except what a subclass overrides."""

@@ -51,6 +51,11 @@ class Word:
         positional = zip((knob.name for knob in known), values, strict=False)
         return cls(name, (*positional, *named.items()))
 
+    @classmethod
+    def like(cls, made: Technique) -> Word:
+        """Return the word that makes such an instance."""
+        return cls(made.name, tuple((knob.name, getattr(made, knob.name)) for knob in knobs(type(made))))
+
     @property
     def technique(self) -> type[Technique]:
         return cast(type[Technique], registry.find(self.name).target)
