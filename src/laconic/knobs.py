@@ -11,15 +11,21 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from laconic.errors import StrategyError
 from laconic.literals import literal, real, shown, whole
 
+Gentler = Literal["more", "less"]
+
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values a knob may take: `low` and `high` included, `above` and `below` not."""
+    """The values a knob may take: `low` and `high` included, `above` and `below` not.
+
+    `gentler` says which values change the result less: a setting without measured losses is judged by the nearest that
+    has some, and one that is gentler than asked for proves little.
+    """
 
     low: float | None = None
     high: float | None = None
@@ -27,6 +33,7 @@ class Bounds:
     below: float | None = None
     choices: tuple[object, ...] | None = None
     doc: str = ""
+    gentler: Gentler | None = None
 
     def admit(self, value: object) -> bool:
         """Whether `value`, or each element of a tuple, lies within the bounds; None always does."""
@@ -61,10 +68,14 @@ def knob(
     below: float | None = None,
     choices: Iterable[object] | None = None,
     doc: str = "",
+    gentler: Gentler | None = None,
 ) -> Any:
-    """Return a dataclass field for a knob with its default, the values it may take and a line on what it does."""
+    """Return a dataclass field for a knob with its default, the values it may take and a line on what it does.
+
+    `gentler` is for knobs that trade bytes for loss: whether "more" or "less" of it is nearer to synchronous SGD.
+    """
     allowed = None if choices is None else tuple(choices)
-    return field(default=default, metadata={"bounds": Bounds(low, high, above, below, allowed, doc)})
+    return field(default=default, metadata={"bounds": Bounds(low, high, above, below, allowed, doc, gentler)})
 
 
 def _only(kind: type) -> Callable[[object], object]:

@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from laconic.errors import LaconicError, StrategyError
 from laconic.knobs import Knob, Technique, knob, knobs, unwritable
@@ -39,6 +39,7 @@ __all__ = [
     "compose",
     "composes",
     "entries",
+    "entry_of",
     "extend",
     "find",
     "is_registered",
@@ -87,6 +88,8 @@ class Entry:
     the paper."""
     formula: str = ""
     """What the technique does to a tensor, in one line."""
+    worth_trying: tuple[str, ...] = ()
+    """The settings of a word that are worth trying, as texts: what `laconic plan` prices where nobody names any."""
 
     def __post_init__(self) -> None:
         if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
@@ -141,8 +144,14 @@ def technique(
     aliases: Iterable[str] = (),
     reproduces: str = "",
     formula: str = "",
+    worth_trying: Iterable[str] = (),
 ) -> Callable[[Target], Target]:
-    """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it."""
+    """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it.
+
+    A word that lists settings in `worth_trying` is among the candidates of `laconic plan`. They are texts such as
+    `topk(0.1)+ef`: of a compressor a chain, of a schedule or an architecture a word, of a sync rule a word (tried with
+    every compression) or a sentence (tried as it is).
+    """
 
     def register(target: Target) -> Target:
         kind: Literal["word", "function"] = "function"
@@ -153,7 +162,7 @@ def technique(
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
         module = target.__module__
-        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula)
+        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula, tuple(worth_trying))
         _register(Entry(name, home, kind, paper, grade, *facts))
         if isinstance(target, type) and issubclass(target, Technique):
             target.name = name
@@ -254,10 +263,11 @@ def find(name: str, axes: Iterable[str] | None = None) -> Entry:
 @cache
 def _at_place(place: str) -> Entry:
     """Return an entry for a class that nobody registered, from the place at which it stands."""
-    target: Any = class_at(place)
-    if not isinstance(target, type):
+    found = class_at(place)
+    if not isinstance(found, type):
         raise StrategyError(f"{place} is no class; write the class of a technique")
-    _check_word(target)
+    _check_word(found)
+    target = cast(type[Technique], found)
     if "name" not in vars(target):
         target.name = place
     doc = _written_doc(target) or "A class without a docstring."
@@ -285,6 +295,11 @@ def is_registered(kind: type[Technique]) -> bool:
     return entry is not None and entry.target is kind
 
 
+def entry_of(target: Callable[..., Any]) -> Entry:
+    """Return the entry of a registered word class or function."""
+    return next(entry for entry in entries() if entry.target is target)
+
+
 def entries(axis: str | None = None) -> tuple[Entry, ...]:
     """Return every technique once, by axis and name."""
     load()
@@ -303,7 +318,7 @@ def _sorted(axis: str | None) -> tuple[Entry, ...]:
 def load() -> None:
     """Import, once, every module that may hold a technique: this library's, those that the process which started this
     one was extended by, and the entry points `laconic.techniques`."""
-    for package in (*AXES, "theory", "cost", "planner.validation.exchange_methods"):
+    for package in (*AXES, "theory", "cost"):
         if find_spec(family := f"laconic.{package}"):
             for module in walk_packages(getattr(import_module(family), "__path__", ()), f"{family}."):
                 import_module(module.name)

@@ -12,8 +12,8 @@ from laconic import registry
 from laconic.cli.app import app
 from laconic.errors import LaconicError
 from laconic.planner.iteration_models import (
-    CHAIN,
     MODELS,
+    SPARSIFIER,
     IterationInputs,
     IterationTable,
     iteration_inputs,
@@ -46,13 +46,13 @@ def table(servers: int = 4, rate: float = 1e10, codec: bool = True) -> Iteration
 
 
 def test_every_registered_function_of_schedules_is_run_by_a_command() -> None:
-    known = {entry.name for entry in registry.entries("schedule") if entry.kind == "function"}
+    known = {entry.target for entry in registry.entries("schedule") if entry.kind == "function"}
     assert known == set(MODELS), "give it a row in laconic.planner.iteration_models.MODELS: `laconic iteration` runs it"
 
 
 def test_every_model_has_a_row_that_takes_no_less_than_computing() -> None:
     found = table()
-    assert [row.model for row in found.rows] == list(MODELS)
+    assert [registry.find(row.model).target for row in found.rows] == list(MODELS)
     assert found.setting.computing_seconds == pytest.approx(30e-3)
     for row in found.rows:
         assert not row.missing and row.detail and row.assumes == registry.find(row.model).summary
@@ -69,7 +69,7 @@ def test_r_is_the_ring_all_reduce_over_computing() -> None:
 @pytest.mark.parametrize("name", [*BY_SERVERS, "byteps"])
 def test_priorities_are_never_slower_than_first_come_first_served(name: str) -> None:
     for servers, rate in ((1, 1e9), (2, 1e10), (4, 1e10), (4, 1e11)):
-        found = MODELS[name](inputs(servers, rate))
+        found = MODELS[registry.find(name).target](inputs(servers, rate))
         assert found.seconds <= found.baseline_seconds * (1 + 1e-9), (servers, rate, found)
 
 
@@ -94,7 +94,7 @@ def test_models_without_their_inputs_say_what_they_need() -> None:
     assert left_out == {*BY_SERVERS, *COMPRESSING}
     assert all(rows[name].seconds is None and rows[name].speed_up is None for name in left_out)
     assert "--servers" in rows["geryon"].missing
-    assert CHAIN in rows["omgs_sgd"].missing and "--gpu" in rows["omgs_sgd"].missing
+    assert SPARSIFIER in rows["omgs_sgd"].missing and "--gpu" in rows["omgs_sgd"].missing
 
 
 def test_a_table_survives_json() -> None:
@@ -129,7 +129,7 @@ def test_the_command_prints_the_setting_and_every_model(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0, shown.output
     assert "4 workers and 4 servers" in shown.output and "r = 0." in shown.output
-    assert all(name in shown.output for name in MODELS)
+    assert all(registry.entry_of(model).name in shown.output for model in MODELS)
     without = CliRunner().invoke(app, [*options, "--servers", "0"])
     assert "left out  geryon: " in without.output
     written = CliRunner().invoke(app, [*options, "--json"])
@@ -143,6 +143,6 @@ def test_the_command_refuses_an_unknown_model() -> None:
 
 @pytest.mark.long
 def test_show_names_the_command() -> None:
-    for name in MODELS:
-        assert "run it: laconic iteration " in CliRunner().invoke(app, ["show", name]).output
+    for model in MODELS:
+        assert "run it: laconic iteration " in CliRunner().invoke(app, ["show", registry.entry_of(model).name]).output
     assert "run it" not in CliRunner().invoke(app, ["show", "lars"]).output

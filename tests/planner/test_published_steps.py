@@ -17,14 +17,6 @@ from laconic.cost.cluster import Cluster
 from laconic.cost.iteration import Stage, Transfer, period, simulated
 from laconic.cost.lanes import Lane, Task, serve
 from laconic.errors import LaconicError
-from laconic.planner.validation.exchange_methods import (
-    METHODS,
-    bytescheduler_a2a,
-    choose,
-    iteration_seconds,
-    mg_wfbp,
-    wfbp_ps,
-)
 from laconic.planner.validation.published_steps import (
     GPUS,
     PLANNED,
@@ -37,6 +29,14 @@ from laconic.planner.validation.published_steps import (
 )
 from laconic.planner.validation.step_times import Validation, validate
 from laconic.report import validation as report
+from laconic.schedule.exchange_methods import (
+    METHODS,
+    bytescheduler_a2a,
+    choose,
+    iteration_seconds,
+    mg_wfbp,
+    wfbp_ps,
+)
 from laconic.schedule.merging import DenseCosts, exact_dense, greedy, timeline
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price

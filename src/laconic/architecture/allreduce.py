@@ -19,6 +19,7 @@ from laconic.worker import Broadcast, Gather, GatherRagged, Group, Meets, Merge,
     aliases=["all_reduce", "a2a"],
     paper="Patarasuk and Yuan, JPDC 2009 (bandwidth-optimal ring)",
     claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 2 * (size - 1) / size)],
+    worth_trying=["allreduce"],
 )
 @dataclass(frozen=True)
 class AllReduce(Architecture):

@@ -48,6 +48,15 @@ class Architecture(Technique):
     shares: ClassVar[bool] = False
     """Whether the parameters of all workers lie in one shared memory."""
 
+    @property
+    def servers(self) -> int:
+        """The number of servers through which workers exchange, each with an equal share; 0: they do so directly."""
+        return 0
+
+    def on_hosts(self, hosts: int) -> Architecture:
+        """Return this architecture with its servers on so many hosts, where it has any."""
+        return self
+
     def over(self, topology: Topology | None) -> Architecture:
         """Return this architecture over the sentence's topology, where it uses one."""
         return self

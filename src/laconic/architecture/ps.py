@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +30,7 @@ _ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Ada
     aliases=["ps"],
     paper="Li, Andersen, Smola, Yu, NIPS 2014; Li et al., OSDI 2014",
     claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 1.0)],
+    worth_trying=["parameter_server"],
 )
 @dataclass(frozen=True)
 class ParameterServer(Architecture):
@@ -62,6 +63,13 @@ class ParameterServer(Architecture):
             )
 
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged)
+
+    @property
+    def servers(self) -> int:
+        return self.shards
+
+    def on_hosts(self, hosts: int) -> ParameterServer:
+        return replace(self, shards=hosts)
 
     def downward(self) -> Compressor | None:
         """Return the compressor of what is read, or None where `down` is none."""

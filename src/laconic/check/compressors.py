@@ -176,7 +176,8 @@ def goes_with_error_feedback(made: Compressor) -> str | None:
     remembering = Remembering(made)
 
     def judge(case: Meeting) -> str | None:
-        states, came, applied = case.begin(remembering), 0.0, 0.0
+        states = case.begin(remembering)
+        came, applied = torch.zeros(2, case.workers, *case.shape, dtype=torch.float64)
         for step in range(STEPS):
             outcomes = meet(remembering, case.inputs(step), states, step)
             states = states_of(outcomes)

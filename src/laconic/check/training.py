@@ -50,9 +50,8 @@ def train(strategy: str | None = None, save: Path | None = None, resume: Path | 
     """Train for some steps on this worker, and finish; or save a checkpoint half-way and stop; or resume from it."""
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.Tanh(), nn.Linear(*WIDTHS[1:]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    chosen = {} if strategy is None else {"strategy": strategy}
-    model, optimizer = distribute(model, optimizer, **chosen)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = distribute(model, optimizer, strategy)
     draw = torch.Generator().manual_seed(1 + rank())
     ledger, parameters, sent = connect().ledger, [], [0.0]
     begun = ledger.sent_bytes()

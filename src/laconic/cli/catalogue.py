@@ -64,17 +64,17 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
             print(f"{label + ':':<12}{fact}")
     if entry.kind == "word" and (lines := _knob_lines(cast(type, entry.target))):
         print("\nknobs:", *lines, sep="\n  ")
-    if entry.kind == "function" and (command := _command(entry.name)):
+    if entry.kind == "function" and (command := _command(entry)):
         print(f"\nrun it: {command}")
     if entry.claims:
         print("\nclaims:", *map(_claim, entry.claims), sep="\n  ")
 
 
-def _command(name: str) -> str:
+def _command(entry: Entry) -> str:
     """An example of the command that runs a registered function, or nothing where none does."""
     from laconic.planner.iteration_models import MODELS
 
-    return "laconic iteration resnet50 --gpu v100 --workers 8 --network 10gbit" if name in MODELS else ""
+    return "laconic iteration resnet50 --gpu v100 --workers 8 --network 10gbit" if entry.target in MODELS else ""
 
 
 def _list_rivals() -> None:

@@ -40,7 +40,7 @@ class ACSGD(Adaptive):
     """
 
     ragged: ClassVar[bool] = True
-    bits: float = knob(1.0, above=0, high=8, doc="the budget: mean bits for each coordinate and step")
+    bits: float = knob(1.0, above=0, high=8, gentler="more", doc="the budget: mean bits for each coordinate and step")
     horizon: int = knob(1000, low=1, doc="steps that share a budget")
     discount: float = knob(0.995, above=0, high=1, doc="weight of a step divided by that of the next one")
 

@@ -20,6 +20,7 @@ from laconic.worker import Meet
     "alternating",
     paper="Zhang, Zhang, Shi, Chu, Li, ICDCS 2023",
     formula="P = mean(M·Q) with Q orthonormal, in the next step Q = mean(M'·P) with P orthonormal; result P·Q'",
+    worth_trying=["alternating(4)+ef"],
 )
 @dataclass(frozen=True)
 class Alternating(PowerSGD):
@@ -33,7 +34,7 @@ class Alternating(PowerSGD):
 
     ragged: ClassVar[bool] = True
     """The length of a message depends on which factor is sent in the step."""
-    rank: int = knob(4, low=1, doc="columns of the factors")
+    rank: int = knob(4, low=1, gentler="more", doc="columns of the factors")
 
     def init(self, spec: TensorSpec) -> State:
         draw, r = first_draw(spec), min(self.rank, *sides(spec.shape))

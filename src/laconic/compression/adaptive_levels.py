@@ -46,7 +46,7 @@ class FollowedLevels(Adaptive):
     bucket that contains a value that is not finite decodes to values that are not finite, and is left out of the fit.
     """
 
-    bits: int = knob(3, low=2, high=8, doc="b: bits of a level's number")
+    bits: int = knob(3, low=2, high=8, gentler="more", doc="b: bits of a level's number")
     bucket: int = knob(8192, low=1, doc="elements that share a norm")
     updates: tuple[int, ...] = knob((100, 2000), low=0, doc="steps in which levels are fitted")
     every: int = knob(10_000, low=1, doc="levels are also fitted in every step that is a multiple of this number")

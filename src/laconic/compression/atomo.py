@@ -52,7 +52,7 @@ class Atomo(Codec):
 
     cost: ClassVar[str] = "matmul"
     ragged: ClassVar[bool] = True
-    budget: int = knob(3, low=1, doc="singular vectors that are kept, in the mean")
+    budget: int = knob(3, low=1, gentler="more", doc="singular vectors that are kept, in the mean")
 
     def accepts(self, spec: TensorSpec) -> bool:
         return super().accepts(spec) and len(spec.shape) > 1 and min(matrix_sides(spec.shape)) > self.budget

@@ -38,6 +38,7 @@ def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tenso
     "bucket_means",
     paper="Jaghouar et al. (INTELLECT-1), arXiv 2412.01152, 2024",
     formula="Q(x)_i = mean of what falls into its bucket, of 256 equal ones over µ ± 6σ",
+    worth_trying=["bucket_means"],
 )
 @dataclass(frozen=True)
 class BucketMeans(Codec):
@@ -50,7 +51,7 @@ class BucketMeans(Codec):
     """
 
     cost: ClassVar[str] = "reduce"
-    bits: int = knob(8, low=1, high=8, doc="bits of a bucket's number")
+    bits: int = knob(8, low=1, high=8, gentler="more", doc="bits of a bucket's number")
     deviations: float = knob(6.0, above=0, doc="standard deviations that buckets reach to either side of the mean")
 
     @property

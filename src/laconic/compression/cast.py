@@ -62,6 +62,7 @@ class Cast(Codec):
     evidence="published",
     reproduces="IEEE 754 binary16: largest 65,504, least normal 2^-14, least 2^-24, relative error 2^-11",
     formula="Q(x)_i = x_i/N rounded to binary16, 11 bits of precision, and summed so",
+    worth_trying=["cast_fp16"],
 )
 @dataclass(frozen=True)
 class CastFP16(Cast):
@@ -78,6 +79,7 @@ class CastFP16(Cast):
     evidence="published",
     reproduces="bfloat16's constants: largest 7F7F (3.39e38), least 0001, one 3F80; relative error 2^-8",
     formula="Q(x)_i = x_i/N rounded to float32's range with 8 bits of precision, and summed so",
+    worth_trying=["cast_bf16"],
 )
 @dataclass(frozen=True)
 class CastBF16(Cast):

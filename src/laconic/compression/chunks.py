@@ -25,6 +25,7 @@ from laconic.worker import Meet
     aliases=["chunktopk"],
     paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025",
     formula="C(x)_i = x_i where |x_i| is among the k largest of its chunk, else 0",
+    worth_trying=["chunk_topk+ef"],
 )
 @dataclass(frozen=True)
 class ChunkTopK(Selector):
@@ -36,7 +37,7 @@ class ChunkTopK(Selector):
     """
 
     chunk: int = knob(4096, low=1, doc="elements of a chunk")
-    k: int = knob(64, low=1, doc="coordinates of each chunk that are sent")
+    k: int = knob(64, low=1, gentler="more", doc="coordinates of each chunk that are sent")
 
     def _chunks(self, numel: int) -> tuple[int, int]:
         """Return the number of full chunks, and the length of the rest."""
@@ -79,6 +80,7 @@ _WIDTH = 6  # standard deviations that the four buckets of two bits span
     "two_bit",
     paper="Sarfi et al. (SparseLoCo), arXiv 2508.15706, 2025",
     formula="Q(x)_i = mean of what falls into its bucket, of four buckets over µ ± 3σ",
+    worth_trying=["two_bit+ef"],
 )
 @dataclass(frozen=True)
 class TwoBit(Codec):
@@ -129,7 +131,7 @@ class Masked(Selector):
     `index` is not used.
     """
 
-    ratio: float = knob(0.1, above=0, high=1, doc="share of the coordinates")
+    ratio: float = knob(0.1, above=0, high=1, gentler="more", doc="share of the coordinates")
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
         return self._drawn(x.numel(), meet, x.device)
@@ -162,7 +164,7 @@ class StridedBits(Codec):
     """
 
     cost: ClassVar[str] = "reduce"
-    bits: int = knob(4, low=2, high=8, doc="bits of a value")
+    bits: int = knob(4, low=2, high=8, gentler="more", doc="bits of a value")
     bucket: int = knob(128, low=1, doc="values that share a scale")
 
     @property

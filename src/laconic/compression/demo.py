@@ -41,7 +41,7 @@ class DeMo(Compressor):
 
     cost: ClassVar[str] = "transform"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
-    k: int = knob(32, low=1, doc="cosine coefficients of a tile that are sent")
+    k: int = knob(32, low=1, gentler="more", doc="cosine coefficients of a tile that are sent")
     chunk: int = knob(64, low=1, doc="longest side of a tile, which divides the tensor's")
     decay: float = knob(0.999, low=0, high=1, doc="share of the momentum that is kept in the next step")
 

@@ -43,7 +43,9 @@ class DGC(Compressor):
 
     cost: ClassVar[str] = "select"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
-    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.001, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
     clip: float = knob(0.0, low=0, doc="norm to which a worker's gradient is cut, divided by the root of N; 0: never")
     masking: bool = knob(True, doc="whether the velocity of the coordinates that were sent is set to zero")
     warmup: int = knob(0, low=0, doc="steps during which the share falls from a quarter")

@@ -37,7 +37,9 @@ class Dion(Compressor):
 
     cost: ClassVar[str] = "matmul"
     takes: ClassVar[tuple[str, ...]] = ("momentum",)
-    rank: float = knob(0.25, above=0, high=1, doc="columns of the factors, as a share of the shorter side")
+    rank: float = knob(
+        0.25, above=0, high=1, gentler="more", doc="columns of the factors, as a share of the shorter side"
+    )
     mu: float = knob(0.95, low=0, below=1, doc="share of what was sent that is kept in the momentum")
 
     @property

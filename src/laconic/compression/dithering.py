@@ -35,7 +35,7 @@ class DoReFa(Tabled):
     remainder.
     """
 
-    bits: int = knob(6, low=1, high=16, doc="k: 2^k points, none of them zero")
+    bits: int = knob(6, low=1, high=16, gentler="more", doc="k: 2^k points, none of them zero")
 
     @property
     def table(self) -> Tensor:
@@ -167,7 +167,7 @@ class NaturalDithering(Halving):
     square, and below the last the width of that gap.
     """
 
-    levels: int = knob(7, low=1, high=63, doc="s, the levels above zero: 7 makes 4 bits with the sign")
+    levels: int = knob(7, low=1, high=63, gentler="more", doc="s, the levels above zero: 7 makes 4 bits with the sign")
     norm: str = knob("l2", choices=("l2", "max"), doc="the norm that levels are shares of")
 
     @property
@@ -194,7 +194,9 @@ class NUQSGD(Halving):
     """
 
     bucket: int = knob(8192, low=0, doc="elements that share a norm; 0: the whole tensor")
-    s: int = knob(6, low=0, high=60, doc="halvings: s + 2 levels with zero, 6 makes 4 bits with the sign")
+    s: int = knob(
+        6, low=0, high=60, gentler="more", doc="halvings: s + 2 levels with zero, 6 makes 4 bits with the sign"
+    )
     coding: str = knob(
         "fixed", choices=("fixed", "elias"), doc="levels of a fixed width, or shorter codes for smaller levels"
     )

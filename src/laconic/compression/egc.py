@@ -33,7 +33,7 @@ class EGC(DGC):
     """
 
     ragged: ClassVar[bool] = True
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates at the highest entropy")
+    ratio: float = knob(0.01, above=0, high=1, gentler="more", doc="share of the coordinates at the highest entropy")
     floor: float = knob(0.001, above=0, high=1, doc="share of the coordinates at the lowest entropy")
     bins: int = knob(64, low=2, doc="bins of the histogram")
 

@@ -67,6 +67,7 @@ class EightBits(Codec):
     aliases=["int8"],
     paper="Dettmers, ICLR 2016 (8-bit approximations for parallelism)",
     formula="Q(x)_i = (s/127)·round(127·x_i/s), s = max|block|",
+    worth_trying=["cast_int8"],
 )
 @dataclass(frozen=True)
 class CastInt8(EightBits):
@@ -133,6 +134,7 @@ _FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
     evidence="published",
     reproduces="the formats' table: E4M3 448, 2^-6, 2^-9; E5M2 57,344, 2^-14, 2^-16; relative error 2^-4 and 2^-3",
     formula="Q(x)_i = (s/F)·fp8(F·x_i/s), s = max|block|, F the format's largest",
+    worth_trying=["cast_fp8"],
 )
 @dataclass(frozen=True)
 class CastFP8(EightBits):
@@ -172,6 +174,7 @@ def dynamic_code() -> Tensor:
     "blockwise_8bit",
     paper="Ryabinin, Dettmers, Diskin, Borzunov (SWARM), ICML 2023",
     formula="Q(x)_i = s·c, c the nearest of 256 points, denser near zero, to x_i/s, s = max|block|",
+    worth_trying=["blockwise_8bit"],
 )
 @dataclass(frozen=True)
 class BlockwiseEightBits(EightBits):

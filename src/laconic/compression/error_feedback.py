@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.optional import refusal_of_memory, spread_of
-from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
+from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -25,7 +25,7 @@ from laconic.worker import Meet
     formula="v = x + e, send C(v), e ← v - C(v)",
 )
 @dataclass(frozen=True)
-class ErrorFeedback(Wrapping):
+class ErrorFeedback(Memory):
     """Error feedback: what a message left out is added to the next step's input; it wraps the chain before it.
 
     The word is `ef`; `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo);
@@ -39,6 +39,9 @@ class ErrorFeedback(Wrapping):
 
     def objects(self, inner: Compressor) -> str | None:
         return refusal_of_memory(inner)
+
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        return None if delta is None else after_burn_in("error feedback", delta)
 
     def around(self, inner: Compressor) -> Compressor:
         return Remembering(inner, self)
@@ -107,6 +110,11 @@ class Remembering(StatefulWrapper):
         state = {"error": finite(error), **within(outcome.state)}
         result = outcome.result * (share / rate) if rate else torch.zeros_like(outcome.result)
         return Outcome(result, state, share * own)
+
+
+def after_burn_in(memory: str, delta: float) -> str:
+    """Return what such a memory guarantees around a contraction δ."""
+    return f"contraction (δ = {delta:.2g}) with {memory}: SGD's rate after a burn-in of order 1/δ"
 
 
 def counted(inner: Compressor, x: Tensor) -> float:

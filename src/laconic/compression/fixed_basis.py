@@ -32,7 +32,7 @@ class PCA(Compressor):
     """
 
     cost: ClassVar[str] = "matmul"
-    rank: int = knob(4, low=1, doc="number of directions")
+    rank: int = knob(4, low=1, gentler="more", doc="number of directions")
     samples: int = knob(8, low=1, doc="steps whose gradients the directions are found from")
 
     @property

@@ -29,6 +29,8 @@ class Flat(Compressor):
     """
 
     wraps: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+    transparent: ClassVar[bool] = True
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         raise StrategyError(

@@ -25,6 +25,7 @@ _BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2
     paper="Douillard et al., arXiv 2501.18512 (on the wire of Streaming DiLoCo)",
     claims=[Payload(lambda spec, c: -(-spec.numel // 2) + _SCALE_BYTES)],
     formula="Q(x)_i = s·sign(x_i)·c, c in 0, 2^-6, …, 1/2, 1 the nearest to |x_i|/s, s = max|x|",
+    worth_trying=["e3m0+ef"],
 )
 @dataclass(frozen=True)
 class E3M0(Codec):

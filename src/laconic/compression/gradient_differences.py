@@ -12,9 +12,9 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.error_feedback import counted
+from laconic.compression.error_feedback import after_burn_in, counted
 from laconic.compression.optional import prices_of, refusal_of_memory, variance_of
-from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, within
+from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, Reduce
@@ -22,7 +22,7 @@ from laconic.worker import Meet, Meets, Reduce
 _ANY = TensorSpec("any", (8, 8), torch.float32)
 
 
-class Shift(Wrapping):
+class Shift(Memory):
     """A wrapping word that keeps an estimate of every worker's gradient, and sends compressed differences to it."""
 
     @property
@@ -36,6 +36,13 @@ class Shift(Wrapping):
 
     def around(self, inner: Compressor) -> Compressor:
         return Shifted(inner, self)
+
+
+def _noise_dies_out(memory: Memory, omega: float | None) -> str | None:
+    """Return what differences to an estimate guarantee around an unbiased compressor of variance ω."""
+    if omega is None:
+        return None
+    return f"unbiased (ω = {omega:.2g}) with {memory.name}: SGD's rate, the noise of compression dying out"
 
 
 @technique(
@@ -59,6 +66,9 @@ class EF21(Shift):
     @property
     def follows(self) -> float:
         return self.momentum
+
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        return None if delta is None else after_burn_in("EF21", delta)
 
     def objects(self, inner: Compressor) -> str | None:
         return refusal_of_memory(inner)
@@ -92,6 +102,9 @@ class DIANA(Shift):
     """
 
     rate: float | None = knob(None, low=0, high=1, doc="how far shifts move towards what was sent; none: 1/(1+ω)")
+
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        return _noise_dies_out(self, omega)
 
     def objects(self, inner: Compressor) -> str | None:
         if variance_of(inner, _ANY) is None:
@@ -179,7 +192,7 @@ named_sentence(
     formula="g ← mean of all ∇f_i with chance p, else g + mean Q(∇f_i(now) - ∇f_i(before))",
 )
 @dataclass(frozen=True)
-class MARINA(Wrapping):
+class MARINA(Memory):
     """Send the compressed change of the gradient since the last step, and by a common coin the full gradient.
 
     It wraps unbiased compressors, as in randk(0.05)+marina, for full gradients: the last one is kept. (Mini-batches
@@ -199,6 +212,9 @@ class MARINA(Wrapping):
         if variance_of(inner, _ANY) is None:
             return "marina needs an unbiased compressor with a known variance; write randk(0.05)+marina"
         return None
+
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        return _noise_dies_out(self, omega)
 
     def around(self, inner: Compressor) -> Compressor:
         return Changes(inner, self)

@@ -34,7 +34,7 @@ class IntSGD(Compressor):
     a tensor. Values that are not finite are cut, too: the other workers do not see them.
     """
 
-    bits: int = knob(8, choices=(8, 32), doc="bits of an integer on the wire")
+    bits: int = knob(8, choices=(8, 32), gentler="more", doc="bits of an integer on the wire")
     rounding: str = knob("stochastic", choices=("stochastic", "nearest"), doc="how values are rounded to integers")
     beta: float = knob(0.9, low=0, below=1, doc="coefficient of the moving average")
 

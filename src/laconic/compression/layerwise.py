@@ -57,7 +57,9 @@ class LayerwiseBits(Compressor):
     """
 
     ragged: ClassVar[bool] = True
-    bits: int = knob(4, low=2, high=8, doc="the budget: the bytes that so many bits in all layers would take")
+    bits: int = knob(
+        4, low=2, high=8, gentler="more", doc="the budget: the bytes that so many bits in all layers would take"
+    )
     bucket: int = knob(512, low=1, doc="elements that share a scale")
 
     @property

@@ -48,7 +48,7 @@ class LGC(Compressor):
     """
 
     cost: ClassVar[str] = "matmul"
-    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are selected")
+    ratio: float = knob(0.001, above=0, high=1, gentler="more", doc="share of the coordinates that are selected")
     dense: int = knob(200, low=0, doc="steps of the first phase, in which everything is sent")
     learn: int = knob(300, low=1, doc="steps of the second phase, in which the autoencoder is trained")
     width: int = knob(32, low=1, doc="channels of the autoencoder's hidden layers")

@@ -36,7 +36,7 @@ class LoCo(Wrapping):
     """
 
     blend: float = knob(0.2, above=0, high=1, doc="how far the memory moves towards the new error")
-    bits: int = knob(8, choices=(8, 32), doc="bits of a value in the memory")
+    bits: int = knob(8, choices=(8, 32), gentler="more", doc="bits of a value in the memory")
     reset: int = knob(1024, low=0, doc="steps after which the memory is reset; 0: never")
 
     @property

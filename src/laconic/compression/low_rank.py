@@ -23,6 +23,7 @@ from laconic.worker import Meet
     evidence="fixture",
     reproduces="power_sgd.npz: means and memories at ranks 1 and 2, one and two workers",
     formula="P = orth(mean M·Q), Q ← mean M'·P, result P·Q'",
+    worth_trying=["power_sgd(rank=1)+ef", "power_sgd(rank=2)+ef", "power_sgd(rank=4)+ef"],
 )
 @dataclass(frozen=True)
 class PowerSGD(Compressor):
@@ -34,7 +35,7 @@ class PowerSGD(Compressor):
     """
 
     cost: ClassVar[str] = "matmul"
-    rank: int = knob(2, low=1, doc="columns of the factors")
+    rank: int = knob(2, low=1, gentler="more", doc="columns of the factors")
 
     def accepts(self, spec: TensorSpec) -> bool:
         if len(spec.shape) < 2 or not spec.dtype.is_floating_point or not spec.numel:

@@ -19,6 +19,7 @@ from laconic.worker import Meet
     paper="plain data-parallel SGD",
     claims=[Lossless(), Payload(lambda spec, c: spec.nbytes)],
     formula="C(x) = x",
+    worth_trying=["none"],
 )
 @dataclass(frozen=True)
 class Identity(Compressor):

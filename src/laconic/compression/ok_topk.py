@@ -50,7 +50,9 @@ class OkTopK(Compressor):
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "elementwise"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
     refresh: int = knob(32, low=1, doc="steps for which thresholds are reused")
     rebalance: int = knob(64, low=1, doc="steps for which regions stay as they are")
 

@@ -142,6 +142,39 @@ def wire_of(compressor: Compressor) -> torch.dtype | None:
     return None if casting is None else casting.wire
 
 
+@runtime_checkable
+class Transparent(Protocol):
+    """For words of a chain that only move what the other words encode, and lose nothing by themselves."""
+
+    @property
+    def transparent(self) -> bool:
+        """Whether nothing is lost by this word itself."""
+        ...
+
+
+def is_transparent(compressor: Compressor) -> bool:
+    """Return whether a word only moves what others encode, which must be declared."""
+    moving = implementation(compressor, Transparent)
+    return moving is not None and moving.transparent
+
+
+@runtime_checkable
+class Costing(Protocol):
+    """For compressors whose encoding takes more than a pass over the elements: what `laconic plan` expects of one that
+    nobody has timed."""
+
+    @property
+    def cost(self) -> str:
+        """The rough cost of encoding: elementwise, reduce, select, transform or matmul."""
+        ...
+
+
+def cost_of(compressor: Compressor) -> str:
+    """Return the rough cost of encoding, elementwise unless declared."""
+    costing = implementation(compressor, Costing)
+    return "elementwise" if costing is None else costing.cost
+
+
 # ---------------------------------------------------------------------------------------------- bounds of the error
 
 

@@ -39,7 +39,7 @@ class PowerGossip(Compressor):
 
     cost: ClassVar[str] = "matmul"
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"architecture": ("gossip",)}
-    rank: int = knob(1, low=1, doc="columns of the factors")
+    rank: int = knob(1, low=1, gentler="more", doc="columns of the factors")
 
     @property
     def meets(self) -> Meets:

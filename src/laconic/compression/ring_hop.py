@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ class RingHop(Wrapping):
     for all and decodes it as the others do, so that all hold the same bits. A value is rounded up to N times
     (`two_hop`: twice), and no worker receives more than one message at a time. The bytes are those of an all-reduce.
     """
+
+    transparent: ClassVar[bool] = True
 
     def objects(self, inner: Compressor) -> str | None:
         if isinstance(inner, Codec) and not inner.ragged:

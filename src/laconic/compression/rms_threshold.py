@@ -33,7 +33,9 @@ class Important(Selector):
     """
 
     left_out: ClassVar[float] = -0.0
-    ratio: float = knob(0.5, above=0, high=1, doc="largest share of a layer that is sent; at least one value")
+    ratio: float = knob(
+        0.5, above=0, high=1, gentler="more", doc="largest share of a layer that is sent; at least one value"
+    )
     index: str = knob("bitmap", choices=PLACES, doc="places as a bitmap, in log2 n bits, in 32, as coded gaps")
 
     @property

@@ -40,7 +40,7 @@ class KLevel(Codec):
     """
 
     cost: ClassVar[str] = "reduce"
-    levels: int = knob(16, low=2, high=256, doc="k: number of levels")
+    levels: int = knob(16, low=2, high=256, gentler="more", doc="k: number of levels")
 
     @property
     def _bits(self) -> int:
@@ -90,7 +90,7 @@ class Rotated(KLevel):
     """
 
     cost: ClassVar[str] = "transform"
-    levels: int = knob(16, low=0, high=256, doc="k: number of levels; 0: no rounding at all")
+    levels: int = knob(16, low=0, high=256, gentler="more", doc="k: number of levels; 0: no rounding at all")
 
     def __post_init__(self) -> None:
         super().__post_init__()

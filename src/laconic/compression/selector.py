@@ -50,7 +50,9 @@ class Selector(Codec):
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
     index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
 
     @property

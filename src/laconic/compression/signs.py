@@ -27,6 +27,7 @@ from laconic.worker import Meet, Meets
     evidence="published",
     reproduces="Karimireddy et al.: on ε|x + y| + |x - y| from (1, 1), x + y stays 2 and the loss never falls",
     formula="sign(Σ_m sign(x_m))",
+    worth_trying=["sign_sgd"],
 )
 @dataclass(frozen=True)
 class SignSGD(Compressor):
@@ -70,6 +71,7 @@ class SignSGD(Compressor):
     evidence="published",
     reproduces="|C(v) - v|² = (1 - |v|₁²/(d|v|₂²))|v|², an equality: 1/50 for (3, 4)",
     formula="C(x) = (|x|₁/n)·sign(x)",
+    worth_trying=["scaled_sign+ef"],
 )
 @dataclass(frozen=True)
 class ScaledSign(Codec):
@@ -136,6 +138,7 @@ named_sentence(
     paper="Seide et al., Interspeech 2014",
     claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 8 * c.columns(torch.Size(spec.shape)))],
     formula="Q(x)_ij = mean of column j where it is ≥ 0 if x_ij ≥ 0, else mean of where it is not",
+    worth_trying=["one_bit+ef"],
 )
 @dataclass(frozen=True)
 class OneBit(Codec):

@@ -35,8 +35,10 @@ class FFTSparse(Codec):
     """
 
     cost: ClassVar[str] = "transform"
-    ratio: float = knob(0.15, above=0, high=1, doc="share of the coefficients that are sent, at least one")
-    bits: int = knob(10, low=4, high=32, doc="bits of a real or an imaginary part")
+    ratio: float = knob(
+        0.15, above=0, high=1, gentler="more", doc="share of the coefficients that are sent, at least one"
+    )
+    bits: int = knob(10, low=4, high=32, gentler="more", doc="bits of a real or an imaginary part")
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         spectrum = torch.fft.rfft(x.reshape(-1))

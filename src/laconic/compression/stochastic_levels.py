@@ -29,6 +29,7 @@ from laconic.worker import Meet, Meets, Reduce
     evidence="fixture",
     reproduces="qsgd.npz: levels, norm and decoded values from the recorded draws",
     formula="Q(x)_i = |x|₂·sign(x_i)·k/s, k at random a neighbour of s|x_i|/|x|₂",
+    worth_trying=["qsgd"],
 )
 @dataclass(frozen=True)
 class QSGD(Codec):
@@ -41,7 +42,7 @@ class QSGD(Codec):
     """
 
     cost: ClassVar[str] = "elementwise"
-    levels: int = knob(7, low=1, high=127, doc="s, the levels above zero: 7 makes 4 bits with the sign")
+    levels: int = knob(7, low=1, high=127, gentler="more", doc="s, the levels above zero: 7 makes 4 bits with the sign")
     bucket: int = knob(512, low=1, doc="elements that share a norm")
     norm: str = knob("l2", choices=("l2", "max"), doc="the norm that levels are shares of")
     coding: str = knob(
@@ -118,6 +119,7 @@ class QSGD(Codec):
     evidence="fixture",
     reproduces="terngrad.npz: ternary values and scale from the recorded draws",
     formula="Q(x)_i = s·sign(x_i) with chance |x_i|/s, else 0; s = max|x| of all workers, x cut at 2.5σ",
+    worth_trying=["terngrad"],
 )
 @dataclass(frozen=True)
 class TernGrad(Compressor):
@@ -179,6 +181,7 @@ def clipped(flat: Tensor, deviations: float) -> Tensor:
     evidence="published",
     reproduces="Theorem 1: second moment at most 9/8, attained at 4/3 of a power of two; 32/9 times fewer bits",
     formula="Q(x)_i = sign(x_i)·a or sign(x_i)·2a, a = 2^⌊log2|x_i|⌋, the latter with chance |x_i|/a - 1",
+    worth_trying=["natural_compression"],
 )
 @dataclass(frozen=True)
 class Natural(Codec):

@@ -23,6 +23,7 @@ from laconic.worker import Meet
     evidence="published",
     reproduces="1.6 bits a ternary value, and 70 zeros in a byte: 280 times less than floats",
     formula="Q(x)_i = M·sign(x_i) where |x_i| ≥ M/2, else 0; M = s·max|x|",
+    worth_trying=["three_lc+ef"],
 )
 @dataclass(frozen=True)
 class ThreeLC(Codec):
@@ -36,7 +37,9 @@ class ThreeLC(Codec):
     """
 
     cost: ClassVar[str] = "reduce"
-    sparsity: float = knob(1.0, low=1, below=2, doc="s: only values of at least s/2 of the largest magnitude are sent")
+    sparsity: float = knob(
+        1.0, low=1, below=2, gentler="less", doc="s: only values of at least s/2 of the largest magnitude are sent"
+    )
     least: int = knob(64, low=1, doc="elements below which a tensor is sent dense")
     runs: bool = knob(True, doc="whether runs of zeros are shortened, to a length that depends on the values")
 

@@ -211,6 +211,7 @@ def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -
     evidence="fixture",
     reproduces="sidco.npz: thresholds and counts of four fits, stages after every step",
     formula="C(x)_i = x_i where |x_i| > t, else 0; t fitted to |x| in stages, so that about k pass",
+    worth_trying=["sidco+ef"],
 )
 @dataclass(frozen=True)
 class SIDCo(Compressor):
@@ -225,7 +226,9 @@ class SIDCo(Compressor):
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that should be sent, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that should be sent, at least one"
+    )
     fit: str = knob(
         "exponential", choices=tuple(FITS), doc="distribution fitted to magnitudes; with gamma, later stages are Pareto"
     )

@@ -28,6 +28,7 @@ _SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of
     evidence="fixture",
     reproduces="topk.npz: places, values and memory of 5 %, step by step",
     formula="C(x)_i = x_i where |x_i| is among the k largest, else 0",
+    worth_trying=["topk(0.1)+ef", "topk(0.01)+ef", "topk(0.001)+ef"],
 )
 @dataclass(frozen=True)
 class TopK(Selector):
@@ -130,6 +131,7 @@ class MSTopK(Selector):
     evidence="published",
     reproduces="errors (n/k - 1)|x|² scaled and (1 - k/n)|x|² unscaled, exactly: 99 and 0.99 for one of a hundred",
     formula="C(x)_i = (n/k)·x_i on k random places that all workers share, else 0",
+    worth_trying=["randk(0.01, scaled=false)+ef"],
 )
 @dataclass(frozen=True)
 class RandK(Compressor):
@@ -139,7 +141,9 @@ class RandK(Compressor):
     mean and wants one: randk(scaled=false)+ef. `block`: one run of consecutive coordinates, cheaper to cut out.
     """
 
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
     scaled: bool = knob(True, doc="whether values are multiplied by n/k, for an unbiased mean")
     block: bool = knob(False, doc="whether the coordinates are consecutive")
 
@@ -199,6 +203,7 @@ named_sentence(
     paper="Chen et al., NeurIPS 2020",
     claims=[Payload(lambda spec, c: 8 * c.count(spec.numel))],
     formula="C(x)_i = x_i on the k places that are largest at worker t mod N, else 0",
+    worth_trying=["scalecom+ef(low_pass=0.1)"],
 )
 @dataclass(frozen=True)
 class ScaleCom(Compressor):
@@ -210,7 +215,9 @@ class ScaleCom(Compressor):
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
     per: str = knob("tensor", choices=("tensor", "chunk"), doc="exactly the largest, or the largest of each chunk")
 
     @property
@@ -257,6 +264,7 @@ class ScaleCom(Compressor):
     evidence="fixture",
     reproduces="gtopk.npz: 2, 4 and 8 workers' places, mean and memory",
     formula="S(… S(S(x_1) + S(x_2)) + S(S(x_3) + S(x_4)) …)/N up a tree, S = top_k",
+    worth_trying=["gtopk+ef"],
 )
 @dataclass(frozen=True)
 class GlobalTopK(Compressor):
@@ -268,7 +276,9 @@ class GlobalTopK(Compressor):
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(0.001, above=0, high=1, doc="share of the coordinates that are sent, at least one")
+    ratio: float = knob(
+        0.001, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
 
     @property
     def meets(self) -> Meets:

@@ -66,7 +66,9 @@ class GSpar(Codec):
 
     ragged: ClassVar[bool] = True
     cost: ClassVar[str] = "reduce"
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates that are sent in the mean, at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent in the mean, at least one"
+    )
     solver: str = knob("greedy", choices=("greedy", "exact"), doc="meet a number of coordinates, or a variance")
     epsilon: float = knob(1.0, above=0, doc="variance that solver=exact allows, as a share of the squared norm")
     rounds: int = knob(3, low=1, doc="passes of solver=greedy")
@@ -149,7 +151,9 @@ class KonecnyRichtarik(Codec):
     not finite decodes to values that are not finite. Reading chosen: the seed is a key of 64 bits.
     """
 
-    ratio: float = knob(0.01, above=0, high=1, doc="share of the coordinates in the support, in the mean; at least one")
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates in the support, in the mean; at least one"
+    )
     support: str = knob(
         "variable", choices=("variable", "fixed"), doc="each coordinate with a probability, or exactly k"
     )

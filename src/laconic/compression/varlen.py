@@ -41,7 +41,9 @@ class VariableLength(Codec):
 
     cost: ClassVar[str] = "reduce"
     ragged: ClassVar[bool] = True
-    levels: int = knob(0, low=0, doc="k: number of levels, from 2 on; 0: the root of the tensor's size, plus one")
+    levels: int = knob(
+        0, low=0, gentler="more", doc="k: number of levels, from 2 on; 0: the root of the tensor's size, plus one"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

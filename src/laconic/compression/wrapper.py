@@ -15,8 +15,10 @@ from laconic.compression.base import Compressor, Exchange, Exchanges, State
 from laconic.compression.optional import (
     conserved_of,
     contraction_of,
+    cost_of,
     edge_of,
     exchange_all_of,
+    is_transparent,
     joins_of,
     no_edge,
     prices_of,
@@ -51,6 +53,17 @@ class Wrapping(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 0
+
+
+class Memory(Wrapping):
+    """A wrapping word that remembers what messages have left out, and so changes what theory guarantees of a chain."""
+
+    @abstractmethod
+    def guarantee(self, omega: float | None, delta: float | None) -> str | None:
+        """Return what is guaranteed around a compressor of variance ω and contraction δ, or None if nothing is.
+
+        Either is None where the compressor promises none.
+        """
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,14 @@ class Wrapper(Compressor):
     @property
     def joins(self) -> bool:
         return joins_of(self.inner)
+
+    @property
+    def transparent(self) -> bool:
+        return is_transparent(self.inner)
+
+    @property
+    def cost(self) -> str:
+        return cost_of(self.inner)
 
     @property
     def conserved(self) -> tuple[str, ...]:

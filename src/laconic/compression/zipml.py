@@ -44,7 +44,7 @@ class ZipML(Codec):
     """
 
     cost: ClassVar[str] = "select"
-    levels: int = knob(8, low=2, high=128, doc="levels of a table: 8 make 3 bits")
+    levels: int = knob(8, low=2, high=128, gentler="more", doc="levels of a table: 8 make 3 bits")
 
     @property
     def unit(self) -> int:

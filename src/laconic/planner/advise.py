@@ -9,20 +9,22 @@ from functools import cached_property
 import numpy as np
 
 from laconic.compression.optional import memory_bytes
+from laconic.experiments.rivals.of_torch import DDP16
 from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
-from laconic.planner.candidates import MIB, candidates
+from laconic.planner.candidates import candidates
 from laconic.planner.certainty import error_range
 from laconic.planner.deployment import Deployment
+from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
 from laconic.planner.risk import guarantee_of, risk_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
-from laconic.strategy import Sentence, Strategy, Word
+from laconic.strategy import DEFAULTS, Sentence, Strategy, Word
 
+MIB = 2**20
 CAPS = (25, 5, 1)  # MiB: values of DDP's `bucket_cap_mb`; tuned DDP has the best of them
-_SIXTEEN_BITS = ("cast_fp16", "cast_bf16")
 _IDLE_POWER = 0.3  # the power of a waiting worker as a share of a busy one's
-_BASELINE = Strategy.parse("bsp / cast_fp16 / allreduce")
+BASELINE = DDP16().sentence
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Candidate:
     @cached_property
     def mathematics(self) -> Strategy:
         """The strategy with the default schedule: schedules do not change any computed value."""
-        return self.strategy.but(Word("wfbp")) if isinstance(self.strategy, Sentence) else self.strategy
+        return self.strategy.but(Word(DEFAULTS["schedule"])) if isinstance(self.strategy, Sentence) else self.strategy
 
     @cached_property
     def guarantee(self) -> tuple[bool, str]:
@@ -97,8 +99,7 @@ class Candidate:
     def is_sixteen_bits(self) -> bool:
         """Whether the strategy is synchronous SGD with gradients cast to 16 bits, as the baseline."""
         chosen = self.strategy
-        plain = isinstance(chosen, Sentence) and chosen.sync.name == "bsp"
-        return plain and all(word.name in _SIXTEEN_BITS for word in chosen.compression)  # type: ignore[attr-defined]
+        return isinstance(chosen, Sentence) and chosen.sync.name == "bsp" and is_sixteen_bits(chosen.compression)
 
     def admitted_by(self, preferences: Preferences) -> bool:
         """Return whether the strategy is exact enough for these preferences."""
@@ -170,16 +171,18 @@ class Baseline:
 
     @property
     def text(self) -> str:
-        return f"torch:ddp16(bucket_cap_mb={self.cap})"
+        return str(DDP16(self.cap))
 
 
 def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     """Return DDP with 16-bit gradients in the best of its usual bucket sizes."""
-    tried = {cap: pricer.ddp("cast_fp16", cap * MIB) for cap in CAPS}
+    sentence = Strategy.parse(BASELINE)
+    assert isinstance(sentence, Sentence)
+    tried = {cap: pricer.ddp(sentence.chain, cap * MIB) for cap in CAPS}
     cap = min(tried, key=lambda cap: tried[cap].seconds)
     deployment = pricer.deployment
     return Baseline(
-        Candidate(_BASELINE, tried[cap], preferences.amount(deployment, tried[cap]), deployment.workers), cap
+        Candidate(sentence, tried[cap], preferences.amount(deployment, tried[cap]), deployment.workers), cap
     )
 
 
@@ -254,7 +257,7 @@ def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
     kept = model
     for sentence in (part for part in parts if isinstance(part, Sentence)):
         kept += memory_bytes(sentence.compressor, deployment.tensors)
-        kept += {"local_sgd": 1, "diloco": 2}.get(sentence.sync.name, 0) * model
+        kept += sentence.sync.make().copies * model
     return kept
 
 

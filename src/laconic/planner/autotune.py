@@ -25,7 +25,6 @@ from laconic.values.timing import Timing
 PAYS = 1.03
 """The least speed-up that is worth a change of strategy: smaller ones are within the noise of step times."""
 
-_PERIODIC = "local_sgd"
 _LEAST_SECONDS, _STEPS_OF_TRIALS = (
     3.0,
     10,
@@ -100,8 +99,9 @@ class Autotuning:
                 coded[chain] = self._prices(sentence, whole)[2]
             compressed = coded[chain]
             comm_planner.prices[str(sentence)] = [dense, halved, compressed]
-            if sentence.sync.name == _PERIODIC:
-                seconds = computing + (compressed or dense).seconds(whole) / sentence.sync.make().period
+            cadence = sentence.sync.make().cadence
+            if not cadence.overlaps:
+                seconds = computing + (compressed or dense).seconds(whole) / cadence.period
             else:
                 timing = Timing(forward, backward, dense, False, halved, compressed)
                 plan = Auto(beside_forward=False).plan(specs, arrival, timing)

@@ -1,101 +1,142 @@
-"""The strategies that the planner prices: every chain of compressors with the schedules and rules that suit it."""
+"""The strategies that the planner prices: what techniques declare to be worth trying, in the combinations that make
+sense."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from laconic.errors import StrategyError
+import torch
+
+from laconic import registry
+from laconic.errors import LaconicError, StrategyError
 from laconic.planner.deployment import Deployment
-from laconic.strategy import Sentence, Strategy
+from laconic.planner.guarantee import is_sixteen_bits
+from laconic.planner.values import PlanError
+from laconic.strategy import Sentence, Strategy, Tiers, Word
+from laconic.values.tensor_spec import TensorSpec
 
-MIB = 2**20
+_TYPICAL, _WORKERS = TensorSpec("typical", (1024, 1024), torch.float32), 8  # for which payloads are compared
 
-CHAINS = (
-    "none",
-    "cast_bf16",
-    "cast_fp16",
-    "cast_fp8",
-    "cast_int8",
-    "blockwise_8bit",
-    "bucket_means",
-    "e3m0+ef",
-    "mx_block_codecs(mxfp4)+ef",
-    "two_bit+ef",
-    "scaled_sign+ef",
-    "one_bit+ef",
-    "sign_sgd",
-    "qsgd",
-    "terngrad",
-    "natural_compression",
-    "three_lc+ef",
-    "topk(0.1)+ef",
-    "topk(0.01)+ef",
-    "topk(0.001)+ef",
-    "chunk_topk+ef",
-    "randk(0.01, scaled=false)+ef",
-    "sidco+ef",
-    "scalecom+ef(low_pass=0.1)",
-    "gtopk+ef",
-    "power_sgd(rank=1)+ef",
-    "power_sgd(rank=2)+ef",
-    "power_sgd(rank=4)+ef",
-    "alternating(4)+ef",
-)
-"""Chains of compressors, the least lossy first: one or a few settings of each family."""
+Chain = tuple[Word, ...]
 
-DENSE = ("none", "cast_bf16", "cast_fp16")
-MERGED = (f"wfbp({25 * MIB})", f"wfbp({5 * MIB})", f"wfbp({MIB})", "wfbp(0)", "sequential")
-LOSSLESS_ONLY = ("mg_wfbp", "dear", f"dear({5 * MIB})", f"dear({MIB})", "bytescheduler", "auto")
-PERIODS = (2, 4, 8, 16, 32, 64)
+
+class Schedules(NamedTuple):
+    """Schedules by what they plan with: sizes alone, or measured times and the next forward pass as well."""
+
+    by_size: list[Word]
+    by_time: list[Word]
+
+
+class Rules(NamedTuple):
+    """Sync rules to try with every compression, and sentences of rules to try as they are."""
+
+    words: list[Word]
+    sentences: list[Sentence]
+
+
+def declared(axis: str) -> list[tuple[str, Sentence]]:
+    """Return the settings that techniques of an axis declare to be worth trying, as texts and as sentences."""
+    found = []
+    for entry in registry.entries(axis):
+        for text in entry.worth_trying:
+            try:
+                made = Strategy.parse(text)
+            except LaconicError as error:
+                raise PlanError(f"{entry.place} declares `{text}` to be worth trying: {error}") from error
+            if not isinstance(made, Sentence):
+                raise PlanError(f"{entry.place} declares `{text}` to be worth trying, which is more than one sentence")
+            found.append((text, made))
+    return found
+
+
+def compressions() -> list[Chain]:
+    """Return the chains of compressors that are worth trying, the largest payload first: the least is left out there,
+    and of equally fast ones the first wins."""
+    sentences = [sentence for _, sentence in declared("compression")]
+    sentences.sort(key=lambda one: -one.compressor.payload_bytes(_TYPICAL, _WORKERS))
+    return [sentence.compression for sentence in sentences]
 
 
 def chains() -> list[str]:
-    """Return the chains whose words are registered, in canonical form."""
-    return [text for text in map(_printed, CHAINS) if text is not None]
+    """Return the chains of compressors that are worth trying, in canonical form."""
+    return ["+".join(map(str, chain)) for chain in compressions()]
+
+
+def nearly_exact() -> list[Chain]:
+    """Return the chains that send gradients as they are or rounded to 16 bits."""
+    return [chain for chain in compressions() if chain == Sentence().compression or is_sixteen_bits(chain)]
+
+
+def schedules() -> Schedules:
+    """Return the schedules that are worth trying, the default and the simplest first."""
+    found = [(word, word.make()) for word in (sentence.schedule for _, sentence in declared("schedule"))]
+    found.sort(key=lambda one: (one[0].name != Sentence().schedule.name, one[1].decides, _by_time(one[1])))
+    return Schedules(*([word for word, made in found if _by_time(made) is later] for later in (False, True)))
+
+
+def _by_time(schedule: registry.Technique) -> bool:
+    return bool(schedule.measures or schedule.finishes_late)  # type: ignore[attr-defined]
+
+
+def rules(asynchronous: bool = False) -> Rules:
+    """Return the sync rules that are worth trying, those that keep the fewest copies of the model first."""
+    found = []
+    for text, sentence in declared("sync"):
+        rule = sentence.sync.make()
+        if rule.cadence is not None and rule.cadence.is_asynchronous is asynchronous:
+            found.append((rule.copies, "/" in text, sentence))
+    found.sort(key=lambda one: one[0])
+    return Rules([s.sync for _, whole, s in found if not whole], [s for _, whole, s in found if whole])
 
 
 def candidates(deployment: Deployment) -> Iterator[Strategy]:
     """Yield the candidate strategies for a deployment, without those that are invalid combinations."""
-    for text in _texts(deployment):
+    for words in _words(deployment):
         try:
-            yield Strategy.parse(text)
+            yield Sentence.of(*words)
         except StrategyError:
             continue
-
-
-def _texts(deployment: Deployment) -> Iterator[str]:
-    known = chains()
-    for chain in known:
-        for schedule in MERGED:
-            yield f"bsp / {chain} / allreduce / {schedule}"
-    for schedule in LOSSLESS_ONLY:
-        yield f"bsp / none / allreduce / {schedule}"
-    for period in PERIODS:
-        for chain in known:
-            yield f"local({period}) / {chain} / allreduce"
-            if period >= PERIODS[2]:
-                yield f"diloco({period}) / {chain} / allreduce"
-        for chain in DENSE:
-            yield f"accumulate({period}) / {chain} / allreduce"
-    if deployment.servers:
-        for chain in DENSE:
-            for schedule in MERGED:
-                yield f"bsp / {chain} / ps(shards={deployment.servers}) / {schedule}"
     if deployment.units > 1:
-        for chain in known:
-            yield f"[bsp]@node > [bsp / {chain}]@site"
-            for period in PERIODS:
-                yield f"[bsp]@node > [local({period}) / {chain}]@site"
-                if period >= PERIODS[2]:
-                    yield f"[bsp]@node > [diloco({period}) / {chain}]@site"
+        inner = Sentence()
+        for chain in compressions():
+            for rule in (inner.sync, *rules().words):
+                try:
+                    yield Tiers(((inner, "node"), (Sentence.of(rule, chain), "site")))
+                except StrategyError:
+                    continue
+
+
+def _words(deployment: Deployment) -> Iterator[tuple[Word | Chain, ...]]:
+    """Yield the words of one-level candidates: everything with the default architecture, and with the others what
+    changes the mathematics little."""
+    every, simple = compressions(), schedules()
+    plain = Sentence()
+    hosts = deployment.servers or deployment.workers
+    for chain in every:
+        for schedule in simple.by_size:
+            yield plain.sync, chain, plain.architecture, schedule
+    for schedule in simple.by_time:
+        yield plain.sync, plain.compression, plain.architecture, schedule
+    synchronous = rules()
+    for rule in synchronous.words:
+        for chain in every:
+            yield rule, chain, plain.architecture
+    for sentence in synchronous.sentences:
+        yield sentence.sync, sentence.compression, _on_hosts(sentence.architecture, hosts), sentence.schedule
+    for word in (sentence.architecture for _, sentence in declared("architecture")):
+        if word != plain.architecture and (deployment.servers or not word.make().servers):
+            for chain in nearly_exact():
+                for schedule in simple.by_size:
+                    yield plain.sync, chain, _on_hosts(word, hosts), schedule
     if max(deployment.slowness) > min(deployment.slowness):
-        for rule in ("ssp(3)", "asp"):
-            yield f"{rule} / none / ps(shards={deployment.servers or deployment.workers})"
+        waiting_less = rules(asynchronous=True)
+        for rule in waiting_less.words:
+            for chain in every:
+                yield rule, chain, _on_hosts(Sentence.of(rule).architecture, hosts)
+        for sentence in waiting_less.sentences:
+            yield sentence.sync, sentence.compression, _on_hosts(sentence.architecture, hosts), sentence.schedule
 
 
-def _printed(chain: str) -> str | None:
-    try:
-        made = Strategy.parse(chain)
-    except StrategyError:
-        return None
-    return made.chain if isinstance(made, Sentence) else None
+def _on_hosts(architecture: Word, hosts: int) -> Word:
+    return Word.of(architecture.make().on_hosts(hosts))

@@ -8,7 +8,10 @@ from importlib.resources import files
 
 import numpy as np
 
+from laconic.experiments.rivals.base import Rival
+from laconic.experiments.rivals.text import read
 from laconic.planner.deployment import Deployment
+from laconic.planner.guarantee import is_sixteen_bits
 from laconic.strategy import Sentence, Strategy
 
 _UNKNOWN = (0.8, 1.25)  # where nothing was measured
@@ -38,7 +41,8 @@ def kind_of(chosen: Strategy) -> str:
         return "periodic"
     if chosen.schedule.make().finishes_late:
         return "deferred"
-    return "dense" if chosen.compression[0].name in ("none", "cast_fp16", "cast_bf16") else "compressed"
+    first = chosen.compression[:1]
+    return "uncompressed" if first[0].name == "none" or is_sixteen_bits(first) else "compressed"
 
 
 @cache
@@ -62,5 +66,6 @@ def _ratios() -> list[tuple[str, float]]:
     return [(_kind(row["strategy"]), float(row["measured_seconds"]) / float(row["predicted_seconds"])) for row in rows]
 
 
-def _kind(strategy: str) -> str:
-    return "dense" if strategy.startswith("torch:ddp") else kind_of(Strategy.parse(strategy))
+def _kind(text: str) -> str:
+    method = read(text)
+    return kind_of(Strategy.parse(method.sentence or text) if isinstance(method, Rival) else method)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from laconic import registry
 from laconic.claims import Lossless
+from laconic.compression.optional import contraction_of, is_transparent, joins_of, variance_of, wire_of
+from laconic.compression.wrapper import Memory
 from laconic.language.word import Word
-from laconic.strategy import ERROR_FEEDBACK, Sentence, Strategy
+from laconic.strategy import Sentence, Strategy
+from laconic.sync.base import NO_GUARANTEE, Sync
+from laconic.values.tensor_spec import TensorSpec
 
 EXACT = "the same mathematics as synchronous SGD"
-NONE_KNOWN = "no guarantee declared"
 _SIDE = 64  # of the matrix for which δ and ω are given: some depend on the size of a tensor
-_CARRIERS = ("flat", "ring_hop")  # how values are packed together: lossless if the compressor they carry is
 
 
 def guarantee_of(strategy: Strategy | str) -> tuple[bool, str]:
@@ -30,30 +34,17 @@ def guarantee_of(strategy: Strategy | str) -> tuple[bool, str]:
     return not phrases, "; ".join(phrases) or EXACT
 
 
+def is_sixteen_bits(chain: tuple[Word, ...]) -> bool:
+    """Return whether a chain of compressors only rounds to 16 bits, which are sent and summed."""
+    wire = wire_of(registry.compose([word.make() for word in chain]))
+    return wire is not None and wire.itemsize == 2
+
+
 @lru_cache(maxsize=1024)
 def _of_sync(word: Word) -> str | None:
     """Return the guarantee of a sync rule, or None if it averages every step's gradients."""
-    rule: Any = word.make()
-    if word.name == "bsp":
-        return None
-    if word.name == "grad_accumulation":
-        return f"synchronous SGD with batches {rule.steps} times as large" if rule.steps > 1 else None
-    if rule.steers and not rule.races:
-        return "synchronous SGD with a batch or learning rate of its own"
-    if rule.talks == "mix":
-        return "workers agree in the limit only: SGD's rate after a transient that the graph sets (Lian et al., 2017)"
-    if rule.talks == "shared":
-        return "no locks: proven where gradients are sparse (Recht et al., 2011)"
-    if rule.talks == "server":
-        bound = getattr(rule, "staleness", None)
-        if isinstance(bound, int):
-            return f"staleness at most {bound}: SGD's rate, slowed by the bound (Ho et al., 2013)"
-        return "staleness without a bound: a rate in the mean delay only (Koloskova et al., 2022)"
-    if word.name in ("local_sgd", "adacomm"):
-        return f"{rule.period} local steps: SGD's rate if the learning rate shrinks with the period (Stich, 2019)"
-    if word.name in ("diloco", "slowmo", "streaming_diloco"):
-        return f"{rule.period} local steps, then an outer one: SGD's rate with SGD inside (Reddi et al., 2021)"
-    return f"{word.name}: {NONE_KNOWN}"
+    rule: Sync = word.make()
+    return rule.guarantee
 
 
 @lru_cache(maxsize=1024)
@@ -63,37 +54,29 @@ def _of_chain(words: tuple[Word, ...]) -> str | None:
     ω bounds the variance of an unbiased compressor, E|C(x) - x|² ≤ ω|x|²; δ is the contraction, E|C(x) - x|² ≤
     (1 - δ)|x|².
     """
-    if all(word.name in _CARRIERS or _claims_exactness(word) for word in words):
+    links = [word.make() for word in words]
+    if all(is_transparent(link) or _claims_exactness(word) for word, link in zip(words, links, strict=True)):
         return None
-    memory = words[-1] if len(words) > 1 and words[-1].name in (ERROR_FEEDBACK, "ef21", "diana", "marina") else None
-    inner = [word for word in words[: -1 if memory else None] if word.name != "flat"]
-    made = registry.compose([word.make() for word in inner])
+    memory = links.pop() if len(links) > 1 and isinstance(links[-1], Memory) else None
+    inner = [link for link in links if not joins_of(link)]
+    made = registry.compose(inner)
     omega, delta, bits = _promises(made)
-    names = "+".join(word.name for word in inner)
+    names = "+".join(link.name for link in inner)
     if bits is not None:
         return f"numbers rounded to {bits} bits" + (", with error feedback" if memory else "")
-    if memory is not None and memory.name in ("diana", "marina") and omega is not None:
-        return f"unbiased (ω = {omega:.2g}) with {memory.name}: SGD's rate, the noise of compression dying out"
-    if memory is not None and memory.name in (ERROR_FEEDBACK, "ef21") and delta is not None:
-        how = "error feedback" if memory.name == ERROR_FEEDBACK else "EF21"
-        return f"contraction (δ = {delta:.2g}) with {how}: SGD's rate after a burn-in of order 1/δ"
-    if memory is None and omega is not None:
-        return f"unbiased (ω = {omega:.2g}): SGD's rate, with noise 1 + ω times as large"
     if memory is not None:
-        return f"{names} has the memory {memory.name}, but promises no contraction: {NONE_KNOWN}"
+        unknown = f"{names} has the memory {memory.name}, but promises no contraction: {NO_GUARANTEE}"
+        return memory.guarantee(omega, delta) or unknown
+    if omega is not None:
+        return f"unbiased (ω = {omega:.2g}): SGD's rate, with noise 1 + ω times as large"
     if delta is not None:
-        return f"contraction (δ = {delta:.2g}) without memory, so biased: {NONE_KNOWN}"
-    return f"{names}: {NONE_KNOWN}"
+        return f"contraction (δ = {delta:.2g}) without memory, so biased: {NO_GUARANTEE}"
+    return f"{names}: {NO_GUARANTEE}"
 
 
 def _promises(made: Any) -> tuple[float | None, float | None, int | None]:
     """Return ω and δ of a compressor on a matrix, and the bits of a value if it only casts; scaled by 1/(1+ω), an
     unbiased one has δ = 1/(1+ω)."""
-    import torch
-
-    from laconic.compression.optional import contraction_of, variance_of, wire_of
-    from laconic.values.tensor_spec import TensorSpec
-
     spec = TensorSpec("x", (_SIDE, _SIDE), torch.float32)
     omega, delta, wire = variance_of(made, spec), contraction_of(made, spec), wire_of(made)
     scaled = 1 / (1 + omega) if delta is None and omega is not None else delta

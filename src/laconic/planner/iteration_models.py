@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from laconic.compression.optional import prices_of
 from laconic.cost.cluster import Cluster
@@ -23,14 +24,14 @@ from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.sources import Subject, subject_of
-from laconic.planner.validation.exchange_methods import choose
 from laconic.planner.values import PlanError
-from laconic.registry import find
+from laconic.registry import entry_of
 from laconic.schedule.byteps import PIECE_BYTES, Fleet, byteps
 from laconic.schedule.compressed import Coding, compressed
+from laconic.schedule.exchange_methods import WFBP_A2A, choose
 from laconic.schedule.geryon import SLICE_BYTES, geryon
 from laconic.schedule.mercury import mercury
-from laconic.schedule.merging import SparseCosts, greedy, timeline
+from laconic.schedule.merging import DENSITY, SPARSIFIER, SparseCosts, greedy, timeline
 from laconic.schedule.search import search
 from laconic.schedule.sequential import Sequential
 from laconic.schedule.tensorexpress import tensorexpress
@@ -46,15 +47,11 @@ from laconic.values.timing import Timing
 
 VERSION = 1
 
-DENSITY = 0.01
-CHAIN = f"topk({DENSITY})+ef"
-"""The compressor of the models that compress."""
-
 CREDIT_PIECES = 4  # that BytePS with priorities admits ahead of time
 MOST_PACKETS = 1_000  # of one worker, in the packet model: more change an iteration by less than 0.1 %
 MOST_SLICES = 256  # in the fluid model, besides one for each tensor
 
-_WFBP = "wfbp on a ring"
+_WFBP = f"{WFBP.name} on a ring"
 
 
 class MissingInput(LaconicError):
@@ -207,7 +204,7 @@ class IterationInputs:
 
     @cached_property
     def compressor(self) -> Sentence:
-        sentence = Strategy.parse(CHAIN)
+        sentence = Strategy.parse(SPARSIFIER)
         assert isinstance(sentence, Sentence)
         return sentence
 
@@ -219,8 +216,8 @@ class IterationInputs:
         found = next((codec for codec in known if codec.words == words), None)
         if found is None:
             raise MissingInput(
-                f"the times to encode and decode {CHAIN} are unknown: name the GPU with --gpu, or give a profile that "
-                "has them, as `laconic plan SCRIPT` measures and keeps it"
+                f"the times to encode and decode {SPARSIFIER} are unknown: name the GPU with --gpu, or give a profile "
+                "that has them, as `laconic plan SCRIPT` measures and keeps it"
             )
         return found
 
@@ -261,16 +258,16 @@ def iteration_inputs(
 
 def iteration_table(inputs: IterationInputs) -> IterationTable:
     """Price an iteration under every model; those whose inputs are missing say what they need."""
-    return IterationTable(inputs.setting(), tuple(_row(name, inputs) for name in MODELS))
+    return IterationTable(inputs.setting(), tuple(_row(model, inputs) for model in MODELS))
 
 
-def _row(name: str, inputs: IterationInputs) -> IterationRow:
-    assumes = find(name).summary
+def _row(model: Callable[..., Any], inputs: IterationInputs) -> IterationRow:
+    entry = entry_of(model)
     try:
-        made = MODELS[name](inputs)
+        made = MODELS[model](inputs)
     except MissingInput as error:
-        return IterationRow(name, assumes, missing=str(error))
-    return IterationRow(name, assumes, made.seconds, made.baseline, made.baseline_seconds, made.detail)
+        return IterationRow(entry.name, entry.summary, missing=str(error))
+    return IterationRow(entry.name, entry.summary, made.seconds, made.baseline, made.baseline_seconds, made.detail)
 
 
 # ---------------------------------------------------------------------------------------------- all-reduces on a ring
@@ -299,7 +296,7 @@ def _omgs_sgd(inputs: IterationInputs) -> Estimate:
     groups = greedy(sizes, inputs.layers.backward, costs)
     finish = timeline(groups, sizes, inputs.layers.backward, costs).finish
     decoding = codec.seconds("decode", len(groups), sum(sizes))
-    detail = f"{CHAIN} in {_count(groups, 'message')}"
+    detail = f"{SPARSIFIER} in {_count(groups, 'message')}"
     return Estimate(finish + decoding + sum(inputs.layers.forward), _WFBP, inputs.wfbp_seconds, detail)
 
 
@@ -328,7 +325,7 @@ def _compression_scheduler(inputs: IterationInputs) -> Estimate:
         payload / inputs.nbytes * inputs.workers / 2,
     )
     chosen = compressed(inputs.wfbp.buckets, inputs.layers, inputs.timing.price, coding)
-    detail = f"{CHAIN} on {len(chosen.tensors)} of {_count(inputs.tensors, 'tensor')}"
+    detail = f"{SPARSIFIER} on {len(chosen.tensors)} of {_count(inputs.tensors, 'tensor')}"
     return Estimate(chosen.seconds, _WFBP, inputs.wfbp_seconds, detail)
 
 
@@ -381,7 +378,7 @@ def _auto_architecture(inputs: IterationInputs) -> Estimate:
     if inputs.subject.gpu is not None:
         cluster = replace(cluster, memory_bytes_per_second=inputs.subject.gpu.memory_bytes_per_second)
     chosen = choose(inputs.layers, cluster)
-    return Estimate(chosen.seconds[chosen.method], "WFBP-A2A", chosen.seconds["WFBP-A2A"], f"chosen: {chosen.method}")
+    return Estimate(chosen.seconds[chosen.method], WFBP_A2A, chosen.seconds[WFBP_A2A], f"chosen: {chosen.method}")
 
 
 def _count(things: Sized, name: str) -> str:
@@ -392,15 +389,15 @@ def _megabytes(nbytes: float) -> str:
     return f"{nbytes / 1e6:.3g} MB"
 
 
-MODELS: dict[str, Callable[[IterationInputs], Estimate]] = {
-    "iteration_dag": _iteration_dag,
-    "general_scheduler": _general_scheduler,
-    "omgs_sgd": _omgs_sgd,
-    "compression_scheduler": _compression_scheduler,
-    "auto_architecture": _auto_architecture,
-    "geryon": _geryon,
-    "tensorexpress": _tensorexpress,
-    "mercury": _mercury,
-    "byteps": _byteps,
+MODELS: dict[Callable[..., Any], Callable[[IterationInputs], Estimate]] = {
+    period: _iteration_dag,
+    search: _general_scheduler,
+    greedy: _omgs_sgd,
+    compressed: _compression_scheduler,
+    choose: _auto_architecture,
+    geryon: _geryon,
+    tensorexpress: _tensorexpress,
+    mercury: _mercury,
+    byteps: _byteps,
 }
-"""How to price each registered model, by its name in the registry; all-reduces first, then servers."""
+"""How to price each registered model; all-reduces first, then servers."""

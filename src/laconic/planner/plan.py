@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from laconic.experiments.rivals.text import is_rival
 from laconic.network.network_tree import Network
-from laconic.planner.advise import Preferences, advise
+from laconic.planner.advise import BASELINE, Preferences, advise
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
@@ -95,7 +96,7 @@ def verify_advice(
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
-    strategies = ["bsp / cast_fp16", *(o.strategy for o in advice.options if not o.strategy.startswith("torch:"))]
+    strategies = [BASELINE, *(option.strategy for option in advice.options if not is_rival(option.strategy))]
     return verify(
         (subject, *arguments),
         strategies[: _CANDIDATES_TO_VERIFY + 1],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from laconic.architecture.ps import ParameterServer
+from laconic.architecture.base import Architecture
 from laconic.compression.base import Compressor
 from laconic.compression.optional import prices_of, wire_of
 from laconic.cost.closed_form import Iterated, Traffic, iterate
@@ -20,7 +20,9 @@ from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
-from laconic.strategy import Sentence, Strategy, Tiers
+from laconic.schedule.wfbp import WFBP
+from laconic.strategy import Sentence, Strategy, Tiers, Word
+from laconic.values.cadence import Cadence
 from laconic.values.price import Price
 from laconic.values.profile import CodecTimes
 from laconic.values.timing import Timing
@@ -72,12 +74,13 @@ class Pricer:
             return self._sentence(chosen)
         if isinstance(chosen, Tiers) and len(chosen.levels) == 2 and self.deployment.units > 1:
             return self._tiers(chosen)
-        raise PlanError(f"`{chosen}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
+        raise _not_in_closed_form(chosen)
 
     def ddp(self, chain: str, cap_bytes: int) -> StepPrice:
         """Return the price of PyTorch's DistributedDataParallel, whose hooks cast whole buckets instead of tensors."""
-        sentence = Strategy.parse(f"bsp / {chain} / allreduce / wfbp({cap_bytes}, first_bytes={min(cap_bytes, 2**20)})")
-        assert isinstance(sentence, Sentence)
+        cast = Strategy.parse(chain)
+        assert isinstance(cast, Sentence)
+        sentence = Sentence.of(cast.compression, Word.of(WFBP(cap_bytes, min(cap_bytes, 2**20))))
         key = (sentence.compression, "whole buckets")
         if key not in self._compression_costs:
             self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
@@ -87,26 +90,28 @@ class Pricer:
 
     def _sentence(self, sentence: Sentence) -> StepPrice:
         deployment, sync = self.deployment, sentence.sync.make()
-        architecture = sentence.architecture.make()
-        if sync.name == "bsp":
-            return self._every_step(sentence, architecture)
-        if sync.name in ("asp", "ssp") and isinstance(architecture, ParameterServer):
-            return self._asynchronous(sentence, architecture, bounded=sync.name == "ssp")
-        period = getattr(sync, "steps" if sync.name == "grad_accumulation" else "period", None)
-        if sync.name not in PERIODIC or period is None:
-            raise PlanError(f"`{sentence}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
-        if sync.name == "grad_accumulation":
-            once = self._every_step(sentence, architecture)
-            return _spread(deployment, once, once.seconds - deployment.computing_seconds, period)
-        return _spread(deployment, *self._exchange_alone(sentence, architecture, self.collective_costs), period)
+        architecture, cadence = sentence.architecture.make(), sync.cadence
+        if cadence is None or (cadence.is_asynchronous and not architecture.servers):
+            raise _not_in_closed_form(sentence)
+        if cadence.is_asynchronous:
+            return self._asynchronous(sentence, architecture, cadence)
+        if not cadence.overlaps:
+            exchange = self._exchange_alone(sentence, architecture, self.collective_costs)
+            return _spread(deployment, *exchange, cadence.period)
+        once = self._every_step(sentence, architecture)
+        if cadence.period == 1:
+            return once
+        return _spread(deployment, once, once.seconds - deployment.computing_seconds, cadence.period)
 
-    def _every_step(self, sentence: Sentence, architecture: Any, costs: CompressionCosts | None = None) -> StepPrice:
+    def _every_step(
+        self, sentence: Sentence, architecture: Architecture, costs: CompressionCosts | None = None
+    ) -> StepPrice:
         deployment, plan_arrays = self.deployment, self._plan_arrays_of(sentence)
         costs = costs or self._of_chain(sentence, deployment.workers)
         traffic = self._traffic(costs, plan_arrays, architecture, self.collective_costs, self._ready(plan_arrays))
         return self._iterated(traffic, plan_arrays, self._sent(costs, architecture, deployment.workers))
 
-    def _asynchronous(self, sentence: Sentence, server: ParameterServer, bounded: bool) -> StepPrice:
+    def _asynchronous(self, sentence: Sentence, architecture: Architecture, cadence: Cadence) -> StepPrice:
         """Return the mean time in which all workers contribute one gradient each.
 
         Every worker computes, pushes and pulls at its own pace until the servers' links are saturated; a bound on
@@ -116,20 +121,21 @@ class Pricer:
         costs = self._of_chain(sentence, size)
         nbytes = float(costs.dense_bytes.sum() + sum(v.sum() for of in costs.rounds for v in of.values()))
         latency, rate = deployment.path
-        coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum())
-        exchanging = 2 * (latency + rate * nbytes)
+        coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum()) / cadence.period
+        exchanging = 2 * (latency + rate * nbytes) / cadence.period
         own = [
             deployment.profile.model.seconds * deployment.slowness[k % len(deployment.slowness)] for k in range(size)
         ]
-        own = [max(own)] * size if bounded else own
+        own = [max(own)] * size if cadence.pace == "bounded" else own
         free = size / sum(1 / (seconds + coding + exchanging) for seconds in own)
-        full = 2 * rate * nbytes * size / server.shards  # a push and a pull of every worker through these links
+        full = 2 * rate * nbytes * size / architecture.servers / cadence.period  # every worker's push and pull
         seconds = max(free, full if not deployment.servers else full / 2)
         computing = size / sum(1 / seconds for seconds in own)
-        return StepPrice(seconds, server.sent_bytes(nbytes, size), coding, max(0.0, seconds - computing - coding))
+        sent = architecture.sent_bytes(nbytes, size) / cadence.period
+        return StepPrice(seconds, sent, coding, max(0.0, seconds - computing - coding))
 
     def _exchange_alone(
-        self, sentence: Sentence, architecture: Any, collective_costs: CollectiveCosts
+        self, sentence: Sentence, architecture: Architecture, collective_costs: CollectiveCosts
     ) -> tuple[StepPrice, float]:
         """Return the price and the seconds of one exchange of everything in one message, without overlap."""
         costs = self._of_chain(sentence, collective_costs.workers)
@@ -145,15 +151,17 @@ class Pricer:
         """Return the price of exchanges within each unit in every step and between units as the outer rule says."""
         (inner, _), (outer, _) = tiers.levels
         deployment = self.deployment
-        if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.name != "bsp":
-            raise PlanError(f"`{tiers}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
+        if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.make().cadence != Cadence():
+            raise _not_in_closed_form(tiers)
+        cadence, far_architecture = outer.sync.make().cadence, outer.architecture.make()
+        if cadence is None or cadence.is_asynchronous or (cadence.overlaps and cadence.period > 1):
+            raise _not_in_closed_form(tiers)
         inside, between = CollectiveCosts(*deployment.inside()), CollectiveCosts(*deployment.between())
         plan_arrays = self._plan_arrays_of(inner)
         near = self._of_chain(inner, inside.workers)
         first = self._traffic(near, plan_arrays, inner.architecture.make(), inside, self._ready(plan_arrays))
         sent = self._sent(near, inner.architecture.make(), inside.workers)
-        far_sync, far_architecture = outer.sync.make(), outer.architecture.make()
-        if far_sync.name == "bsp":
+        if cadence.overlaps:
             far = self._of_chain(outer, between.workers)
             second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
             both = replace(
@@ -166,10 +174,10 @@ class Pricer:
         once = self._iterated(first, plan_arrays, sent)
         exchange, seconds = self._exchange_alone(outer, far_architecture, between)
         return StepPrice(
-            once.seconds + seconds / far_sync.period,
-            once.sent_bytes + exchange.sent_bytes / far_sync.period,
-            once.coding_seconds + exchange.coding_seconds / far_sync.period,
-            once.exposed_seconds + exchange.exposed_seconds / far_sync.period,
+            once.seconds + seconds / cadence.period,
+            once.sent_bytes + exchange.sent_bytes / cadence.period,
+            once.coding_seconds + exchange.coding_seconds / cadence.period,
+            once.exposed_seconds + exchange.exposed_seconds / cadence.period,
         )
 
     def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
@@ -273,14 +281,14 @@ class Pricer:
         self,
         costs: CompressionCosts,
         plan_arrays: PlanArrays,
-        architecture: Any,
+        architecture: Architecture,
         collective_costs: CollectiveCosts,
         ready: Vector,
     ) -> Traffic:
         dense = plan_arrays.summed(costs.dense_bytes)
         encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
-        if isinstance(architecture, ParameterServer):
-            return self._served(costs, plan_arrays, architecture, ready, dense)
+        if architecture.servers:
+            return self._served(costs, plan_arrays, architecture.servers, ready, dense)
         if plan_arrays.halves and not costs.rounds:
             return Traffic(ready, encode, decode, self._halves(dense), plan_arrays.gates, plan_arrays.second_order)
         rounds: list[TransferTimes] = []
@@ -295,7 +303,7 @@ class Pricer:
         return Traffic(ready, encode, decode, rounds or [TransferTimes.zero(len(ready))], plan_arrays.gates)
 
     def _served(
-        self, costs: CompressionCosts, plan_arrays: PlanArrays, server: ParameterServer, ready: Vector, dense: Vector
+        self, costs: CompressionCosts, plan_arrays: PlanArrays, servers: int, ready: Vector, dense: Vector
     ) -> Traffic:
         """Return the traffic of a push and a pull, limited by the busier end's link; servers on workers share links."""
         deployment, size = self.deployment, self.deployment.workers
@@ -305,7 +313,7 @@ class Pricer:
                 up += plan_arrays.summed(vector)
                 down += plan_arrays.summed(vector) * (size if meets == "gather" else 1)
         latency, rate = deployment.path
-        load = max(1.0, size / server.shards) if deployment.servers else (size - 1) / server.shards
+        load = max(1.0, size / servers) if deployment.servers else (size - 1) / servers
         transfers = []
         for nbytes in (up, down):
             seconds = rate * load * nbytes
@@ -319,7 +327,7 @@ class Pricer:
         )  # through the same links
         return Traffic(ready, encode, decode, [both], plan_arrays.gates)
 
-    def _sent(self, costs: CompressionCosts, architecture: Any, size: int) -> float:
+    def _sent(self, costs: CompressionCosts, architecture: Architecture, size: int) -> float:
         """Return the bytes that one worker sends in a step."""
         sent: float = architecture.sent_bytes(float(costs.dense_bytes.sum()), size)
         for of in costs.rounds:
@@ -327,8 +335,8 @@ class Pricer:
         return sent
 
 
-PERIODIC = ("local_sgd", "diloco", "grad_accumulation")
-"""Sync rules that communicate every so many steps, without overlapping computation."""
+def _not_in_closed_form(strategy: Strategy) -> PlanError:
+    return PlanError(f"`{strategy}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
 
 
 def _spread(deployment: Deployment, once: StepPrice, seconds: float, period: int) -> StepPrice:

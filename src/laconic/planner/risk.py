@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic import registry
+from laconic.compression.optional import joins_of
 from laconic.errors import LaconicError
 from laconic.language.word import Word
 from laconic.planner.guarantee import guarantee_of
@@ -24,9 +25,7 @@ __all__ = ["MeasuredLoss", "guarantee_of", "measured_losses", "risk_of"]
 
 TABLE = Path(__file__).parent / "measured" / "accuracy.csv"
 OWN_OPTIMIZER = {"digits": "sgd", "chars": "adam"}
-GENTLER_WHEN_MORE = ("ratio", "rank", "bits", "levels", "k", "keep", "budget", "s")
-GENTLER_WHEN_LESS = ("period", "staleness", "n_push", "n_fetch", "sparsity")
-STEPS_OF = "grad_accumulation"  # in other words `steps` is a duration
+_SIGNS = {"more": 1, "less": -1, None: 0}  # of a knob, by which of its values are gentler
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def _product(parts: Sequence[Risk | None]) -> Risk | None:
 def _nearest(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> tuple[Risk | None, bool]:
     """Return the worst of each task's nearest row, and whether all rows are gentler than what was asked for."""
     for joined in (True, False):  # whether tensors are compressed together matters less than how
-        fitting = _by_signature(rows, joined).get(_plain(_signature(strategy), joined), ())
+        fitting = _by_signature(rows, joined).get(_signature(strategy, joined), ())
         nearest: dict[str, tuple[tuple[float, ...], MeasuredLoss]] = {}
         for row in fitting:
             there = _distance(strategy, row, workers)
@@ -156,7 +155,7 @@ def _nearest(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -
 def _by_signature(rows: tuple[MeasuredLoss, ...], joined: bool) -> dict[tuple[Any, ...], list[MeasuredLoss]]:
     found: dict[tuple[Any, ...], list[MeasuredLoss]] = {}
     for row in rows:
-        found.setdefault(_plain(_signature(row.strategy), joined), []).append(row)
+        found.setdefault(_signature(row.strategy, joined), []).append(row)
     return found
 
 
@@ -167,14 +166,14 @@ def _distance(strategy: Strategy, row: MeasuredLoss, workers: int) -> tuple[floa
     distance in workers, and whether its learning rate was set by hand.
     """
     gentler, far, others = 0.0, 0.0, 0.0
-    ours, theirs = ([w for w in _words(s) if w.name != "flat"] for s in (strategy, row.strategy))
+    ours, theirs = (_words(s, joined=False) for s in (strategy, row.strategy))
     for asked, there in zip(ours, theirs, strict=True):
         mine, other = asked.make(), there.make()
         for knob in registry.knobs(type(mine)):
             a, b = getattr(mine, knob.name), getattr(other, knob.name)
             if a == b:
                 continue
-            sign = _sign(asked.name, knob.name)
+            sign = _SIGNS[knob.bounds.gentler]
             if sign and _positive(a) and _positive(b):
                 difference = sign * math.log(b / a)
                 gentler += max(0.0, difference)
@@ -185,39 +184,29 @@ def _distance(strategy: Strategy, row: MeasuredLoss, workers: int) -> tuple[floa
     return float(gentler > 0), far, others, steps, -float(row.workers), float(row.rates == 0)
 
 
-def _sign(word: str, knob: str) -> int:
-    """Return 1 for a knob of which more is gentler, -1 where less is gentler, 0 for any other knob."""
-    if knob in GENTLER_WHEN_LESS or (word, knob) == (STEPS_OF, "steps"):
-        return -1
-    return int(knob in GENTLER_WHEN_MORE)
-
-
 def _positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _words(strategy: Strategy) -> Iterator[Word]:
-    """Yield the words that change the mathematics, part after part."""
+def _words(strategy: Strategy, joined: bool) -> Iterator[Word]:
+    """Yield the words that change the mathematics, part after part; that tensors are `joined` only if asked for."""
     if isinstance(strategy, Sentence):
         yield strategy.sync
-        yield from strategy.compression
+        yield from (word for word in strategy.compression if joined or not _joins(word))
         if strategy.sync.technique.talks == "mix" and strategy.topology is not None:
             yield strategy.topology
     for part in strategy.parts_within:
-        yield from _words(part)
+        yield from _words(part, joined)
 
 
-def _signature(strategy: Strategy) -> tuple[Any, ...]:
+def _joins(word: Word) -> bool:
+    return joins_of(word.make())
+
+
+def _signature(strategy: Strategy, joined: bool) -> tuple[Any, ...]:
     """Return the shape and the names of the words, without the values of knobs and the ends of phases."""
     if isinstance(strategy, Sentence):
-        return ("sentence", *(word.name for word in _words(strategy)))
+        return ("sentence", *(word.name for word in _words(strategy, joined)))
     labels = [str(selector) for selector, _ in strategy.rules] if isinstance(strategy, Map) else []
     kind = "phases" if isinstance(strategy, Phases) else "tiers" if isinstance(strategy, Tiers) else "map"
-    return (kind, *labels, *map(_signature, strategy.parts_within))
-
-
-def _plain(signature: tuple[Any, ...], joined: bool) -> tuple[Any, ...]:
-    """Return the signature, without `flat` unless `joined`."""
-    if joined:
-        return signature
-    return tuple(_plain(part, joined) if isinstance(part, tuple) else part for part in signature if part != "flat")
+    return (kind, *labels, *(_signature(part, joined) for part in strategy.parts_within))

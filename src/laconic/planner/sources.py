@@ -18,7 +18,6 @@ from laconic.profile.zoo import canonical
 from laconic.values.profile import Profile
 
 STEPS = 16  # that a profiling run times
-_TIMED_WORDS = [chain for chain in chains() if chain != "none"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def _of_script(
             steps=STEPS,
             fresh=fresh,
             play=None if here or workers == 1 else workers,
-            words=_TIMED_WORDS,
+            words=[chain for chain in chains() if chain != "none"],
         )
     note = (
         f"{workers} workers profiled here, links measured"

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED, RUNS
-from laconic.planner.validation.exchange_methods import METHODS
 from laconic.planner.validation.published_steps import GPUS, Cell
 from laconic.planner.validation.sections import Recomputed
 from laconic.planner.validation.step_times import Pair, Validation
 from laconic.report import validation_sections as section
+from laconic.schedule.exchange_methods import METHODS
 
 
 def show_all(found: Recomputed) -> None:

@@ -16,7 +16,12 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
 
 
-@technique("auto", paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)", claims=[CoversOnce()])
+@technique(
+    "auto",
+    paper="Shi et al., arXiv 2005.13247, section 5 (what the survey asks for)",
+    claims=[CoversOnce()],
+    worth_trying=["auto"],
+)
 @dataclass(frozen=True)
 class Auto(Schedule):
     """Search for the plan that measured times predict to be the fastest.

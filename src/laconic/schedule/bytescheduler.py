@@ -15,7 +15,7 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
 
 
-@technique("bytescheduler", paper="Peng et al., SOSP 2019", claims=[CoversOnce()])
+@technique("bytescheduler", paper="Peng et al., SOSP 2019", claims=[CoversOnce()], worth_trying=["bytescheduler"])
 @dataclass(frozen=True)
 class ByteScheduler(Schedule):
     """Send tensors in pieces, the first layers' first; each layer of the next forward pass waits only for its own.

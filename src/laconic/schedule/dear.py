@@ -15,7 +15,12 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
 
 
-@technique("dear", paper="Zhang et al., ICDCS 2023 (arXiv 2302.12445)", claims=[CoversOnce()])
+@technique(
+    "dear",
+    paper="Zhang et al., ICDCS 2023 (arXiv 2302.12445)",
+    claims=[CoversOnce()],
+    worth_trying=["dear", "dear(5MiB)", "dear(1MiB)"],
+)
 @dataclass(frozen=True)
 class DeAR(Schedule):
     """Reduce-scatter gradients during backward, and all-gather them during the next forward pass.

@@ -91,6 +91,11 @@ def timeline(groups: Groups, sizes: Sequence[int], backward: Sequence[float], co
     return MergeTimeline(tuple(selected), tuple(starts), tuple(ends))
 
 
+DENSITY = 0.01
+SPARSIFIER = f"topk({DENSITY})+ef"
+"""The compressor whose messages are merged where nobody names another."""
+
+
 @technique(
     "omgs_sgd",
     axis="schedule",

@@ -20,6 +20,7 @@ from laconic.values.timing import Timing
     "mg_wfbp",
     paper="Shi, Chu, Li, INFOCOM 2019; TPDS 2021",
     claims=[CoversOnce()],
+    worth_trying=["mg_wfbp"],
     evidence="fixture",
     reproduces="mg_wfbp.json: groups and finishing times, twelve cases",
 )

@@ -18,6 +18,7 @@ from laconic.values.timing import Timing
     aliases=["no_overlap"],
     paper="Shi et al., arXiv 2005.13247 (BSP without overlap)",
     claims=[CoversOnce()],
+    worth_trying=["sequential"],
 )
 @dataclass(frozen=True)
 class Sequential(Schedule):

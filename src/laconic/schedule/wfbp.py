@@ -20,6 +20,7 @@ from laconic.values.timing import Timing
     aliases=["wait_free_backpropagation"],
     paper="Zhang et al., USENIX ATC 2017 (wait-free); Li et al., VLDB 2020 (merging by size)",
     claims=[CoversOnce()],
+    worth_trying=["wfbp(25MiB)", "wfbp(5MiB)", "wfbp(1MiB)", "wfbp(0)"],
 )
 @dataclass(frozen=True)
 class WFBP(Schedule):

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, SyncContext
+from laconic.values.cadence import Cadence
 
 
 @technique(
     "grad_accumulation",
     aliases=["accumulate", "gradient_accumulation"],
     paper="Ott et al., WMT 2018; Lin, Stich, Patel, Jaggi, ICLR 2020",
+    worth_trying=[f"accumulate({n}) / {chain}" for n in (2, 4, 8, 16, 32, 64) for chain in ("none", "bf16", "fp16")],
 )
 @dataclass(frozen=True)
 class GradAccumulation(Sync):
@@ -25,9 +27,17 @@ class GradAccumulation(Sync):
     is the mean over micro-batches and workers. A scheduler stepped in every iteration advances in every micro-step.
     """
 
-    steps: int = knob(4, low=1, doc="micro-batches per step")
+    steps: int = knob(4, low=1, gentler="less", doc="micro-batches per step")
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(self.steps)
+
+    @property
+    def guarantee(self) -> str | None:
+        return f"synchronous SGD with batches {self.steps} times as large" if self.steps > 1 else None
 
     @property
     def micro_batches(self) -> int:

@@ -14,7 +14,7 @@ from laconic.registry import knob, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import SteeringContext
 from laconic.sync.controller import Adjustment, Controlled, Observed
-from laconic.sync.local import Averaging
+from laconic.sync.local import Averaging, local_steps
 from laconic.sync.momentum import treat_momentum
 from laconic.sync.tensor_lists import keep, kept
 
@@ -32,11 +32,15 @@ class AdaComm(Controlled, Averaging[SteeringContext]):
     of the learning rate until then, which is left to the script.
     """
 
-    period: int = knob(16, low=1, doc="tau_0: local steps between averagings in the first interval")
+    period: int = knob(16, low=1, gentler="less", doc="tau_0: local steps between averagings in the first interval")
     interval_seconds: float = knob(60.0, above=0, doc="how long a period holds")
     shrink: float = knob(0.5, above=0, below=1, doc="gamma: factor on a period that the formula would not lower")
     block_momentum: float = knob(0.0, low=0, below=1, doc="momentum of the averaged change of a round")
     watches: ClassVar[tuple[str, ...]] = ("loss", "seconds")
+
+    @property
+    def guarantee(self) -> str:
+        return local_steps(self.period)
 
     def init(self, context: SteeringContext) -> State:
         now = {"period": torch.tensor(self.period), "decided": torch.tensor(0.0, dtype=torch.float64)}

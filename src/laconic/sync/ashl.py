@@ -15,7 +15,7 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
-from laconic.sync.server import ServerSync, take_over
+from laconic.sync.server import ServerSync, bounded_staleness, take_over
 from laconic.sync.tensor_lists import copies, keep, kept
 from laconic.worker import Field
 
@@ -41,8 +41,12 @@ class ASHL(ServerSync):
 
     coarse: int = knob(8, low=1, doc="local steps of the slowest worker before the switch")
     fine: int = knob(1, low=1, doc="local steps of the slowest worker after it")
-    staleness: int = knob(2, low=0, doc="rounds by which a worker may be ahead after the switch")
+    staleness: int = knob(2, low=0, gentler="less", doc="rounds by which a worker may be ahead after the switch")
     switch: float = knob(1.0, doc="loss below which the fine stage begins")
+
+    @property
+    def guarantee(self) -> str:
+        return bounded_staleness(self.staleness)
 
     # ------------------------------------------------------------------------------------------ server
 

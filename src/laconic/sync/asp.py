@@ -18,13 +18,14 @@ from laconic.sync.contexts import ServerContext
 from laconic.sync.server import PushPull
 from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess
+from laconic.values.cadence import Cadence
 from laconic.worker import Field
 
 STALENESS = ("ignore", "inverse", "capped", "drop", "adaptive", "picky")
 """What may become of a stale gradient's rate."""
 
 
-@technique("asp", aliases=["async", "asynchronous"], paper="Agarwal and Duchi, NIPS 2011")
+@technique("asp", aliases=["async", "asynchronous"], paper="Agarwal and Duchi, NIPS 2011", worth_trying=["asp / none"])
 @dataclass(frozen=True)
 class ASP(PushPull):
     """Pull, compute, push; the server steps its optimizer on every push as it arrives.
@@ -59,6 +60,10 @@ class ASP(PushPull):
         "keep", choices=("keep", "auto"), doc="auto: the optimizer's momentum less what asynchrony adds"
     )
     least_momentum: float = knob(-0.9, above=-1, below=1, doc="the least momentum that auto sets")
+
+    @property
+    def cadence(self) -> Cadence | None:
+        return Cadence(pace="own" if self.delay is None else "bounded")
 
     # ------------------------------------------------------------------------------------------ server
 

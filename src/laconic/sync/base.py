@@ -10,11 +10,14 @@ from torch.optim import Optimizer
 from typing_extensions import TypeVar
 
 from laconic.registry import Technique
+from laconic.values.cadence import Cadence
 from laconic.worker import Group, Handle
 
 State = dict[str, Tensor]
 Communication = Generator[list[Handle], Any, Any]
 """A generator that communicates: it waits by yielding handles, and what it returns is its result."""
+
+NO_GUARANTEE = "no guarantee declared"
 
 
 class SyncContext(Protocol):
@@ -114,6 +117,18 @@ class Sync(Technique, Generic[Context]):
     """True when the rule sets the batch or the learning rate, which only a rule for the whole model can."""
     skips: ClassVar[bool] = False
     """True when the rule skips some gradients in some steps, which `weights` then names."""
+    copies: ClassVar[int] = 0
+    """Tensors of the model's size that the rule keeps on each worker: a point to return to, a momentum of its own."""
+
+    @property
+    def cadence(self) -> Cadence | None:
+        """When the rule exchanges, from which `laconic plan` prices it; None: that cannot be said beforehand."""
+        return None
+
+    @property
+    def guarantee(self) -> str | None:
+        """What theory guarantees of the rule, in a phrase; None: the same mathematics as synchronous SGD."""
+        return f"{self.name}: {NO_GUARANTEE}"
 
     @property
     def micro_batches(self) -> int:

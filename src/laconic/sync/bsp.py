@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from laconic.claims import ReplicasEqual
 from laconic.registry import technique
 from laconic.sync.base import Sync
+from laconic.values.cadence import Cadence
 
 
 @technique(
@@ -22,6 +23,14 @@ class BSP(Sync):
     With equal batches it is equivalent to one worker with a batch as large as all of them together. It is the baseline
     for all other rules.
     """
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence()
+
+    @property
+    def guarantee(self) -> None:
+        return None
 
     def averages_gradients(self, step: int) -> bool:
         return True

@@ -28,7 +28,7 @@ class CooperativeSGD(Gossiping[PointToPointContext]):
     elastic averaging around the hub.
     """
 
-    period: int = knob(1, low=1, doc="local steps between exchanges")
+    period: int = knob(1, low=1, gentler="less", doc="local steps between exchanges")
     auxiliary: int = knob(0, low=0, doc="additional models that are mixed and not trained")
 
     def check(self, context: PointToPointContext) -> None:

@@ -30,8 +30,8 @@ class Downpour(ServerSync):
     replica's own steps are the user's optimizer's.
     """
 
-    n_fetch: int = knob(1, low=1, doc="steps between two fetches")
-    n_push: int = knob(1, low=1, doc="steps between two pushes")
+    n_fetch: int = knob(1, low=1, gentler="less", doc="steps between two fetches")
+    n_push: int = knob(1, low=1, gentler="less", doc="steps between two pushes")
     optimizer: str = knob("adagrad", choices=("adagrad", "user"), doc="what the server steps with")
     gamma: float = knob(10.0, above=0, doc="Adagrad's rate over the learning rate")
     warm_start: int = knob(0, low=0, doc="updates by one replica before the others take part")

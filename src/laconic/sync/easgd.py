@@ -34,7 +34,7 @@ class EASGD(ServerSync):
     constant, as in the paper.
     """
 
-    period: int = knob(10, low=1, doc="local steps between exchanges with the centre")
+    period: int = knob(10, low=1, gentler="less", doc="local steps between exchanges with the centre")
     beta: float = knob(0.9, above=0, doc="the elastic rate alpha times the number of workers")
     synchronous: bool = knob(False, doc="whether all workers exchange with the same centre")
 

@@ -38,6 +38,10 @@ class Gossiping(Sync[Mixes]):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
 
+    @property
+    def guarantee(self) -> str:
+        return "workers agree in the limit only: SGD's rate after a transient that the graph sets (Lian et al., 2017)"
+
     def init(self, context: Mixes) -> State:
         self.check(context)
         return self.begin(context)

@@ -44,7 +44,12 @@ class GSSP(SSP):
 
     groups: int = knob(2, low=1, doc="groups, each with a server of the whole model")
     profile: int = knob(3, low=1, doc="steps after which groups form by speed")
-    keep: float = knob(1.0, above=0, high=1, doc="share of its sum that the slowest group sends")
+    keep: float = knob(1.0, above=0, high=1, gentler="more", doc="share of its sum that the slowest group sends")
+
+    @property
+    def cadence(self) -> None:
+        """What groups send each other depends on their speeds."""
+        return None
 
     # ------------------------------------------------------------------------------------------ server
 

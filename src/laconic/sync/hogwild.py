@@ -33,6 +33,10 @@ class Hogwild(Sync[ActorContext]):
     late: ClassVar[bool] = True
     replaces_step: ClassVar[bool] = True
 
+    @property
+    def guarantee(self) -> str:
+        return "no locks: proven where gradients are sparse (Recht et al., 2011)"
+
     @torch.no_grad()
     def stepping(self, context: ActorContext, state: State) -> Generator[Any, Any, State]:
         context.catch_up()

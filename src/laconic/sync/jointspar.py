@@ -33,7 +33,9 @@ class JointSpar(Sync):
     `rate` has no unit.
     """
 
-    keep: float = knob(0.5, above=0, high=1, doc="layers drawn in a step, on average, as a share of all")
+    keep: float = knob(
+        0.5, above=0, high=1, gentler="more", doc="layers drawn in a step, on average, as a share of all"
+    )
     floor: float = knob(0.001, above=0, high=1, doc="least probability of a layer")
     rate: float = knob(0.001, low=0, doc="learning rate of the probabilities; 0: they stay equal")
     has_memory: ClassVar[bool] = True

@@ -22,6 +22,10 @@ class Steered(Controlled):
 
     steers: ClassVar[bool] = True
 
+    @property
+    def guarantee(self) -> str:
+        return "synchronous SGD with a batch or learning rate of its own"
+
     def init(self, context: SteeringContext) -> State:
         return self.begin(context)
 

@@ -13,6 +13,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Context, State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.tensor_lists import keep, kept
+from laconic.values.cadence import Cadence
 
 
 class Averaging(Sync[Context]):
@@ -24,6 +25,7 @@ class Averaging(Sync[Context]):
 
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
+    copies: ClassVar[int] = 1
 
     def init(self, context: Context) -> State:
         counts = {"met": torch.tensor(context.step), "rounds": torch.tensor(0)}
@@ -56,7 +58,17 @@ class Averaging(Sync[Context]):
             state["met"] = torch.tensor(context.step)
 
 
-@technique("local_sgd", aliases=["local", "periodic_averaging"], paper="Stich, ICLR 2019")
+def local_steps(period: int) -> str:
+    """Return what theory guarantees of averages after so many local steps."""
+    return f"{period} local steps: SGD's rate if the learning rate shrinks with the period (Stich, 2019)"
+
+
+@technique(
+    "local_sgd",
+    aliases=["local", "periodic_averaging"],
+    paper="Stich, ICLR 2019",
+    worth_trying=[f"local({period})" for period in (2, 4, 8, 16, 32, 64)],
+)
 @dataclass(frozen=True)
 class LocalSGD(Averaging):
     """`period` local steps on each worker, then all workers go on from the mean of their models.
@@ -68,11 +80,19 @@ class LocalSGD(Averaging):
     gap is a whole one. `laconic.finish` averages what is left over at the end.
     """
 
-    period: int = knob(8, low=1, doc="local steps between averagings")
+    period: int = knob(8, low=1, gentler="less", doc="local steps between averagings")
     momentum: str = knob(
         "keep", choices=POLICIES, doc="what happens to the optimizer's state at an averaging; average sends it too"
     )
     growing: bool = knob(False, doc="whether the i-th gap is i times the period")
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(self.period, overlaps=self._is_bsp)
+
+    @property
+    def guarantee(self) -> str:
+        return local_steps(self.period)
 
     @property
     def _is_bsp(self) -> bool:

@@ -27,7 +27,9 @@ class MATCHA(Gossiping):
     are used.
     """
 
-    budget: float = knob(0.5, above=0, high=1, doc="share of the whole graph's communication time that is spent")
+    budget: float = knob(
+        0.5, above=0, high=1, gentler="more", doc="share of the whole graph's communication time that is spent"
+    )
 
     def check(self, context: MixingContext) -> None:
         context.mixing().must_be(self.name, "doubly", "symmetric", "static")

@@ -24,9 +24,10 @@ from laconic.sync.tensor_lists import keep, kept
 class Outer(Sync[Context]):
     """A rule with an outer optimizer, whose state is the common `point` and a `momentum`: twice the model's size."""
 
-    period: int = knob(500, low=1, doc="local steps in a round")
+    period: int = knob(500, low=1, gentler="less", doc="local steps in a round")
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
+    copies: ClassVar[int] = 2
 
     def init(self, context: Context) -> State:
         point = [p.detach().clone() for p in context.parameters]
@@ -69,6 +70,11 @@ class Outer(Sync[Context]):
     def after_round(self, context: Context) -> Communication:
         """Treat the inner optimizer's state at the end of a round; by default it is kept."""
         yield from ()
+
+
+def outer_step(period: int) -> str:
+    """Return what theory guarantees of an outer step after so many local ones."""
+    return f"{period} local steps, then an outer one: SGD's rate with SGD inside (Reddi et al., 2021)"
 
 
 def nesterov(point: Tensor, momentum: Tensor, gradient: Tensor, rate: float, mu: float) -> None:

@@ -40,6 +40,11 @@ class PSPlus(ASP):
         "after_push", choices=("after_push", "at_once"), doc="whether a pull sees the push that is sent with it"
     )
 
+    @property
+    def cadence(self) -> None:
+        """Pushes and pulls overlap with computing, which no cadence says."""
+        return None
+
     def init(self, context: ServerContext) -> State:
         super().init(context)
         return {"versions": torch.tensor(context.server.versions)}

@@ -28,6 +28,10 @@ class ServerSync(Sync[ServerContext], ServerRule):
     replicas_differ: ClassVar[bool] = True
     races: ClassVar[bool] = True
 
+    @property
+    def guarantee(self) -> str:
+        return "staleness without a bound: a rate in the mean delay only (Koloskova et al., 2022)"
+
     def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
         """Wait until all workers have arrived, then replace every replica by the server's model.
 
@@ -38,6 +42,11 @@ class ServerSync(Sync[ServerContext], ServerRule):
         (pulled,) = yield [context.server.pull_now()]
         take_over(context, pulled)
         yield from average_buffers(context)
+
+
+def bounded_staleness(bound: int) -> str:
+    """Return what theory guarantees where no update is older than this bound."""
+    return f"staleness at most {bound}: SGD's rate, slowed by the bound (Ho et al., 2013)"
 
 
 class PushPull(ServerSync):

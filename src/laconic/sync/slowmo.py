@@ -9,7 +9,8 @@ from torch import Tensor
 from laconic.registry import knob, technique
 from laconic.sync.base import Communication, SyncContext
 from laconic.sync.momentum import POLICIES, treat_momentum
-from laconic.sync.outer_optimizer import Outer
+from laconic.sync.outer_optimizer import Outer, outer_step
+from laconic.values.cadence import Cadence
 
 
 @technique("slowmo", aliases=["slow_momentum", "bmuf"], paper="Wang, Tantia, Ballas, Rabbat, ICLR 2020")
@@ -23,10 +24,18 @@ class SlowMo(Outer):
     kept (for Adam) or averaged. Here the base algorithm is local steps; the paper also uses gossip.
     """
 
-    period: int = knob(12, low=1, doc="local steps in a round")
+    period: int = knob(12, low=1, gentler="less", doc="local steps in a round")
     alpha: float = knob(1.0, above=0, doc="slow learning rate")
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
     buffers: str = knob("keep", choices=POLICIES, doc="what happens to the base optimizer's own state")
+
+    @property
+    def cadence(self) -> Cadence | None:
+        return None if self.buffers == "average" else Cadence(self.period, overlaps=False)
+
+    @property
+    def guarantee(self) -> str:
+        return outer_step(self.period)
 
     def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         if not context.rate:  # the schedule set zero, which cannot divide: the step is the mean displacement

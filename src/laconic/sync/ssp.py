@@ -13,12 +13,13 @@ from laconic.architecture.server.store import Store
 from laconic.registry import knob, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
-from laconic.sync.server import ServerSync, take_over
+from laconic.sync.server import ServerSync, bounded_staleness, take_over
 from laconic.sync.tensor_lists import copies, copy_into
+from laconic.values.cadence import Cadence
 from laconic.worker import Field
 
 
-@technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013")
+@technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013", worth_trying=["ssp(3) / none"])
 @dataclass(frozen=True)
 class SSP(ServerSync):
     """Add updates on a server; a worker at clock c sees all updates up to clock c - s - 1, and all of its own.
@@ -29,7 +30,17 @@ class SSP(ServerSync):
     close enough.
     """
 
-    staleness: int = knob(3, low=0, doc="clocks by which the fastest worker may be ahead of the slowest")
+    staleness: int = knob(
+        3, low=0, gentler="less", doc="clocks by which the fastest worker may be ahead of the slowest"
+    )
+
+    @property
+    def cadence(self) -> Cadence | None:
+        return Cadence(pace="bounded")
+
+    @property
+    def guarantee(self) -> str:
+        return bounded_staleness(self.staleness)
 
     def receive(self, store: Store, push: Push) -> Mapping[str, Field]:
         if self.staleness > 0:

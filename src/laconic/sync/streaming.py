@@ -14,7 +14,7 @@ from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import Communication, State
 from laconic.sync.contexts import OverlapContext
-from laconic.sync.outer_optimizer import Outer, nesterov
+from laconic.sync.outer_optimizer import Outer, nesterov, outer_step
 from laconic.sync.tensor_lists import kept
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
@@ -30,7 +30,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
     (the paper describes none); `overlap` and `period` are one working point of the paper's several.
     """
 
-    period: int = knob(100, low=1, doc="steps between two exchanges of a fragment")
+    period: int = knob(100, low=1, gentler="less", doc="steps between two exchanges of a fragment")
     fragments: int = knob(4, low=1, doc="parts of whole layers; at most as many as there are layers")
     overlap: int = knob(5, low=0, doc="steps a fragment may be in flight before it is waited for; below the period")
     merge: float = knob(0.5, low=0, high=1, doc="share of a worker's own values; 0 drops its steps during the exchange")
@@ -44,6 +44,10 @@ class StreamingDiLoCo(Outer[OverlapContext]):
                 f"streaming_diloco cannot wait {self.overlap} steps for a fragment that is due again after "
                 f"{self.period}; write overlap={self.period - 1} or less"
             )
+
+    @property
+    def guarantee(self) -> str:
+        return outer_step(self.period)
 
     def step(self, context: OverlapContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)

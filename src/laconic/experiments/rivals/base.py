@@ -63,6 +63,11 @@ class Rival(Technique):
         return inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
 
     @property
+    def sentence(self) -> str | None:
+        """The strategy of ours with the same mathematics, or None where there is none."""
+        return None
+
+    @property
     def library(self) -> str:
         return self.name.partition(":")[0]
 

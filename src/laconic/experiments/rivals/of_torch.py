@@ -38,6 +38,10 @@ class DDP(_OnDDP):
 
     bucket_cap_mb: float | None = _bucket()
 
+    @property
+    def sentence(self) -> str:
+        return "bsp"
+
     def take_over(
         self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:
@@ -52,6 +56,10 @@ class DDP16(_OnDDP):
 
     bucket_cap_mb: float | None = _bucket()
     dtype: str = knob("fp16", choices=("fp16", "bf16"), doc="what gradients are cast to; bf16 needs NCCL")
+
+    @property
+    def sentence(self) -> str:
+        return f"bsp / cast_{self.dtype}"
 
     def take_over(
         self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext

@@ -16,15 +16,13 @@ from pathlib import Path
 
 from laconic.cost.cluster import Cluster
 from laconic.errors import LaconicError
-from laconic.planner.validation.exchange_methods import METHODS, iteration_seconds
 from laconic.profile.zoo import model
+from laconic.schedule.exchange_methods import BYTESCHEDULER_A2A, METHODS, iteration_seconds
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
 
 GPUS = (4, 8, 16, 32)
-UNEXPLAINED = {
-    ("ResNet-50", "ByteScheduler-A2A")
-}  # measured a third slower than plain all-reduces even inside one host
+UNEXPLAINED = {("ResNet-50", BYTESCHEDULER_A2A)}  # measured a third slower than plain all-reduces even inside one host
 
 NCCL_STARTUP_SECONDS = 5.7e-6  # of a hop over PCIe in a ring: the constant in NCCL's own model
 ADAM_PASSES, SGD_PASSES = 18, 3  # over memory to update a parameter, operation by operation

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from laconic.planner.validation.exchange_methods import simplest
 from laconic.planner.validation.published_steps import UNEXPLAINED, Cell, Experiments, first_guess, predict
+from laconic.schedule.exchange_methods import simplest
 from laconic.values.price import Price
 
 _SIGNIFICANT = 3.0  # standard deviations of the difference

@@ -21,6 +21,8 @@ PIECE_BYTES = 4_096_000  # size of the pieces into which BytePS cuts tensors
 PARTITION_BYTES, CREDIT_BYTES = 16_000_000, 64_000_000  # of ByteScheduler, as it was run: 4 and 16 million parameters
 CYCLE_SECONDS = 5e-3  # of Horovod before 0.21: workers agree once a cycle on the tensors that are ready
 
+WFBP_A2A, BYTESCHEDULER_A2A = "WFBP-A2A", "ByteScheduler-A2A"
+
 Tasks = tuple[LayerTimes, list[Transfer], Order]
 """An iteration's layer times (with copies into buffers), its transfers, and their order on the lanes."""
 
@@ -85,10 +87,10 @@ METHODS: dict[str, Callable[[LayerTimes, Cluster], Tasks]] = {
     "BSP-PS": bsp_ps,
     "BSP-A2A": bsp_a2a,
     "WFBP-PS": wfbp_ps,
-    "WFBP-A2A": wfbp_a2a,
+    WFBP_A2A: wfbp_a2a,
     "MG-WFBP": mg_wfbp,
     "ByteScheduler-PS": bytescheduler_ps,
-    "ByteScheduler-A2A": bytescheduler_a2a,
+    BYTESCHEDULER_A2A: bytescheduler_a2a,
 }
 """The methods by the survey's names, the simplest first."""
 
