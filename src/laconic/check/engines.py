@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from laconic.check.finding import DoesNotApply, Finding, look, smallest
-from laconic.check.training import Trained, read_digest, trained_virtually
+from laconic.check.training import STEPS, Trained, read_digest, trained_virtually
 from laconic.strategy import Sentence
 from laconic.sync.base import Sync
 
@@ -57,6 +57,19 @@ def repeats(sentence: Sentence) -> str | None:
         raise DoesNotApply
     first, again = (_digests(trained_virtually(sentence, 3, UNEQUAL)) for _ in range(2))
     return None if first == again else "3 workers: a second run of the same seed ends with other parameters"
+
+
+def exchanges_when_it_declares(sentence: Sentence) -> str | None:
+    """The rule declares a `cadence`: it exchanges in every `period`-th step and in no other."""
+    cadence = sentence.sync.make().cadence
+    if cadence is None or cadence.is_asynchronous or cadence.period > STEPS:
+        raise DoesNotApply
+    sent = trained_virtually(sentence, 3)[0].sent_bytes
+    declared = [step % cadence.period == 0 for step in range(1, STEPS + 1)]
+    wrong = next((step for step, nbytes in enumerate(sent) if (nbytes > 0) is not declared[step]), None)
+    if wrong is None:
+        return None
+    return f"3 workers: {sent[wrong]:.0f} bytes in step {wrong + 1}, with a period of {cadence.period}"
 
 
 def resumes(sentence: Sentence) -> str | None:
@@ -106,7 +119,14 @@ def _digests(found: list[Trained]) -> list[str]:
 
 def findings(sentence: Sentence, real: bool) -> list[Finding]:
     """Return what trainings with a sentence show, on processes too where that is wanted."""
-    checks: list[Callable[[Sentence], str | None]] = [trains, keeps_replicas, repeats, resumes, resumes_with_fewer]
+    checks: list[Callable[[Sentence], str | None]] = [
+        trains,
+        keeps_replicas,
+        exchanges_when_it_declares,
+        repeats,
+        resumes,
+        resumes_with_fewer,
+    ]
     if real:
         checks.append(is_the_same_on_processes)
     return look(checks, sentence)

@@ -26,6 +26,7 @@ from laconic.runtime.metrics import log
 from laconic.strategy import Strategy
 from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import simulate
+from laconic.worker import Kind
 
 STEPS, HALF = 7, 4
 MARK = "laconic-check: "
@@ -34,7 +35,7 @@ WIDTHS = (6, 9, 5)  # odd numbers of elements, so that something must be padded
 
 @dataclass(frozen=True)
 class Trained:
-    """What one worker saw: its parameters after each step and at the end, and the bytes sent in each step."""
+    """What one worker saw: its parameters after each step and at the end, and the payload sent in each step."""
 
     parameters: tuple[Tensor, ...]
     finished: Tensor
@@ -54,7 +55,7 @@ def train(strategy: str | None = None, save: Path | None = None, resume: Path | 
     model, optimizer = distribute(model, optimizer, strategy)
     draw = torch.Generator().manual_seed(1 + rank())
     ledger, parameters, sent = connect().ledger, [], [0.0]
-    begun = ledger.sent_bytes()
+    begun = ledger.sent_bytes(Kind.PAYLOAD)
     if resume is not None:
         resume_checkpoint(resume / "half", model, optimizer)
     for step in range(STEPS):
@@ -70,7 +71,7 @@ def train(strategy: str | None = None, save: Path | None = None, resume: Path | 
         optimizer.zero_grad()
         log(loss=loss.item())
         parameters.append(_flat(model))
-        sent.append(ledger.sent_bytes() - begun)
+        sent.append(ledger.sent_bytes(Kind.PAYLOAD) - begun)
     finish(model, optimizer)
     return Trained(tuple(parameters), _flat(model), tuple(b - a for a, b in pairwise(sent)))
 
