@@ -27,12 +27,14 @@ from laconic.registry import extend, knob, named_sentence, technique
 from laconic.schedule.base import Schedule
 from laconic.sync.base import Sync, SyncContext, average_buffers
 from laconic.topology.base import Topology
-from laconic.values.comm_plan import CommPlan, Message
+from laconic.values.cadence import Cadence
+from laconic.values.comm_plan import CommPlan, Message, whole
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
 __all__ = [
     "Architecture",
+    "Cadence",
     "Codec",
     "CommPlan",
     "Compressor",
@@ -64,4 +66,5 @@ __all__ = [
     "named_sentence",
     "technique",
     "uniform",
+    "whole",
 ]

@@ -57,7 +57,7 @@ class SyncContext(Protocol):
     def group(self) -> Group: ...
     @property
     def step(self) -> int:
-        """The number of optimizer steps that this worker has made."""
+        """The number of the present step, from 0; in `after_step`, of the one that the optimizer has just made."""
         ...
 
     def note(self, **numbers: float) -> None:
