@@ -54,6 +54,7 @@ def laconic(folder: Path, *arguments: str, extended: bool = True) -> str:
     command, *rest = arguments
     done = subprocess.run(
         [sys.executable, "-m", "laconic", command, *extension, *rest],
+        check=False,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
