@@ -17,6 +17,7 @@ from laconic.compression.base import Compressor
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
+from laconic.planner.codec_times import of_its_kind
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
 from laconic.schedule.wfbp import WFBP
@@ -25,6 +26,7 @@ from laconic.values.cadence import Cadence
 from laconic.values.price import Price
 from laconic.values.profile import CodecTimes
 from laconic.values.timing import Timing
+from laconic.worker import Meets
 
 _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
 
@@ -50,7 +52,7 @@ class CompressionCosts:
     """
 
     dense_bytes: Vector
-    rounds: tuple[dict[str, Vector], ...]
+    rounds: tuple[dict[Meets, Vector], ...]
     encode_seconds: Vector
     decode_seconds: Vector
     dtype: str
@@ -65,6 +67,7 @@ class Pricer:
         self._compression_costs: dict[tuple[Any, ...], CompressionCosts] = {}
         self._plan_arrays: dict[Any, PlanArrays] = {}
         self._timings: dict[Any, Timing] = {}
+        self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
     def price(self, strategy: str | Strategy) -> StepPrice:
         """Return the price of a sentence, or of two tiers over the network's levels."""
@@ -200,11 +203,11 @@ class Pricer:
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> CompressionCosts:
         compressor: Compressor = sentence.compressor
         words = sentence.chain
-        times = self.deployment.codec_times.get(words, _NO_CODING)
+        times = _NO_CODING if words == "none" else self._codec_times(sentence)
         tensors = self.deployment.tensors
         accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
         prices = [compressor.prices(s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
-        rounds: list[dict[str, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
+        rounds: list[dict[Meets, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
         for i, each in enumerate(prices):
             for place, (meets, nbytes) in enumerate(each):
                 rounds[place].setdefault(meets, np.zeros(len(tensors)))[i] = nbytes
@@ -220,6 +223,16 @@ class Pricer:
             times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
         )
+
+    def _codec_times(self, sentence: Sentence) -> CodecTimes:
+        known = self.deployment.codec_times
+        if sentence.chain in known:
+            return known[sentence.chain]
+        times = of_its_kind(sentence.compression, known.values())
+        if times is None:
+            return _NO_CODING
+        self.estimated[sentence.chain] = times.words
+        return times
 
     def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
         schedule = sentence.schedule.make()
@@ -330,7 +343,8 @@ class Pricer:
         """Return the bytes that one worker sends in a step."""
         sent: float = architecture.sent_bytes(float(costs.dense_bytes.sum()), size)
         for of in costs.rounds:
-            sent += sum(architecture.sent_bytes(float(vector.sum()), size, meets) for meets, vector in of.items())
+            for meets, vector in of.items():
+                sent += architecture.sent_bytes(float(vector.sum()), size, meets)
         return sent
 
 
