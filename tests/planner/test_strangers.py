@@ -149,6 +149,10 @@ def test_a_rule_that_declares_nothing_is_neither_exact_nor_priced() -> None:
         assert guarantee_of("silent") == (False, "silent: no guarantee declared")
         with pytest.raises(PlanError, match="closed form"):
             Pricer(DEPLOYMENT).price("silent")
+    with registry.temporary():
+        technique("silent", paper="none", worth_trying=["silent"])(Silent)
+        with pytest.raises(PlanError, match="`silent` is declared to be worth trying, but without a `cadence`"):
+            list(candidates(DEPLOYMENT))
 
 
 def test_a_setting_that_is_no_strategy_is_refused_by_its_author_s_name() -> None:
