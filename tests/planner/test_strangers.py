@@ -12,9 +12,10 @@ from torch import Tensor
 from laconic import registry
 from laconic.architecture.ps import ParameterServer
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.network.network_tree import Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import Preferences, advise
 from laconic.planner.candidates import candidates, chains
+from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import guarantee_of
 from laconic.planner.loss_budget import strategies_within
@@ -23,6 +24,7 @@ from laconic.planner.risk import MeasuredLoss, risk_of
 from laconic.planner.values import PlanError
 from laconic.registry import knob, technique
 from laconic.schedule.wfbp import WFBP
+from laconic.strategy import Sentence, Strategy, Word
 from laconic.sync.base import Sync
 from laconic.values.cadence import Cadence
 from laconic.values.profile import CodecTimes
@@ -121,12 +123,30 @@ def test_advice_shows_what_nobody_has_measured_and_never_recommends_it() -> None
 
 
 @pytest.mark.usefixtures("strangers")
+def test_times_are_those_of_the_nearest_compressor_that_was_timed() -> None:
+    def nearest(chain: str) -> str:
+        sentence = Strategy.parse(chain)
+        assert isinstance(sentence, Sentence)
+        found = nearest_timed(sentence.compression, CODECS)
+        assert found is not None
+        return found.words
+
+    assert nearest("flat+topk") == nearest("sidco") == "topk+error_feedback"  # the same word, the same way to meet
+    assert nearest("firsts") == "power_sgd+error_feedback"  # the same cost
+    assert nearest("terngrad") == "sign_sgd"
+    assert nearest_timed(Sentence.of(Word("topk")).compression, ()) is None
+
+
+@pytest.mark.usefixtures("strangers")
 def test_a_cadence_is_a_price() -> None:
     pricer = Pricer(DEPLOYMENT)
     for rule, like in (("rarely(8)", "local(8)"), ("rarely(1)", "diloco(1)")):
         assert pricer.price(f"{rule} / topk+ef") == pricer.price(f"{like} / topk+ef")
     every, fourth = (pricer.price(f"rarely({gap})") for gap in (1, 4))
     assert fourth.sent_bytes == every.sent_bytes / 4
+    sites = Pricer(replace(DEPLOYMENT, network=Network(4, (Level(1, 1e9), Level(2, 1e7)))))
+    every, fourth, never = (sites.price(f"[bsp]@node > [accumulate({n})]@site").seconds for n in (1, 4, 10**9))
+    assert fourth == pytest.approx(never + (every - never) / 4)
     with pytest.raises(PlanError, match="closed form"):
         pricer.price("rarely(1, pace=own)")  # without a server nobody can go ahead
     with pytest.raises(PlanError, match="closed form"):

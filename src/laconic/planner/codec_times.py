@@ -4,16 +4,20 @@ compressor."""
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 
+import torch
+
 from laconic.profile.gpus import Gpu, gpu
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.values.profile import CodecTimes
+from laconic.values.tensor_spec import TensorSpec
 
 MEASURED_ON = "H200"
-_TYPICAL_ELEMENTS = 2**20  # of the tensor by which times are compared
+_TYPICAL, _WORKERS = TensorSpec("typical", (1024, 1024), torch.float32), 8  # for which payloads are compared
 
 
 def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
@@ -35,18 +39,20 @@ def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
     )
 
 
-def of_its_kind(chain: tuple[Word, ...], known: Iterable[CodecTimes]) -> CodecTimes | None:
+def nearest_timed(chain: tuple[Word, ...], known: Iterable[CodecTimes]) -> CodecTimes | None:
     """Return the times to expect of a chain that was not timed, or None where no compressor was.
 
-    They are those of the slowest that has the same words, or whose first compressor declares the same `cost`, or of
-    all: better too slow than recommended for a time that nobody has seen.
+    They are those of the nearest chain: first of all one whose compressor is the same, then one that declares the same
+    `cost`, whose payloads meet in the same way, and whose payload is about as large.
     """
     timed = [(words, times) for times in known for words in _compression_of(times)]
-    names, cost = [word.name for word in chain], _cost(chain)
-    same = [times for words, times in timed if [word.name for word in words] == names]
-    alike = [times for words, times in timed if _cost(words) == cost]
-    every = [times for _, times in timed]
-    return max(same or alike or every, key=_seconds, default=None)
+    name, cost, meets, nbytes = _traits(chain)
+
+    def distance(one: tuple[tuple[Word, ...], CodecTimes]) -> tuple[bool, bool, bool, float]:
+        its_name, its_cost, its_meets, its_nbytes = _traits(one[0])
+        return its_name != name, its_cost != cost, its_meets != meets, abs(math.log(its_nbytes / nbytes))
+
+    return min(timed, key=distance)[1] if timed else None
 
 
 def _compression_of(times: CodecTimes) -> Iterator[tuple[Word, ...]]:
@@ -56,14 +62,11 @@ def _compression_of(times: CodecTimes) -> Iterator[tuple[Word, ...]]:
         yield strategy.compression
 
 
-def _cost(chain: tuple[Word, ...]) -> str:
+def _traits(chain: tuple[Word, ...]) -> tuple[str, str, str, float]:
+    """Return the name and the cost of a chain's first compressor, how its payloads meet, and their bytes."""
     first = next(word for word in chain if not word.technique.wraps).make()
-    cost: str = first.cost
-    return cost
-
-
-def _seconds(times: CodecTimes) -> float:
-    return times.seconds("encode", 1, _TYPICAL_ELEMENTS) + times.seconds("decode", 1, _TYPICAL_ELEMENTS)
+    whole = Sentence.of(chain).compressor
+    return first.name, first.cost, whole.meets, max(1, whole.payload_bytes(_TYPICAL, _WORKERS))
 
 
 @cache

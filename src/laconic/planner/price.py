@@ -17,7 +17,7 @@ from laconic.compression.base import Compressor
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
-from laconic.planner.codec_times import of_its_kind
+from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
 from laconic.schedule.wfbp import WFBP
@@ -156,31 +156,26 @@ class Pricer:
         if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.make().cadence != Cadence():
             raise _not_in_closed_form(tiers)
         cadence, far_architecture = outer.sync.make().cadence, outer.architecture.make()
-        if cadence is None or cadence.is_asynchronous or (cadence.overlaps and cadence.period > 1):
+        if cadence is None or cadence.is_asynchronous:
             raise _not_in_closed_form(tiers)
         inside, between = CollectiveCosts(*deployment.inside()), CollectiveCosts(*deployment.between())
         plan_arrays = self._plan_arrays_of(inner)
         near = self._of_chain(inner, inside.workers)
         first = self._traffic(near, plan_arrays, inner.architecture.make(), inside, self._ready(plan_arrays))
         sent = self._sent(near, inner.architecture.make(), inside.workers)
-        if cadence.overlaps:
-            far = self._of_chain(outer, between.workers)
-            second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
-            both = replace(
-                first,
-                encode_seconds=first.encode_seconds + second.encode_seconds,
-                decode_seconds=first.decode_seconds + second.decode_seconds,
-                rounds=(*first.rounds, *second.rounds),
-            )
-            return self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
         once = self._iterated(first, plan_arrays, sent)
-        exchange, seconds = self._exchange_alone(outer, far_architecture, between)
-        return StepPrice(
-            once.seconds + seconds / cadence.period,
-            once.sent_bytes + exchange.sent_bytes / cadence.period,
-            once.coding_seconds + exchange.coding_seconds / cadence.period,
-            once.exposed_seconds + exchange.exposed_seconds / cadence.period,
+        if not cadence.overlaps:
+            return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between)[0])
+        far = self._of_chain(outer, between.workers)
+        second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
+        both = replace(
+            first,
+            encode_seconds=first.encode_seconds + second.encode_seconds,
+            decode_seconds=first.decode_seconds + second.decode_seconds,
+            rounds=(*first.rounds, *second.rounds),
         )
+        together = self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
+        return together if cadence.period == 1 else _and_every(cadence.period, once, _more(together, once))
 
     def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
         deployment = self.deployment
@@ -228,7 +223,7 @@ class Pricer:
         known = self.deployment.codec_times
         if sentence.chain in known:
             return known[sentence.chain]
-        times = of_its_kind(sentence.compression, known.values())
+        times = nearest_timed(sentence.compression, known.values())
         if times is None:
             return _NO_CODING
         self.estimated[sentence.chain] = times.words
@@ -359,4 +354,23 @@ def _spread(deployment: Deployment, once: StepPrice, seconds: float, period: int
         once.sent_bytes / period,
         once.coding_seconds / period,
         once.exposed_seconds / period,
+    )
+
+
+def _and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
+    """Return the mean price of a step where every `period`-th costs more."""
+    return StepPrice(
+        once.seconds + more.seconds / period,
+        once.sent_bytes + more.sent_bytes / period,
+        once.coding_seconds + more.coding_seconds / period,
+        once.exposed_seconds + more.exposed_seconds / period,
+    )
+
+
+def _more(one: StepPrice, other: StepPrice) -> StepPrice:
+    return StepPrice(
+        one.seconds - other.seconds,
+        one.sent_bytes - other.sent_bytes,
+        one.coding_seconds - other.coding_seconds,
+        one.exposed_seconds - other.exposed_seconds,
     )
