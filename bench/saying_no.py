@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laconic.network.network_tree import Network
-from laconic.planner.advise import CAPS
+from laconic.planner.advise import CAPS, MIB
 from laconic.planner.autotune import PAYS
-from laconic.planner.candidates import DENSE, MERGED, MIB, chains
+from laconic.planner.candidates import chains
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import links_of
@@ -46,6 +46,8 @@ MODELS = ("resnet50", "vgg16", "bert-base", "bert-large", "gpt2", "gpt2-medium")
 RATES = (10, 25, 100, 200, 400)  # Gb/s
 WORKERS = (8, 16, 32, 64, 128, 256)
 CHIPS = ("v100", "a100", "h100")
+DENSE = ("none", "cast_bf16", "cast_fp16")
+MERGED = (f"wfbp({25 * MIB})", f"wfbp({5 * MIB})", f"wfbp({MIB})", "wfbp(0)", "sequential")
 SHRINK = 256
 SAMPLE = 0.05  # of the set-ups in which the planner advises against compression
 

@@ -56,7 +56,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
     print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
     facts = {"formula": entry.formula, "paper": entry.paper, "evidence": entry.evidence}
     facts |= {"reproduces": entry.reproduces, "aliases": ", ".join(entry.aliases)}
-    facts["module"] = entry.module
+    facts |= {"plan tries": "; ".join(entry.worth_trying), "module": entry.module}
     if isinstance(entry.target, str):
         facts["stands for"] = entry.target
     for label, fact in facts.items():

@@ -158,7 +158,7 @@ def advise(
         (command_for or str)(made[id(chosen)].strategy),
         _layers(deployment, chosen.priced),
         count,
-        tuple(notes),
+        (*notes, *_estimates(pricer, [candidate.strategy for candidate in shown])),
     )
 
 
@@ -171,7 +171,7 @@ class Baseline:
 
     @property
     def text(self) -> str:
-        return str(DDP16(self.cap))
+        return f"{DDP16.name}(bucket_cap_mb={self.cap})"
 
 
 def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
@@ -210,10 +210,25 @@ def _each_once(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 def _shown(ranked: Sequence[Candidate], preferences: Preferences, top: int) -> list[Candidate]:
-    """Return the best admitted candidates and, of the rest, those that risk less than everything faster, in order."""
+    """Return the best admitted candidates and, of the rest, those that risk less than everything faster, in order;
+    and one of each technique whose losses nobody has measured."""
     admitted = [candidate for candidate in ranked if candidate.admitted_by(preferences)][: max(3, top // 2)]
     others = [candidate for candidate in _front(ranked) if candidate not in admitted][-max(0, top - len(admitted)) :]
-    return sorted([*admitted, *others], key=lambda candidate: candidate.amount)
+    unmeasured = [candidate for candidate in _unmeasured(ranked) if candidate not in admitted]
+    return sorted([*admitted, *others, *unmeasured], key=lambda candidate: candidate.amount)
+
+
+def _unmeasured(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yield the best setting of each technique whose effect on the loss is unknown, where nothing else is changed."""
+    seen = set()
+    for candidate in ranked:
+        chosen = candidate.strategy
+        if not isinstance(chosen, Sentence) or (chosen.sync.name == "bsp") == (chosen.chain == "none"):
+            continue
+        name = chosen.sync.name if chosen.chain == "none" else chosen.compression[0].name
+        if name not in seen and candidate.risk is None and not candidate.guarantee[0]:
+            seen.add(name)
+            yield candidate
 
 
 def _front(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -247,6 +262,14 @@ def _option(deployment: Deployment, candidate: Candidate, base: Baseline, prefer
         preferences.dollars(deployment, priced),
         preferences.joules(deployment, priced),
     )
+
+
+def _estimates(pricer: Pricer, strategies: Sequence[Strategy]) -> Iterator[str]:
+    """Yield a note for each chain among these strategies whose encoding and decoding were not timed."""
+    parts = [part for strategy in strategies for part in strategy.parts_within or (strategy,)]
+    for chain in dict.fromkeys(part.chain for part in parts if isinstance(part, Sentence)):
+        if chain in pricer.estimated:
+            yield f"{chain} was not timed: encoding and decoding count as those of {pricer.estimated[chain]}"
 
 
 def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:

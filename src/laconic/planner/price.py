@@ -18,6 +18,7 @@ from laconic.compression.optional import prices_of, wire_of
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
+from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
 from laconic.schedule.wfbp import WFBP
@@ -26,6 +27,7 @@ from laconic.values.cadence import Cadence
 from laconic.values.price import Price
 from laconic.values.profile import CodecTimes
 from laconic.values.timing import Timing
+from laconic.worker import Meets
 
 _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
 
@@ -51,7 +53,7 @@ class CompressionCosts:
     """
 
     dense_bytes: Vector
-    rounds: tuple[dict[str, Vector], ...]
+    rounds: tuple[dict[Meets, Vector], ...]
     encode_seconds: Vector
     decode_seconds: Vector
     dtype: str
@@ -66,6 +68,7 @@ class Pricer:
         self._compression_costs: dict[tuple[Any, ...], CompressionCosts] = {}
         self._plan_arrays: dict[Any, PlanArrays] = {}
         self._timings: dict[Any, Timing] = {}
+        self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
     def price(self, strategy: str | Strategy) -> StepPrice:
         """Return the price of a sentence, or of two tiers over the network's levels."""
@@ -154,31 +157,26 @@ class Pricer:
         if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.make().cadence != Cadence():
             raise _not_in_closed_form(tiers)
         cadence, far_architecture = outer.sync.make().cadence, outer.architecture.make()
-        if cadence is None or cadence.is_asynchronous or (cadence.overlaps and cadence.period > 1):
+        if cadence is None or cadence.is_asynchronous:
             raise _not_in_closed_form(tiers)
         inside, between = CollectiveCosts(*deployment.inside()), CollectiveCosts(*deployment.between())
         plan_arrays = self._plan_arrays_of(inner)
         near = self._of_chain(inner, inside.workers)
         first = self._traffic(near, plan_arrays, inner.architecture.make(), inside, self._ready(plan_arrays))
         sent = self._sent(near, inner.architecture.make(), inside.workers)
-        if cadence.overlaps:
-            far = self._of_chain(outer, between.workers)
-            second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
-            both = replace(
-                first,
-                encode_seconds=first.encode_seconds + second.encode_seconds,
-                decode_seconds=first.decode_seconds + second.decode_seconds,
-                rounds=(*first.rounds, *second.rounds),
-            )
-            return self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
         once = self._iterated(first, plan_arrays, sent)
-        exchange, seconds = self._exchange_alone(outer, far_architecture, between)
-        return StepPrice(
-            once.seconds + seconds / cadence.period,
-            once.sent_bytes + exchange.sent_bytes / cadence.period,
-            once.coding_seconds + exchange.coding_seconds / cadence.period,
-            once.exposed_seconds + exchange.exposed_seconds / cadence.period,
+        if not cadence.overlaps:
+            return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between)[0])
+        far = self._of_chain(outer, between.workers)
+        second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
+        both = replace(
+            first,
+            encode_seconds=first.encode_seconds + second.encode_seconds,
+            decode_seconds=first.decode_seconds + second.decode_seconds,
+            rounds=(*first.rounds, *second.rounds),
         )
+        together = self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
+        return together if cadence.period == 1 else _and_every(cadence.period, once, _more(together, once))
 
     def _iterated(self, traffic: Traffic, plan_arrays: PlanArrays, sent_bytes: float) -> StepPrice:
         deployment = self.deployment
@@ -201,11 +199,11 @@ class Pricer:
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> CompressionCosts:
         compressor: Compressor = sentence.compressor
         words = sentence.chain
-        times = self.deployment.codec_times.get(words, _NO_CODING)
+        times = _NO_CODING if words == "none" else self._codec_times(sentence)
         tensors = self.deployment.tensors
         accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
         prices = [prices_of(compressor, s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
-        rounds: list[dict[str, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
+        rounds: list[dict[Meets, Vector]] = [{} for _ in range(max(map(len, prices), default=0))]
         for i, each in enumerate(prices):
             for place, (meets, nbytes) in enumerate(each):
                 rounds[place].setdefault(meets, np.zeros(len(tensors)))[i] = nbytes
@@ -221,6 +219,16 @@ class Pricer:
             times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
         )
+
+    def _codec_times(self, sentence: Sentence) -> CodecTimes:
+        known = self.deployment.codec_times
+        if sentence.chain in known:
+            return known[sentence.chain]
+        times = nearest_timed(sentence.compression, known.values())
+        if times is None:
+            return _NO_CODING
+        self.estimated[sentence.chain] = times.words
+        return times
 
     def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
         schedule = sentence.schedule.make()
@@ -331,7 +339,8 @@ class Pricer:
         """Return the bytes that one worker sends in a step."""
         sent: float = architecture.sent_bytes(float(costs.dense_bytes.sum()), size)
         for of in costs.rounds:
-            sent += sum(architecture.sent_bytes(float(vector.sum()), size, meets) for meets, vector in of.items())
+            for meets, vector in of.items():
+                sent += architecture.sent_bytes(float(vector.sum()), size, meets)
         return sent
 
 
@@ -346,4 +355,23 @@ def _spread(deployment: Deployment, once: StepPrice, seconds: float, period: int
         once.sent_bytes / period,
         once.coding_seconds / period,
         once.exposed_seconds / period,
+    )
+
+
+def _and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
+    """Return the mean price of a step where every `period`-th costs more."""
+    return StepPrice(
+        once.seconds + more.seconds / period,
+        once.sent_bytes + more.sent_bytes / period,
+        once.coding_seconds + more.coding_seconds / period,
+        once.exposed_seconds + more.exposed_seconds / period,
+    )
+
+
+def _more(one: StepPrice, other: StepPrice) -> StepPrice:
+    return StepPrice(
+        one.seconds - other.seconds,
+        one.sent_bytes - other.sent_bytes,
+        one.coding_seconds - other.coding_seconds,
+        one.exposed_seconds - other.exposed_seconds,
     )
