@@ -30,6 +30,10 @@ class GradAccumulation(Sync):
     replaces_step: ClassVar[bool] = True
 
     @property
+    def period(self) -> int:
+        return self.steps
+
+    @property
     def micro_batches(self) -> int:
         return self.steps
 

@@ -197,6 +197,12 @@ class Sync(Technique):
     """True when the rule skips some gradients in some steps, which `weights` then names."""
 
     @property
+    def period(self) -> int:
+        """The number of steps after which what the rule sends repeats. Rules with a knob of this name have its value;
+        a time or a number of bytes per step is a mean over whole periods."""
+        return 1
+
+    @property
     def micro_batches(self) -> int:
         """The number of steps whose gradients are summed locally before the last backward exchanges their mean."""
         return 1
