@@ -1,0 +1,78 @@
+"""The end of a run in a few lines: its workers' steps, times and bytes, and the targets that were not reached."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from laconic.runtime.traffic import Traffic
+from laconic.values.run_config import TRAFFIC
+
+
+def read_traffic(folder: Path, ranks: Sequence[int]) -> list[Traffic]:
+    """Return what these ranks have left of their traffic; a rank that was killed has left nothing."""
+    found = []
+    for rank in ranks:
+        with suppress(OSError, ValueError, TypeError):
+            found.append(Traffic.from_json(json.loads((folder / TRAFFIC / f"rank-{rank}.json").read_text())))
+    return found
+
+
+def as_fields(workers: Sequence[Traffic]) -> dict[str, Any]:
+    """Return the fields of `run.json` on what each worker made, sent and waited for."""
+    figures = [{name: None if math.isnan(n) else n for name, n in asdict(worker).items()} for worker in workers]
+    sent = [worker.sent_bytes for worker in workers]
+    return {"traffic": figures} if any(map(math.isnan, sent)) else {"sent_bytes": sent, "traffic": figures}
+
+
+def summarise(workers: Sequence[Traffic]) -> str:
+    """Return a sentence on steps, times and bytes, in the mean over workers."""
+
+    def mean(of: Callable[[Traffic], float]) -> float:
+        return sum(map(of, workers)) / len(workers)
+
+    steps = sorted({worker.steps for worker in workers})
+    count = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    if not steps[-1]:
+        return "no optimizer step was made after laconic.distribute()"
+    made = (
+        f"{count} steps in {mean(lambda w: w.seconds):.4g} s, the median {1e3 * mean(lambda w: w.step_seconds):.4g} ms"
+    )
+    sent, received, control = (
+        mean(lambda w: w.sent_bytes),
+        mean(lambda w: w.received_bytes),
+        mean(lambda w: w.control_bytes),
+    )
+    if math.isnan(sent):
+        return f"{made}; what another library sends is not counted"
+    return (
+        f"{made}; each worker sent {_megabytes(sent)} ({_megabytes(control)} of it control), received "
+        f"{_megabytes(received)} and waited {mean(lambda w: w.waited_seconds):.4g} s for messages"
+    )
+
+
+def missed_targets(folder: Path, targets: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each target that no worker reached: the last value, or which metrics were logged instead."""
+    last: dict[str, float] = {}
+    reached: set[str] = set()
+    for path in sorted((folder / "metrics").glob("rank-*.jsonl"), reverse=True) if targets else ():
+        for line in path.read_text().splitlines():
+            values = json.loads(line)
+            reached.update(values.pop("reached", ()))
+            del values["seconds"]
+            last.update(values)
+    for name, target in targets.items():
+        if name in last and name not in reached:
+            yield f"target {name}={target:g} was not reached: it was {last[name]:.6g} in the end"
+        elif name not in last:
+            logged = f"the script logs {', '.join(sorted(last))}" if last else "the script logs nothing"
+            yield f"target {name}={target:g}: {name} was never logged, {logged}; report it with laconic.log({name}=…)"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.4g} MB"
