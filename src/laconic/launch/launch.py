@@ -142,17 +142,20 @@ class _Run:
         if self._request.trace and self._manager is not None:
             print_line(merge(self._folder, self._manager.ranks, self._node))
         result_fields = {"attempts": 0, "lost": None} if self._manager is None else self._manager.result_fields()
-        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **result_fields, **self._summarise())
+        self._record.end(
+            state, code, seconds=round(time.monotonic() - begin, 3), **result_fields, **self._summarise(code)
+        )
         return code
 
-    def _summarise(self) -> dict[str, Any]:
-        """Report what this host's workers did, as far as they lived to tell, and return it for `run.json`."""
+    def _summarise(self, code: int) -> dict[str, Any]:
+        """Report what this host's workers did, unless the run failed, and return it for `run.json`."""
         traffic = [] if self._manager is None else read_traffic(self._folder, self._manager.ranks)
         if not traffic:
             return {}
-        print_line(summarise(traffic))
-        for sentence in missed_targets(self._folder, self._request.targets) if self._node == 0 else ():
-            print_line(sentence)
+        if code == 0:
+            print_line(summarise(traffic))
+            for sentence in missed_targets(self._folder, self._request.targets) if self._node == 0 else ():
+                print_line(sentence)
         return as_fields(traffic)
 
     def _run_manager(self) -> None:

@@ -51,8 +51,8 @@ def summarise(workers: Sequence[Traffic]) -> str:
     if math.isnan(sent):
         return f"{made}; what another library sends is not counted"
     return (
-        f"{made}; each worker sent {_megabytes(sent)} ({_megabytes(control)} of it control), received "
-        f"{_megabytes(received)} and waited {mean(lambda w: w.waited_seconds):.4g} s for messages"
+        f"{made}; each worker sent {_bytes(sent)} ({_bytes(control)} of it control), received "
+        f"{_bytes(received)} and waited {mean(lambda w: w.waited_seconds):.4g} s for messages"
     )
 
 
@@ -74,5 +74,6 @@ def missed_targets(folder: Path, targets: Mapping[str, float]) -> Iterator[str]:
             yield f"target {name}={target:g}: {name} was never logged, {logged}; report it with laconic.log({name}=…)"
 
 
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:.4g} MB"
+def _bytes(count: float) -> str:
+    size, unit = next((pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= pair[0]), (1.0, "bytes"))
+    return f"{count / size:.4g} {unit}"

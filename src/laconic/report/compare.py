@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from laconic.errors import LaconicError
 from laconic.experiments.compare import Comparison
 from laconic.experiments.compare import compare as carry_out
 from laconic.experiments.measure import Line
-from laconic.experiments.progress import NoProgress, ProgressReport
+from laconic.experiments.progress import NoProgress
 from laconic.experiments.settings import PROTOCOL_BLOCKS, CompareError, Settings
 from laconic.launch.request import read_target
 from laconic.report.progress import progress as shown_progress
@@ -126,8 +125,10 @@ def compare(
         rows_at_once=rows_at_once,
         threads=threads,
     )
-    with ExitStack() as stack:
-        watch: ProgressReport = stack.enter_context(shown_progress()) if progress else NoProgress()
-        made = carry_out(settings, folder, watch)
+    if progress:
+        with shown_progress() as watch:
+            made = carry_out(settings, folder, watch)
+    else:
+        made = carry_out(settings, folder, NoProgress())
     write(made)
     return CompareResult(made)

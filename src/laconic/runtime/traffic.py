@@ -32,8 +32,8 @@ from laconic.worker import Kind, Worker
 class Traffic:
     """One worker's communication so far, by its own clock: virtual seconds on virtual workers.
 
-    Bytes are counted where they are handed to the transport, the first broadcast of the model included. They are NaN
-    under another library's method, whose messages nobody counts.
+    Bytes are counted where they are handed to the transport. Bytes and waiting include the first broadcast of the
+    model; bytes are NaN under another library's method, whose messages nobody counts.
     """
 
     steps: int
