@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from laconic.runtime.traffic import Traffic
@@ -19,7 +20,7 @@ def read_traffic(folder: Path, ranks: Sequence[int]) -> list[Traffic]:
     found = []
     for rank in ranks:
         with suppress(OSError, ValueError, TypeError):
-            found.append(Traffic.from_json(json.loads((folder / TRAFFIC / f"rank-{rank}.json").read_text())))
+            found.append(Traffic(**json.loads((folder / TRAFFIC / f"rank-{rank}.json").read_text())))
     return found
 
 
@@ -33,26 +34,21 @@ def as_fields(workers: Sequence[Traffic]) -> dict[str, Any]:
 def summarise(workers: Sequence[Traffic]) -> str:
     """Return a sentence on steps, times and bytes, in the mean over workers."""
 
-    def mean(of: Callable[[Traffic], float]) -> float:
-        return sum(map(of, workers)) / len(workers)
-
-    steps = sorted({worker.steps for worker in workers})
-    count = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    if not steps[-1]:
+    stepping = [worker for worker in workers if worker.steps]
+    if not stepping:
         return "no optimizer step was made after laconic.distribute()"
-    made = (
-        f"{count} steps in {mean(lambda w: w.seconds):.4g} s, the median {1e3 * mean(lambda w: w.step_seconds):.4g} ms"
-    )
-    sent, received, control = (
-        mean(lambda w: w.sent_bytes),
-        mean(lambda w: w.received_bytes),
-        mean(lambda w: w.control_bytes),
-    )
-    if math.isnan(sent):
+
+    def mean(of: str) -> float:
+        return fmean(getattr(worker, of) for worker in stepping)
+
+    least, most = (end(worker.steps for worker in stepping) for end in (min, max))
+    steps = f"{most}" if least == most else f"{least} to {most}"
+    made = f"{steps} steps in {mean('seconds'):.4g} s, the median {1e3 * mean('step_seconds'):.4g} ms"
+    if math.isnan(mean("sent_bytes")):
         return f"{made}; what another library sends is not counted"
     return (
-        f"{made}; each worker sent {_bytes(sent)} ({_bytes(control)} of it control), received "
-        f"{_bytes(received)} and waited {mean(lambda w: w.waited_seconds):.4g} s for messages"
+        f"{made}; each worker sent {_bytes(mean('sent_bytes'))} ({_bytes(mean('control_bytes'))} of it control), "
+        f"received {_bytes(mean('received_bytes'))} and waited {mean('waited_seconds'):.4g} s for messages"
     )
 
 
@@ -60,18 +56,25 @@ def missed_targets(folder: Path, targets: Mapping[str, float]) -> Iterator[str]:
     """Yield a sentence for each target that no worker reached: the last value, or which metrics were logged instead."""
     last: dict[str, float] = {}
     reached: set[str] = set()
-    for path in sorted((folder / "metrics").glob("rank-*.jsonl"), reverse=True) if targets else ():
-        for line in path.read_text().splitlines():
-            values = json.loads(line)
-            reached.update(values.pop("reached", ()))
-            del values["seconds"]
-            last.update(values)
+    for record in _logged(folder) if targets else ():
+        if isinstance(record.get("reached"), dict):
+            reached.update(record["reached"])
+        else:
+            last.update({name: value for name, value in record.items() if name != "seconds"})
     for name, target in targets.items():
         if name in last and name not in reached:
             yield f"target {name}={target:g} was not reached: it was {last[name]:.6g} in the end"
         elif name not in last:
             logged = f"the script logs {', '.join(sorted(last))}" if last else "the script logs nothing"
             yield f"target {name}={target:g}: {name} was never logged, {logged}; report it with laconic.log({name}=…)"
+
+
+def _logged(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the workers logged, rank 0's last; a line that was cut short is left out."""
+    for path in sorted((folder / "metrics").glob("rank-*.jsonl"), reverse=True):
+        for line in path.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                yield json.loads(line)
 
 
 def _bytes(count: float) -> str:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import atexit
 import json
 import math
-from array import array
-from collections.abc import Mapping
+from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import optim
@@ -26,6 +23,9 @@ from laconic.runtime.current_worker import current, is_process_worker
 from laconic.runtime.handed_over import rival_of
 from laconic.values.run_config import TRAFFIC, RunConfig
 from laconic.worker import Kind, Worker
+
+_LATEST = 1000
+"""The number of steps of which the median is taken: a script may ask in every step."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Traffic:
 
     steps: int
     seconds: float  # from distribute() to the end of the last step
-    step_seconds: float  # the median; NaN before the first step
+    step_seconds: float  # the median over the last thousand steps; NaN before the first
     payload_bytes: float  # sent: what compressors and sync rules exchange
     control_bytes: float  # sent: what the library itself needs to make workers agree
     received_bytes: float
@@ -48,18 +48,20 @@ class Traffic:
     def sent_bytes(self) -> float:
         return self.payload_bytes + self.control_bytes
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Traffic:
-        """Return the value from the fields that `dataclasses.asdict` gave."""
-        return cls(**fields)
-
 
 class _Steps:
-    """The times at which the steps of one worker ended."""
+    """How many steps one worker has made, and how long they took; `counted` says whether the ledger sees its bytes."""
 
     def __init__(self, began_seconds: float, counted: bool) -> None:
-        self.began_seconds, self.counted = began_seconds, counted
-        self.ends = array("d")
+        self.began_seconds = self.ended_seconds = began_seconds
+        self.counted = counted
+        self.count = 0
+        self.latest: deque[float] = deque(maxlen=_LATEST)
+
+    def end(self, now_seconds: float) -> None:
+        self.latest.append(now_seconds - self.ended_seconds)
+        self.count += 1
+        self.ended_seconds = now_seconds
 
 
 _steps: WeakKeyDictionary[Worker, _Steps] = WeakKeyDictionary()
@@ -76,12 +78,11 @@ def traffic() -> Traffic:
 def traffic_of(worker: Worker) -> Traffic:
     """Return a worker's communication so far; one that never distributed anything has made no steps."""
     steps = _steps.get(worker) or _Steps(0.0, counted=True)
-    ends = [steps.began_seconds, *steps.ends]
     factor = 1.0 if steps.counted else math.nan
     return Traffic(
-        steps=len(steps.ends),
-        seconds=ends[-1] - ends[0],
-        step_seconds=median(b - a for a, b in pairwise(ends)) if steps.ends else math.nan,
+        steps=steps.count,
+        seconds=steps.ended_seconds - steps.began_seconds,
+        step_seconds=median(steps.latest) if steps.latest else math.nan,
         payload_bytes=factor * worker.ledger.sent_bytes(Kind.PAYLOAD),
         control_bytes=factor * worker.ledger.sent_bytes(Kind.CONTROL),
         received_bytes=factor * worker.ledger.received_bytes(),
@@ -94,7 +95,7 @@ def count_steps(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -
     if worker in _steps:
         return
     steps = _steps[worker] = _Steps(worker.clock_seconds(), counted=rival_of(optimizer) is None)
-    optimizer.register_step_post_hook(lambda *_: steps.ends.append(worker.clock_seconds()))
+    optimizer.register_step_post_hook(lambda *_: steps.end(worker.clock_seconds()))
     if config.folder is not None and is_process_worker(worker):
         atexit.register(_leave_figures, worker, Path(config.folder) / TRAFFIC / f"rank-{worker.rank}.json")
 

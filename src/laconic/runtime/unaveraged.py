@@ -37,7 +37,7 @@ class Exchanges:
         """Print a sentence if steps were made and nothing was exchanged, unless an error ended the script."""
         if not self.steps or _payload_bytes(self.ledger) > self.before_bytes or hasattr(sys, "last_type"):
             return
-        shorter = f", or choose a period below its {self.period} steps" if self.period > self.steps else ""
+        shorter = f", or choose a period of at most that (it is {self.period})" if self.period > self.steps else ""
         print(
             f"laconic: the workers' models were never averaged: `{self.strategy}` exchanged nothing in {self.steps} "
             f"steps, and each worker trained alone. Call laconic.finish(model, optimizer) after training{shorter}.",
