@@ -54,10 +54,10 @@ class Line:
     reached: int = 0  # in how many of the runs
     runs: int = 1
     final: Mapping[str, Quantity] = field(default_factory=dict)
-    logged: tuple[str, ...] = ()  # the names of all metrics that it logged
     counter: str | None = None
     blocks: int = 0
     error: str | None = None
+    logged: tuple[str, ...] = ()  # the names of all metrics that it logged; a table that was written has them no more
 
 
 def line_of(
