@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from laconic.integrations.ddp_hook import ddp_hook
     from laconic.planner.plan import plan
+    from laconic.report.compare import compare
     from laconic.runtime.batch_size import batch_size
     from laconic.runtime.checkpoint import checkpoint, resume
     from laconic.runtime.clip import clip_grad_norm_
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
+    from laconic.runtime.traffic import Traffic, traffic
     from laconic.strategy import Strategy
     from laconic.virtual.simulate import simulate
 
@@ -43,10 +45,12 @@ _HOMES = {
     "ShardSampler": "runtime.data_shard",
     "Strategy": "strategy",
     "StrategyError": "errors",
+    "Traffic": "runtime.traffic",
     "WorkerLost": "errors",
     "batch_size": "runtime.batch_size",
     "checkpoint": "runtime.checkpoint",
     "clip_grad_norm_": "runtime.clip",
+    "compare": "report.compare",
     "ddp_hook": "integrations.ddp_hook",
     "distribute": "api.distribute",
     "finish": "runtime.finish",
@@ -57,6 +61,7 @@ _HOMES = {
     "shard": "runtime.data_shard",
     "simulate": "virtual.simulate",
     "size": "runtime.current_worker",
+    "traffic": "runtime.traffic",
     "undistribute": "api.distribute",
 }
 
@@ -68,11 +73,13 @@ __all__ = [
     "ShardSampler",
     "Strategy",
     "StrategyError",
+    "Traffic",
     "WorkerLost",
     "__version__",
     "batch_size",
     "checkpoint",
     "clip_grad_norm_",
+    "compare",
     "ddp_hook",
     "distribute",
     "finish",
@@ -84,6 +91,7 @@ __all__ = [
     "shard",
     "simulate",
     "size",
+    "traffic",
     "undistribute",
 ]
 

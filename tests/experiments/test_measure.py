@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,56 @@ def test_exposed_time_that_is_noise_divides_nothing(settings: Settings, tmp_path
         assert line.exposed_seconds.ratio is None
         (row,) = csv.DictReader(io.StringIO(as_csv([line])))
         assert row["exposed_seconds_ratio"] == "" and float(row["step_seconds_ratio"]) > 1
+
+
+def test_bytes_are_a_mean_since_not_every_block_sends() -> None:
+    """A rule that sends by need sends nothing in half of the blocks: a median would say that it sends nothing."""
+    sending = [(0.0, 0.0), (0.0, 0.0), (4000.0, 4000.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
+    own, base = outcome(0.1, wire_bytes=sending), outcome(0.1, wire_bytes=[(4000.0, 4000.0)] * 6)
+    line = line_of("lag", {-1: RowOutcomes(own, base, outcome(0.1))}, lambda seed: None)
+    assert line.sent_bytes is not None and line.sent_bytes.ratio is not None
+    assert line.sent_bytes.value.middle == pytest.approx(4000 / 16)
+    assert line.sent_bytes.ratio.middle == pytest.approx(1 / 4)
+
+
+def test_nothing_is_divided_by_a_baseline_that_failed(settings: Settings, tmp_path: Path) -> None:
+    base = replace(outcome(0.3, 2e6, {8: 2.0}), error="exit code 1: rank 1 was lost")
+    own, alone = outcome(0.2, 1e6, {8: 2.0, 12: 1.5}), outcome(0.1)
+    lines = tuple(
+        line_of(name, {-1: RowOutcomes(one, base, alone)}, lambda seed: settings.target)
+        for name, one in (("bsp", base), ("local", own))
+    )
+    for quantity in (lines[1].step_seconds, lines[1].exposed_seconds, lines[1].sent_bytes, lines[1].final["loss"]):
+        assert quantity is not None and quantity.ratio is None
+    assert lines[1].seconds_to_target is not None and lines[1].seconds_to_target.ratio is None
+    text = as_text(Comparison(settings, tmp_path, lines, settings.target, ()))
+    assert "Baseline: bsp, WHICH FAILED: there are no ratios." in text
+    assert "computation of the baseline = – (it was not timed)" in text
+    assert "0.667" not in text
+    unmeasured = line_of("local", {-1: RowOutcomes(own, own, replace(alone, error="lost"))}, lambda seed: None)
+    assert unmeasured.exposed_seconds is None, "nor is anything subtracted that failed"
+
+
+def test_computing_that_takes_no_time_has_no_regime(settings: Settings, tmp_path: Path) -> None:
+    silent, alone = outcome(0.0), outcome(1e-13)
+    line = line_of("one_shot", {-1: RowOutcomes(silent, silent, alone)}, lambda seed: None)
+    made = Comparison(settings, tmp_path, (line,), None, ())
+    assert made.regime is None, "not -1.00"
+    assert "– (computing takes no time)" in as_text(made)
+
+
+def test_a_target_on_a_metric_that_nobody_logs_is_named(settings: Settings, tmp_path: Path) -> None:
+    target = ("accurcy", 0.9)
+    base, alone = outcome(0.3, 2e6, {8: 2.0}), outcome(0.1)
+    line = line_of("bsp", {-1: RowOutcomes(base, base, alone)}, lambda seed: target)
+    text = as_text(Comparison(settings, tmp_path, (line,), target, ()))
+    assert "not reached" not in text
+    assert "never logged" in next(row for row in text.splitlines() if row.startswith("bsp"))
+    assert "accurcy was NEVER LOGGED by the script; it logs loss: name one of these with --target" in text
+    silent = line_of("bsp", {-1: RowOutcomes(outcome(0.3), base, alone)}, lambda seed: target)
+    assert "it logs nothing, or report it with laconic.log(accurcy=…)" in as_text(
+        Comparison(settings, tmp_path, (silent,), target, ())
+    )
 
 
 def test_outcomes_survive_json() -> None:

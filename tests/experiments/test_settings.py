@@ -98,12 +98,32 @@ def test_every_group_of_rows_holds_the_baseline() -> None:
 
 def test_blocks_fill_the_steps_beside_the_warm_up(script: str) -> None:
     def block_steps(**given: Any) -> int:
-        return Settings((script,), ("bsp",), **given).steps_per_block
+        return Settings((script,), ("bsp",), **given).steps_per_block("bsp")
 
     assert block_steps(steps=44) == 4
     assert block_steps(steps=3) == 1
     assert block_steps(steps=44, block_steps=11) == 11
     assert block_steps() == 10
+
+
+def test_a_block_of_a_row_is_whole_periods(script: str) -> None:
+    settings = Settings((script,), ("bsp",), steps=72)
+    assert settings.steps_per_block("bsp") == 6
+    for text, steps in [
+        ("local(2)", 6),
+        ("local(4)", 8),
+        ("local(32)", 32),
+        ("diloco", 500),
+        ("accumulate(4)", 8),
+        ("downpour(n_fetch=2, n_push=5) / none / ps", 10),
+        ("[local(2)]@node > [local(3)]@site", 6),
+        ("bsp until step 5, then local(16)", 16),
+        ("torch:postlocal(period=5)", 10),
+        ("torch:accumulate(steps=4)", 8),
+        ("auto", 6),
+    ]:
+        assert settings.steps_per_block(text) == steps, text
+    assert Settings((script,), ("bsp",), block_steps=10).steps_per_block("local(4)") == 12, "whatever was asked for"
 
 
 def test_quick_means_few_blocks(script: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import laconic
+from laconic.errors import LaconicError
 from laconic.experiments.compare import compare
 from laconic.experiments.progress import NoProgress
 from laconic.experiments.settings import Settings
@@ -54,6 +57,31 @@ def test_half_the_bytes_take_half_the_exposed_time(tmp_path: Path) -> None:
     rows = list(csv.DictReader((made.folder / "table.csv").open()))
     assert float(rows[1]["sent_bytes_per_step_ratio"]) == pytest.approx(0.5, rel=1e-3)
     assert json.loads((made.folder / "compare.json").read_text())["settings"]["workers"] == 2
+
+
+def test_a_rule_that_seldom_exchanges_is_measured_over_whole_periods(tmp_path: Path) -> None:
+    strategies = ("local(4)", "local(16)")
+    made = laconic.compare(
+        str(SCRIPT), "--steps", "30", strategies=strategies, workers=2, engine="virtual", network="100Mbit", steps=22,
+        target="acurracy=0.9", folder=str(tmp_path / "compared"),
+    )  # fmt: skip
+    fourth, sixteenth = made.rows
+    assert fourth.sent_bytes is not None and fourth.step_seconds is not None
+    assert fourth.sent_bytes.value.middle == pytest.approx(TENSORS, rel=1e-3), "four bytes each, every fourth step"
+    assert fourth.step_seconds.value.middle == pytest.approx(8 * TENSORS / RATE, rel=0.02)
+    assert sixteenth.step_seconds is sixteenth.sent_bytes is None, "not 0 ms"
+    text = str(made)
+    assert text == (made.folder / "table.txt").read_text() and not made.failed
+    assert "`local(16)` was not timed: a block of it is 16 steps, and a run needs 32" in text
+    assert "acurracy was NEVER LOGGED by the script; it logs begin, ready, loss" in text
+    first, second = made.to_dicts()
+    assert first["strategy"] == "local(4)" and first["step_seconds"] == fourth.step_seconds.value.middle
+    assert second["step_seconds"] is None and second["error"] is None
+    if find_spec("pandas") is None:
+        with pytest.raises(LaconicError, match="pip install pandas"):
+            made.to_dataframe()
+    else:
+        assert list(made.to_dataframe()["strategy"]) == list(strategies)
 
 
 @pytest.mark.long

@@ -36,6 +36,9 @@ def test_a_run_leaves_a_timeline_of_all_its_ranks(launch: Callable[..., Launched
     run = launch("--workers", "2", "--trace", "--strategy", "bsp / wfbp(0)", "--", "--steps", "5", script=TRAIN)
     assert run.exit_code(START_SECONDS) == 0, run.console
     assert f"timeline: {run.folder / 'trace.json'}" in run.console
+    assert "laconic: 5 steps in " in run.console and "each worker sent " in run.console
+    figures = run.result()["traffic"]
+    assert isinstance(figures, list) and [worker["steps"] for worker in figures] == [5, 5]
     timeline = Timeline.read(run.folder / "trace.json")  # refuses spans of a lane that overlap
     assert timeline.workers == [0, 1]
     for rank in (0, 1):

@@ -39,7 +39,9 @@ def compare(
         int | None, typer.Option(help="End each row after this many steps; default: where the script ends.")
     ] = None,
     blocks: Annotated[int | None, typer.Option(help="Timed blocks to divide --steps into (default 10).")] = None,
-    block_steps: Annotated[int | None, typer.Option(help="Steps of a block (default 10 without --steps).")] = None,
+    block_steps: Annotated[
+        int | None, typer.Option(help="Steps of a block, rounded up to whole periods (default 10).")
+    ] = None,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Run all rows with each seed, as 0,1,2; with --protocol: seeds to report."),

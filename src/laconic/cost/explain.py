@@ -30,11 +30,17 @@ class Explanation:
     trace: PlanTrace
     messages: tuple[Explained, ...]
     alone_seconds: float  # what the messages would take one after another, with nothing beside them
+    period: int = 1  # one step in so many exchanges; the others only compute
 
     @property
     def hidden(self) -> float:
         """The share of communication that adds no time to the iteration."""
         return max(0.0, 1 - self.trace.exposed_seconds / self.alone_seconds) if self.alone_seconds else 1.0
+
+    @property
+    def mean_step_seconds(self) -> float:
+        """The predicted time of a step in the mean over a period."""
+        return self.trace.compute_seconds + self.trace.exposed_seconds / self.period
 
     def summary(self) -> str:
         """Return the explanation as one sentence."""
@@ -59,15 +65,17 @@ class Explanation:
             how.append(f"weights of the first {len(plan.postponed)} last")
         if plan.plain:
             how.append(f"{len(plan.plain)} tensors not compressed, which is faster")
+        rare = f"one step in {self.period} exchanges, the others only compute: " if self.period > 1 else ""
+        mean = f", {1e3 * self.mean_step_seconds:.1f} ms in the mean of all" if self.period > 1 else ""
         return (
-            f"{', '.join(how)}: a step of {1e3 * trace.period_seconds:.1f} ms is predicted, "
+            f"{rare}{', '.join(how)}: a step of {1e3 * trace.period_seconds:.1f} ms is predicted{mean}, "
             f"{1e3 * trace.compute_seconds:.1f} ms of it computing and {1e3 * trace.exposed_seconds:.1f} ms exposed; "
             f"{100 * self.hidden:.0f} % of {1e3 * self.alone_seconds:.1f} ms of communication is hidden"
         )
 
 
-def explain(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> Explanation:
-    """Predict the times of a plan, message by message."""
+def explain(plan: CommPlan, arrival: Sequence[int], timing: Timing, period: int = 1) -> Explanation:
+    """Predict the times of a plan, message by message, which is carried out in one step of every `period`."""
     iteration = trace(plan, arrival, timing)
     explained = []
     for message, begin, end in zip(plan.messages, iteration.begins, iteration.ends, strict=True):
@@ -78,6 +86,5 @@ def explain(plan: CommPlan, arrival: Sequence[int], timing: Timing) -> Explanati
         explained.append(
             Explained(names, plan.nbytes(message), message.stop - message.start < bucket_numel, begin, end, hidden)
         )
-    return Explanation(
-        plan, iteration, tuple(explained), sum(timing.seconds(plan, message) for message in plan.messages)
-    )
+    alone = sum(timing.seconds(plan, message) for message in plan.messages)
+    return Explanation(plan, iteration, tuple(explained), alone, period)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from laconic.experiments.choose_rows import ChosenRows, choose
 from laconic.experiments.folder import Folder
 from laconic.experiments.interleave import run_interleaved
-from laconic.experiments.measure import Line, RowOutcomes, line_of
+from laconic.experiments.measure import Line, RowOutcomes, line_of, regime
 from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.progress import ProgressReport
 from laconic.experiments.row import Row
@@ -50,11 +50,7 @@ class Comparison:
     @property
     def regime(self) -> float | None:
         """r: the exposed communication time of the baseline divided by its computation time; None if unknown."""
-        baseline = self.lines[0]
-        if baseline.exposed_seconds is None or baseline.computing_seconds is None:
-            return None
-        exposed, computing = baseline.exposed_seconds.value.middle, baseline.computing_seconds.middle
-        return exposed / computing if computing > 1e-9 * abs(exposed) else None
+        return regime(self.lines[0])
 
 
 def compare(settings: Settings, wanted_folder: str | None, progress: ProgressReport) -> Comparison:
@@ -77,14 +73,27 @@ def compare(settings: Settings, wanted_folder: str | None, progress: ProgressRep
     def aim(seed: int) -> tuple[str, float] | None:
         if settings.target is not None or chosen.metric is None:
             return settings.target
-        value = sessions[seed][chosen.reference].own.final(chosen.metric)
+        reference = sessions[seed][chosen.reference].own
+        value = None if reference.error is not None else reference.final(chosen.metric)
         return None if value is None else (chosen.metric, value)
 
     lines = tuple(
         line_of(name, {seed: session[place] for seed, session in sessions.items()}, aim, chosen.falls)
         for place, name in enumerate(chosen.names)
     )
-    return Comparison(settings, folder.path, lines, target, (*chosen.departures, *_departures(settings, lines)))
+    departures = (*chosen.departures, *_departures(settings, lines), *_too_short(settings, chosen.rows, lines))
+    return Comparison(settings, folder.path, lines, target, departures)
+
+
+def _too_short(settings: Settings, rows: Sequence[Row], lines: Sequence[Line]) -> Iterator[str]:
+    """Yield a sentence for each row of which no block could be timed."""
+    for row, line in zip(rows, lines, strict=True):
+        if line.error is None and not line.blocks:
+            steps = settings.steps_per_block(row.strategy)
+            yield (
+                f"`{row.strategy}` was not timed: a block of it is {steps} steps, and a run needs {2 * steps}, the "
+                "first block being warm-up"
+            )
 
 
 def _departures(settings: Settings, lines: Sequence[Line]) -> Iterator[str]:

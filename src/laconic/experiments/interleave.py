@@ -34,6 +34,7 @@ class _RunningRow:
     row: Row
     gate: GatedRow
     run: RowProcess
+    block_steps: int
     alive: bool = True
     error: str | None = None
 
@@ -56,10 +57,9 @@ def run_interleaved(
                 running.append(_start(row, number, settings, folder, net, Path(sockets)))
                 _report(running[-1], progress)
             _run_rounds(running, settings, net, progress)
-            block_steps = settings.steps_per_block
             return [
                 e.gate.run_records.outcome(
-                    block_steps, uncounted=is_rival(e.row.strategy) and not e.row.alone, error=e.error
+                    e.block_steps, uncounted=is_rival(e.row.strategy) and not e.row.alone, error=e.error
                 )
                 for e in running
             ]
@@ -77,7 +77,7 @@ def _start(
     own = folder / f"{number}-{row.slug}"
     where = None if net is None else net.name
     request = request_for(row, settings, own, heartbeat_seconds=HEARTBEAT_SECONDS, net=where, gate=str(path))
-    one = _RunningRow(row, gate, RowProcess(row, request, own))
+    one = _RunningRow(row, gate, RowProcess(row, request, own), settings.steps_per_block(row.strategy))
     try:
         one.update(gate.wait_until_stopped(one.run))
     except BaseException:
@@ -89,13 +89,13 @@ def _start(
 def _run_rounds(
     running: Sequence[_RunningRow], settings: Settings, net: ShapedNetwork | None, progress: ProgressReport
 ) -> None:
-    block_steps = settings.steps_per_block
-    rounds = None if settings.steps is None else -(-settings.steps // block_steps)
-    progress.begin("blocks", None if rounds is None else rounds * len(running))
+    steps = settings.steps
+    progress.begin("blocks", None if steps is None else sum(-(-steps // one.block_steps) for one in running))
     number = 0
     while alive := [one for one in running if one.alive]:
         for one in random.Random(number).sample(alive, len(alive)):
-            progress.at(f"block {number + 1}{'' if rounds is None else f' of {rounds}'}: {one.row.name}")
+            of = "" if steps is None else f" of {-(-steps // one.block_steps)}"
+            progress.at(f"block {number + 1}{of}: {one.row.name}")
             _run_block(one, settings, net)
             _report(one, progress)
         number += 1
@@ -110,7 +110,7 @@ def _report(one: _RunningRow, progress: ProgressReport) -> None:
 def _run_block(one: _RunningRow, settings: Settings, net: ShapedNetwork | None) -> None:
     """Run one block of a row and, after its last block, let its script end."""
     gate, limit = one.gate, settings.steps
-    steps = settings.steps_per_block if limit is None else min(settings.steps_per_block, limit - gate.steps)
+    steps = one.block_steps if limit is None else min(one.block_steps, limit - gate.steps)
     before = _counted(net, settings.workers)
     gate.open(steps)
     one.update(gate.wait_until_stopped(one.run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from laconic.experiments.outcome import RunOutcome
@@ -11,6 +11,8 @@ from laconic.experiments.statistics import Spread, bootstrap_ratio, mean_and_ran
 
 _CLEAR_SHARE = 0.01
 """The share of its step below which the baseline's exposed communication cannot be distinguished from noise."""
+_NO_TIME_SECONDS = 1e-9
+"""Computing that takes less than this takes no time: virtual workers without compute times only wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class RowOutcomes:
     own: RunOutcome
     baseline: RunOutcome
     computing: RunOutcome
+
+    def without_failed(self) -> RowOutcomes:
+        """Return these outcomes with nothing in place of a baseline or compute-only run that failed: what it did before
+        it failed is no measure for others."""
+        baseline, computing = (RunOutcome() if one.error else one for one in (self.baseline, self.computing))
+        return replace(self, baseline=baseline, computing=computing)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Line:
     counter: str | None = None
     blocks: int = 0
     error: str | None = None
+    logged: tuple[str, ...] = ()  # the names of all metrics that it logged; a table that was written has them no more
 
 
 def line_of(
@@ -61,6 +70,7 @@ def line_of(
 
     `falls` says whether less of the target's metric is better; with None the course of each run decides it.
     """
+    by_seed = {seed: outcomes.without_failed() for seed, outcomes in by_seed.items()}
     first = next(iter(by_seed.values()))
     errors = [outcomes.own.error for outcomes in by_seed.values() if outcomes.own.error is not None]
     reached = {seed: _at_target(outcomes.own, target(seed), falls) for seed, outcomes in by_seed.items()}
@@ -85,10 +95,19 @@ def line_of(
         reached=sum(at is not None for at in reached.values()),
         runs=len(by_seed),
         final={metric: q for metric in first.own.metrics() if (q := _final(by_seed, metric)) is not None},
+        logged=tuple(first.own.metrics()),
         counter=first.own.counter,
         blocks=min(len(outcomes.own.timed()) for outcomes in by_seed.values()),
         error=errors[0] if errors else None,
     )
+
+
+def regime(baseline: Line) -> float | None:
+    """Return r, the exposed communication of the baseline divided by its computation, or None where it is unknown."""
+    if baseline.error is not None or baseline.exposed_seconds is None or baseline.computing_seconds is None:
+        return None
+    exposed, computing = baseline.exposed_seconds.value.middle, baseline.computing_seconds.middle
+    return exposed / computing if computing > _NO_TIME_SECONDS * max(1.0, abs(exposed)) else None
 
 
 def _step_seconds(by_seed: Mapping[int, RowOutcomes]) -> Quantity | None:
@@ -114,8 +133,9 @@ def _exposed_seconds(by_seed: Mapping[int, RowOutcomes]) -> Quantity | None:
 
 def _bytes(by_seed: Mapping[int, RowOutcomes], name: str) -> Quantity | None:
     def per_step(outcome: RunOutcome) -> float | None:
-        found = [getattr(b, name) / b.steps for b in outcome.timed().values() if getattr(b, name) is not None]
-        return median(found) if found else None
+        """Return the mean: bytes have no noise, unlike times, and a rule may send in some blocks only."""
+        blocks = [block for block in outcome.timed().values() if getattr(block, name) is not None]
+        return sum(getattr(b, name) for b in blocks) / sum(b.steps for b in blocks) if blocks else None
 
     return _over_runs(
         _each(by_seed, lambda outcomes: per_step(outcomes.own)),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from laconic.errors import LaconicError
+from laconic.experiments.period import period_of
 from laconic.experiments.rivals.text import check
 from laconic.launch.net.kernel import require_means
 from laconic.launch.request import Request
@@ -126,12 +127,12 @@ class Settings:
             if self.blocks < PROTOCOL_BLOCKS:
                 raise CompareError(f"--protocol times at least {PROTOCOL_BLOCKS} blocks, not {self.blocks}.")
 
-    @property
-    def steps_per_block(self) -> int:
-        """Steps per block: as given, else so many that blocks and warm-up fill all steps, else ten."""
-        if self.block_steps is not None:
-            return self.block_steps
-        return 10 if self.steps is None else max(1, self.steps // (self.blocks + WARM_UP_BLOCKS))
+    def steps_per_block(self, strategy: str) -> int:
+        """Return the steps per block of a row: as given, else so many that blocks and warm-up fill all steps, else ten;
+        rounded up to whole periods, since a step that does not exchange says nothing of one that does."""
+        fitting = 10 if self.steps is None else max(1, self.steps // (self.blocks + WARM_UP_BLOCKS))
+        period = period_of(strategy)
+        return -(-(self.block_steps or fitting) // period) * period
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

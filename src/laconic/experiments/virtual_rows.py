@@ -39,5 +39,5 @@ def _run(row: Row, settings: Settings, folder: Path) -> RunOutcome:
         rank = int(path.stem.removeprefix("rank-"))
         run_records.records[rank] = [json.loads(line) for line in path.read_text().splitlines()]
     return run_records.outcome(
-        settings.steps_per_block, uncounted=False, error=error or run_records.nothing_to_measure()
+        settings.steps_per_block(row.strategy), uncounted=False, error=error or run_records.nothing_to_measure()
     )

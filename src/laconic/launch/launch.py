@@ -17,13 +17,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from laconic.launch.failure_report import explain, print_line, shown
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.net import find
 from laconic.launch.request import Request
-from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.launch.run_folder import RunRecord, choose_folder, forget_figures
+from laconic.launch.summary import as_fields, missed_targets, read_traffic, summarise
 from laconic.liveness.detection import name_ranks
 from laconic.network.interfaces import prepare_environment
 from laconic.real.recording import forget, merge
@@ -141,8 +142,21 @@ class _Run:
         if self._request.trace and self._manager is not None:
             print_line(merge(self._folder, self._manager.ranks, self._node))
         result_fields = {"attempts": 0, "lost": None} if self._manager is None else self._manager.result_fields()
-        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **result_fields)
+        self._record.end(
+            state, code, seconds=round(time.monotonic() - begin, 3), **result_fields, **self._summarise(code)
+        )
         return code
+
+    def _summarise(self, code: int) -> dict[str, Any]:
+        """Report what this host's workers did, unless the run failed, and return it for `run.json`."""
+        traffic = [] if self._manager is None else read_traffic(self._folder, self._manager.ranks)
+        if not traffic:
+            return {}
+        if code == 0:
+            print_line(summarise(traffic))
+            for sentence in missed_targets(self._folder, self._request.targets) if self._node == 0 else ():
+                print_line(sentence)
+        return as_fields(traffic)
 
     def _run_manager(self) -> None:
         try:
@@ -171,6 +185,8 @@ class _Run:
         context, self._node = self._manager.context, node
         if node == 0 and not self._begun:  # servers of another run may have left snapshots in the same folder
             shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
+        if not self._begun:
+            forget_figures(self._folder, ranks, size)
         self._begun = True
         self._record.begin(node)
         forget(self._folder, ranks)

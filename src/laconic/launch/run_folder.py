@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import socket
+from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from laconic._version import __version__
 from laconic.errors import LaconicError
 from laconic.files import replacing
+from laconic.values.run_config import TRAFFIC
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
@@ -41,6 +43,15 @@ def _make(folder: Path, exist_ok: bool) -> Path:
             f"the run folder {folder} cannot be made: {error.strerror}. Choose another with --folder."
         ) from error
     return folder.absolute()
+
+
+def forget_figures(folder: Path, ranks: Sequence[int], size: int) -> None:
+    """Remove what an earlier run in the same folder has left of these ranks, and of ranks that this run does not have:
+    its metrics and its traffic would be taken for this run's."""
+    for path in (path for name in ("metrics", TRAFFIC) for path in (folder / name).glob("rank-*.json*")):
+        rank = int(path.stem.removeprefix("rank-"))
+        if rank in ranks or rank >= size:
+            path.unlink(missing_ok=True)
 
 
 class RunRecord:

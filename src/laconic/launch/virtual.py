@@ -10,8 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.launch.failure_report import print_line, shown
 from laconic.launch.request import Request
-from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.launch.run_folder import RunRecord, choose_folder, forget_figures
+from laconic.launch.summary import as_fields, missed_targets, summarise
+from laconic.runtime.traffic import traffic_of
 from laconic.virtual.script import DEFAULT_NETWORK, VirtualSetup, run_script
 
 
@@ -39,6 +42,7 @@ def launch_virtually(request: Request) -> int:
         stragglers=list(request.stragglers),
         targets=dict(request.targets),
     )
+    forget_figures(folder, range(request.workers), request.workers)
     record.begin(0)
     begin = time.perf_counter()
     try:
@@ -66,11 +70,13 @@ def launch_virtually(request: Request) -> int:
         return 1
     if out.timeline is not None:
         out.timeline.write(folder / "trace.json")
-    sent = [worker.ledger.sent_bytes() for worker in out.workers]
-    record.end("succeeded", 0, virtual_seconds=out.seconds, sent_bytes=sent, seconds=time.perf_counter() - begin)
-    print(
-        f"laconic: {request.workers} virtual workers, {out.seconds:.6g} s of virtual time in "
-        f"{time.perf_counter() - begin:.1f} s; {sum(sent) / len(sent) / 1e6:.3f} MB sent by each on average; {folder}",
-        file=sys.stderr,
+    traffic = [traffic_of(worker) for worker in out.workers]
+    took = time.perf_counter() - begin
+    record.end("succeeded", 0, virtual_seconds=out.seconds, seconds=took, **as_fields(traffic))
+    print_line(
+        f"{request.workers} virtual workers, {out.seconds:.6g} s of virtual time in {took:.1f} s: "
+        f"{summarise(traffic)}; {shown(folder)}"
     )
+    for sentence in missed_targets(folder, request.targets):
+        print_line(sentence)
     return 0

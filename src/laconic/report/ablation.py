@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from laconic.experiments.ablation import Variant
 from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import Line
-from laconic.report.table import aligned, csv_headings, csv_quantity, made_how, ratio, value
+from laconic.report.table import aligned, csv_headings, csv_quantity, made_how, never_logged, ratio, value
 from laconic.strategy import Strategy
 
 WHOLE = "the whole"
@@ -52,8 +52,9 @@ def _as_text(comparison: Comparison, rows: Sequence[tuple[str, Line]], variants:
     notes = [
         f"×: over the whole, {rows[0][1].name}" + ("; 95 % bootstrap intervals, paired by seed." if several else "."),
         "A part with a loss × above 1 lowers the loss; one with a sent × above 1 saves bytes, with a step × time.",
+        *never_logged(metric, comparison.lines, "--metric"),
     ]
-    if comparison.regime is None:
+    if comparison.regime is None and rows[0][1].step_seconds is not None:
         notes.append("step: what the network takes; encoding costs nothing there. `--engine real` measures it.")
     table = aligned(["part", *headings], cells)
     return "\n".join([*made_how(comparison), "", *table, "", *failed, *refused, *notes]) + "\n"

@@ -24,6 +24,7 @@ def explained(sentence: str, path: str, workers: int | None, network: str | None
     chosen = Strategy.parse(sentence)
     if not isinstance(chosen, Sentence):
         raise StrategyError(f"`{chosen}` has several schedules; explain one sentence at a time")
+    period = _period_of_gradients(chosen)
     known = Profile.read(path)
     count = workers or known.workers
     architecture = chosen.architecture.make()
@@ -38,7 +39,21 @@ def explained(sentence: str, path: str, workers: int | None, network: str | None
         price, halved = prices_measured(known.links, count)
     tensors, arrival = tensors_of(known)
     timing = timing_of(known, price, servers is not None, halved)
-    return explain(chosen.schedule.make().plan(tensors, arrival, timing), arrival, timing)
+    return explain(chosen.schedule.make().plan(tensors, arrival, timing), arrival, timing, period)
+
+
+def _period_of_gradients(sentence: Sentence) -> int:
+    """Return how many steps there are for one whose gradients are averaged during backward, which is what a schedule
+    plans; a rule that exchanges at other times is refused."""
+    rule = sentence.sync.make()
+    period: int = rule.period
+    if any(rule.averages_gradients(step) for step in range(period)):
+        return period
+    when = f"after every {period} steps" if period > 1 else "after steps"
+    raise StrategyError(
+        f"`{sentence.sync}` sends no gradients during backward, which is what a schedule plans and explain shows: it "
+        f"exchanges {when}. `laconic plan` prices it, and `laconic run --engine virtual --trace` shows each message"
+    )
 
 
 def show(found: Explanation, most: int) -> None:
@@ -71,6 +86,8 @@ def as_json(found: Explanation) -> str:
     return json.dumps(
         {
             "summary": found.summary(),
+            "period": found.period,
+            "mean_step_seconds": found.mean_step_seconds,
             "period_seconds": seen.period_seconds,
             "compute_seconds": seen.compute_seconds,
             "exposed_seconds": seen.exposed_seconds,

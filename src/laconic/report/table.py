@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import Line, Quantity
@@ -42,20 +43,36 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join(parts) + "\n"
 
 
-def as_csv(lines: Iterable[Line]) -> str:
+def as_csv(lines: Sequence[Line]) -> str:
     """Return every number in SI units, with its spread, its ratio to the baseline and the ratio's spread."""
-    lines = list(lines)
+    rows = records(lines)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return each line as a flat dict of its numbers; what could not be measured is None."""
     metrics = list(dict.fromkeys(name for line in lines for name in line.final))
     names = [*(_UNITS.get(name, name) for name in _NUMBERS), *(f"final_{metric}" for metric in metrics)]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["strategy", *csv_headings(names), "runs", "runs_at_target", "timed_blocks", "bytes_by", "error"])
+    found = []
     for line in lines:
-        numbers = [part for name in _NUMBERS for part in csv_quantity(getattr(line, name))]
-        finals = [part for metric in metrics for part in csv_quantity(line.final.get(metric))]
-        rest = [line.runs, line.reached, line.blocks, line.counter or "", line.error or ""]
-        writer.writerow([line.name, *numbers, *finals, *rest])
-    return out.getvalue()
+        quantities = [*(getattr(line, name) for name in _NUMBERS), *(line.final.get(metric) for metric in metrics)]
+        numbers = [part for quantity in quantities for part in csv_quantity(quantity)]
+        found.append(
+            {
+                "strategy": line.name,
+                **dict(zip(csv_headings(names), numbers, strict=True)),
+                "runs": line.runs,
+                "runs_at_target": line.reached,
+                "timed_blocks": line.blocks,
+                "bytes_by": line.counter,
+                "error": line.error,
+            }
+        )
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ text
@@ -76,14 +93,21 @@ def made_how(comparison: Comparison) -> list[str]:
         )
         if comparison.departures:
             made += f" DEPARTS FROM IT: {'; '.join(comparison.departures)}."
-    regime = comparison.regime
+    baseline = comparison.lines[0]
     return [
         made,
         f"{' '.join(settings.command)}: {settings.workers} workers, {_where(comparison)}.",
-        "Regime: r = exposed communication / computation of the baseline = "
-        + ("– (computing takes no time)" if regime is None else f"{regime:.2f}")
-        + f". Baseline: {comparison.lines[0].name}.",
+        f"Regime: r = exposed communication / computation of the baseline = {_regime(comparison)}. "
+        f"Baseline: {baseline.name}{'' if baseline.error is None else ', WHICH FAILED: there are no ratios'}.",
     ]
+
+
+def _regime(comparison: Comparison) -> str:
+    baseline, r = comparison.lines[0], comparison.regime
+    if r is not None:
+        return f"{r:.2f}"
+    timed = baseline.error is None and baseline.exposed_seconds is not None
+    return f"{_MISSING} ({'computing takes no time' if timed else 'it was not timed'})"
 
 
 def _where(comparison: Comparison) -> str:
@@ -119,9 +143,9 @@ def _columns(comparison: Comparison) -> list[Column]:
         ]
     if comparison.target is not None:
         columns += [
-            Column("s to target", lambda line: _to_target(line, line.seconds_to_target, 1.0)),
+            Column("s to target", lambda line: _to_target(line, metrics[0], line.seconds_to_target, 1.0)),
             Column("×", lambda line: ratio(line.seconds_to_target, several)),
-            Column("MB to target", lambda line: _to_target(line, line.bytes_to_target, 1e6)),
+            Column("MB to target", lambda line: _to_target(line, metrics[0], line.bytes_to_target, 1e6)),
             Column("×", lambda line: ratio(line.bytes_to_target, several)),
         ]
     return columns
@@ -159,9 +183,20 @@ def _legend(comparison: Comparison) -> list[str]:
         notes.append(
             f"target: {at}; time from distribute() on, without pauses; bytes of one worker in both directions."
         )
+        notes += never_logged(name, comparison.lines, "--target")
     if comparison.settings.rows_at_once is not None:
         notes.append("rows ran in groups: each ratio is to the baseline that ran beside it.")
     return [*notes, f"folder: {shown(comparison.folder)}"]
+
+
+def never_logged(metric: str, lines: Sequence[Line], option: str) -> list[str]:
+    """Return a sentence if no row that ended well logged a metric, which names those that were logged; else nothing."""
+    ended = [line for line in lines if line.error is None]
+    if not ended or any(metric in line.logged for line in ended):
+        return []
+    logged = list(dict.fromkeys(name for line in ended for name in line.logged))
+    instead = f"it logs {', '.join(logged)}: name one of these with {option}" if logged else "it logs nothing"
+    return [f"{metric} was NEVER LOGGED by the script; {instead}, or report it with laconic.log({metric}=…)."]
 
 
 def aligned(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
@@ -202,11 +237,13 @@ def ratio(quantity: Quantity | None, spread: bool = False) -> str:
     return f"{r.middle:.3f} [{r.low:.3f}–{r.high:.3f}]" if spread and not math.isnan(r.low) else f"{r.middle:.3f}"
 
 
-def _to_target(line: Line, quantity: Quantity | None, unit: float) -> str:
+def _to_target(line: Line, metric: str, quantity: Quantity | None, unit: float) -> str:
     if quantity is not None:
         return value(quantity, unit)
     if line.reached == line.runs:  # reached, but this quantity was not counted
         return _MISSING
+    if metric not in line.logged:
+        return "never logged" if line.error is None else _MISSING
     return "not reached" if line.runs == 1 else f"{line.reached} of {line.runs} reach it"
 
 
@@ -234,9 +271,9 @@ def csv_headings(names: Sequence[str]) -> list[str]:
     return [f"{name}{part}" for name in names for part in ("", "_low", "_high", "_ratio", "_ratio_low", "_ratio_high")]
 
 
-def csv_quantity(value: Quantity | Spread | None) -> list[float | str]:
-    """Return the six cells of a quantity, in the order of `csv_headings`; cells that do not exist are empty."""
+def csv_quantity(value: Quantity | Spread | None) -> list[float | None]:
+    """Return the six cells of a quantity, in the order of `csv_headings`; cells that do not exist are None."""
     spread = value.value if isinstance(value, Quantity) else value
     ratio = value.ratio if isinstance(value, Quantity) else None
     numbers = [n for s in (spread, ratio) for n in ((math.nan,) * 3 if s is None else (s.middle, s.low, s.high))]
-    return ["" if math.isnan(number) else number for number in numbers]
+    return [None if math.isnan(number) else number for number in numbers]

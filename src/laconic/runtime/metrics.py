@@ -2,7 +2,7 @@
 
 Targets, phases that end at a loss, and adaptive rules read them. Each worker keeps its own latest values; in a run with
 a folder every call is appended to `metrics/rank-N.jsonl`. A `--target` that is reached is printed on the console and
-recorded in that file too.
+recorded in that file too. Seconds are those of the worker's own clock: virtual ones on virtual workers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from laconic.values.run_config import RunConfig
 from laconic.worker import Worker
 
 
+def _clock_seconds() -> float:
+    """Return the time by the running worker's clock; before a process is connected it is that of a real one."""
+    worker = current()
+    return time.perf_counter() if worker is None else worker.clock_seconds()
+
+
 @dataclass
 class MetricLog:
     """The metrics that one worker has logged so far."""
 
     worker: int
     config: RunConfig = field(default_factory=RunConfig.current)
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=_clock_seconds)
     latest: dict[str, float] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
     serial: int = 0
@@ -47,7 +53,7 @@ class MetricLog:
 
     def add(self, values: dict[str, float]) -> None:
         """Record the values of one call of `laconic.log`, and whether they reach a target."""
-        seconds = round(time.monotonic() - self.began, 6)
+        seconds = round(_clock_seconds() - self.began, 9)
         self.latest.update(values)
         self.serial += 1
         self.serials.update(dict.fromkeys(values, self.serial))
@@ -60,7 +66,9 @@ class MetricLog:
                 self.reached.add(name)
                 self._append({"seconds": seconds, "reached": {name: target}})
                 if self.worker == 0:
-                    print(f"laconic: target {name}={target:g} reached after {seconds:.1f} s", file=sys.stderr)
+                    worker = current()
+                    clock = "" if worker is None or is_process_worker(worker) else " of virtual time"
+                    print(f"laconic: target {name}={target:g} reached after {seconds:.4g} s{clock}", file=sys.stderr)
 
     def _has_reached(self, name: str, target: float) -> bool:
         began = [self.first[name]] if name in self.first else []

@@ -12,6 +12,7 @@ from torch import nn, optim
 from laconic.errors import ContractError
 from laconic.runtime.optimizer_wrapper import SCALING, OptimizerWrapper
 from laconic.runtime.session import Session
+from laconic.runtime.unaveraged import Exchanges
 
 
 class DistributedOptimizer(OptimizerWrapper):
@@ -22,6 +23,7 @@ class DistributedOptimizer(OptimizerWrapper):
         self._warned = False
         super().__init__(base)
         session.optimizer = base
+        self._exchanges = Exchanges.watch(self, session)
         parameters = list(session.model.parameters())
         self._shared_step = session.worker.stepper(
             base, parameters, lambda: not session.replicas_differ and not session.late
@@ -51,6 +53,7 @@ class DistributedOptimizer(OptimizerWrapper):
         finally:
             for name in SCALING:
                 self.base.__dict__.pop(name, None)
+        self._exchanges.steps += 1
         return losses[-1] if losses else None
 
     def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from torch import optim
 
 from laconic.errors import LaconicError
+from laconic.runtime.traffic import count_steps
 from laconic.values.run_config import STEPS, RunConfig
 from laconic.worker import Worker
 
@@ -133,8 +134,9 @@ class StepRecorder:
 
 
 def recorded(optimizer: optim.Optimizer, worker: Worker, config: RunConfig) -> optim.Optimizer:
-    """Return the same optimizer; its steps are recorded where a comparison asks for it. Only a worker's first optimizer
-    counts."""
+    """Return the same optimizer; its steps are counted, and recorded where a comparison asks for it. Only a worker's
+    first optimizer counts."""
+    count_steps(optimizer, worker, config)
     sink: RecordSink | None = None
     if worker in _recorders:
         return optimizer

@@ -131,6 +131,12 @@ class Sync(Technique, Generic[Context]):
         return f"{self.name}: {NO_GUARANTEE}"
 
     @property
+    def period(self) -> int:
+        """The number of steps after which what the rule sends repeats: that of its cadence, unless the rule has a knob
+        of this name. A time or a number of bytes per step is a mean over whole periods."""
+        return 1 if self.cadence is None else self.cadence.period
+
+    @property
     def micro_batches(self) -> int:
         """The number of steps whose gradients are summed locally before the last backward exchanges their mean."""
         return 1

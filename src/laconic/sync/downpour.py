@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ class Downpour(ServerSync):
     optimizer: str = knob("adagrad", choices=("adagrad", "user"), doc="what the server steps with")
     gamma: float = knob(10.0, above=0, doc="Adagrad's rate over the learning rate")
     warm_start: int = knob(0, low=0, doc="updates by one replica before the others take part")
+
+    @property
+    def period(self) -> int:
+        return math.lcm(self.n_fetch, self.n_push)
 
     # ------------------------------------------------------------------------------------------ server
 

@@ -16,6 +16,8 @@ from laconic.errors import LaconicError
 VARIABLE = "LACONIC_RUN"
 STEPS = "steps"
 """The name of the folder, within the run folder, that holds recorded steps."""
+TRAFFIC = "traffic"
+"""The name of the folder, within the run folder, in which processes leave what they sent and how long it took."""
 
 
 @dataclass(frozen=True)

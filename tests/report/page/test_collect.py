@@ -93,7 +93,6 @@ def test_a_run_brings_metrics_timeline_and_the_end_of_its_log(tmp_path: Path) ->
     assert isinstance(run, Run)
     assert next((at.step, at.seconds, at.values["loss"]) for at in run.logged) == (1, 1.0, 2.0)
     assert len(run.logged) == 2
-    assert run.clock == "seconds"
     assert run.timeline is not None
     assert len(run.timeline.spans) == len(timeline().spans)
     assert run.logs["rank-0"].splitlines() == [f"line {k}" for k in range(69, 99)]
@@ -106,14 +105,12 @@ def test_a_life_after_a_restart_goes_on_where_the_last_one_ended(tmp_path: Path)
     assert [at.seconds for at in run.logged] == [1.0, 3.0, 3.5, 5.0]
 
 
-def test_metrics_of_virtual_workers_are_not_given_the_hosts_clock(tmp_path: Path) -> None:
+def test_metrics_of_virtual_workers_are_drawn_over_their_virtual_time(tmp_path: Path) -> None:
     run = read(
         write_run(tmp_path / "r", [{"seconds": 9.0, "loss": 1.0}, {"seconds": 99.0, "loss": 1.0}], engine="virtual")
     )
     assert isinstance(run, Run)
-    assert run.clock == "entries"
-    assert [at.seconds for at in run.logged] == [1.0, 2.0]
-    assert "virtual time" in run.notes[0]
+    assert [at.seconds for at in run.logged] == [9.0, 99.0]
 
 
 def test_recorded_steps_bring_virtual_time_and_bytes(tmp_path: Path) -> None:
@@ -124,7 +121,6 @@ def test_recorded_steps_bring_virtual_time_and_bytes(tmp_path: Path) -> None:
     run = read(folder)
     assert isinstance(run, Run)
     assert [(x.step, x.seconds, x.total_bytes) for x in run.logged] == [(4, 0.5, 30.0)]
-    assert run.clock == "seconds"
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ class Rival(Technique):
             raise StrategyError(f"{cls.name} is given {min(twice)} twice; {takes}")
         return cls(**given, **named)
 
+    @property
+    def period(self) -> int:
+        """The number of steps after which what the method sends repeats; knobs of this name take its place."""
+        return 1
+
     @classmethod
     def summary(cls) -> str:
         return inspect.cleandoc(cls.__doc__ or "").splitlines()[0]

@@ -83,6 +83,10 @@ class Accumulate(_OnDDP):
     steps: int = knob(4, low=1, doc="calls of step() that make one step")
     bucket_cap_mb: float | None = _bucket()
 
+    @property
+    def period(self) -> int:
+        return self.steps
+
     def take_over(
         self, model: nn.Module, optimizer: optim.Optimizer, context: RivalContext
     ) -> tuple[nn.Module, optim.Optimizer]:

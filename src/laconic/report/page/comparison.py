@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from laconic.experiments.measure import Line, Quantity
+from laconic.experiments.measure import Line, Quantity, regime
 from laconic.experiments.statistics import Spread
 from laconic.report.page import breakdown, curves
 from laconic.report.page.circumstances import command_line, settings_text, versions
@@ -72,10 +72,9 @@ def _figures(compared: Compared) -> list[tuple[str, str, str]]:
         best = min(sending, key=lambda line: line.sent_bytes.value.middle)  # type: ignore[union-attr]
         assert best.sent_bytes is not None
         found.append((with_unit(best.sent_bytes.value.middle, "bytes"), "least sent in a step", best.name))
-    if baseline.exposed_seconds is not None and baseline.computing_seconds is not None:
-        exposed, computing = baseline.exposed_seconds.value.middle, baseline.computing_seconds.middle
-        if computing > 1e-9 * abs(exposed):
-            found.append((f"r = {exposed / computing:.2f}", "the regime", "exposed over computing of the baseline"))
+    r = regime(baseline)
+    if r is not None:
+        found.append((f"r = {r:.2f}", "the regime", "exposed over computing of the baseline"))
     return found
 
 

@@ -72,16 +72,15 @@ def metrics_of(logs: Logs) -> tuple[list[str], int]:
     return order[:_METRICS], max(0, len(order) - _METRICS)
 
 
-def section(logs: Logs, filename: str, clock: str = "seconds", target: tuple[str, float] | None = None) -> Markup:
+def section(logs: Logs, filename: str, target: tuple[str, float] | None = None) -> Markup:
     """Return plots of every metric over time and, where bytes were counted, over what one worker sent and received."""
     drawn, left_out = metrics_of(logs)
     pictures: list[Markup] = []
     for metric in drawn:
         aim = target[1] if target is not None and target[0] == metric else None
-        time = "time" if clock == "seconds" else "entry of the log"
-        kind: Kind = "seconds" if clock == "seconds" else "plain"
+        over_time: Kind = "seconds"
         for what, over, of_kind in (
-            (time, lambda at: at.seconds, kind),
+            ("time", lambda at: at.seconds, over_time),
             ("bytes of a worker, both directions", lambda at: at.total_bytes, "bytes"),
         ):
             found = curves(logs, over, metric)

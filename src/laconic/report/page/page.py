@@ -77,7 +77,7 @@ def _chapters(inputs: Inputs) -> list[tuple[str, str, Markup]]:
     for place, compared in enumerate(inputs.comparisons, 1):
         anchor = f"comparison-{place}"
         found.append((anchor, f"Comparison: {compared.folder.name}", comparison.section(compared, anchor)))
-    together = [(one.name, [one.logged]) for one in inputs.runs if one.logged and one.clock == "seconds"]
+    together = [(one.name, [one.logged]) for one in inputs.runs if one.logged]
     if len(together) > 1:
         inner = curves.section(together, "runs-curves.csv")
         content = el("section", el("p", "Runs", class_="kind"), el("h2", "Side by side"), inner, id="runs")

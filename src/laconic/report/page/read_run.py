@@ -9,7 +9,7 @@ from typing import Any
 
 from laconic.experiments.outcome import Logged
 from laconic.report.page.files import read_json, read_records
-from laconic.report.page.values import Clock, ReportError, Run
+from laconic.report.page.values import ReportError, Run
 from laconic.runtime.timeline import Timeline
 from laconic.values.run_config import STEPS
 
@@ -27,15 +27,14 @@ def read_run(folder: Path) -> Run:
     record = read_json(path)
     trace = next(iter(sorted(folder.glob("trace*.json"))), None)
     timeline = Timeline.read(trace) if trace is not None else None
-    logged, clock, notes = _logged(folder, record)
+    logged = _logged(folder)
     if not logged and "result" not in record and timeline is None:
         raise ReportError(
             f"the run in {folder} has not ended and has logged nothing yet: there is nothing to show. Wait for it, or "
             "look into its logs if it was killed."
         )
-    if not logged:
-        notes = (*notes, "The script logged no metrics: laconic.log(loss=…) in it would draw curves here.")
-    return Run(folder, record, logged, clock, timeline, _logs(folder), notes)
+    without = "The script logged no metrics: laconic.log(loss=…) in it would draw curves here."
+    return Run(folder, record, logged, timeline, _logs(folder), () if logged else (without,))
 
 
 def _record(folder: Path) -> Path | None:
@@ -43,23 +42,20 @@ def _record(folder: Path) -> Path | None:
     return next((p for p in (folder / "run.json", *sorted(folder.glob("run-*.json"))) if p.exists()), None)
 
 
-def _logged(folder: Path, record: Mapping[str, Any]) -> tuple[tuple[Logged, ...], Clock, tuple[str, ...]]:
-    """Return what the first worker that logged anything has logged, what it is drawn over, and notes on it.
+def _logged(folder: Path) -> tuple[Logged, ...]:
+    """Return what the first worker that logged anything has logged.
 
-    Recorded steps, which have the worker's clock and bytes, are preferred to its metrics.
+    Recorded steps, which have the bytes too, are preferred to its metrics.
     """
     for path in _by_rank(folder / STEPS):
         records = [r for r in read_records(path) if "values" in r]
         if records:
-            return tuple(_step(r, path) for r in records), "seconds", ()
+            return tuple(_step(r, path) for r in records)
     for path in _by_rank(folder / "metrics"):
         logged = _continued([_metrics(r, path) for r in read_records(path) if "reached" not in r])
-        if logged and record.get("engine") == "virtual":
-            note = "Metrics of a virtual run have the host's clock, not virtual time: they are drawn in their order."
-            return tuple(Logged(at.step, float(at.step), None, at.values) for at in logged), "entries", (note,)
         if logged:
-            return logged, "seconds", ()
-    return (), "seconds", ()
+            return logged
+    return ()
 
 
 def _step(record: Mapping[str, Any], path: Path) -> Logged:

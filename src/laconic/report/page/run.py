@@ -28,7 +28,7 @@ def section(run: Run, anchor: str) -> Markup:
         el("p", _ended(state, result), class_="note" if state == "succeeded" else "warn"),
         tiles(_figures(run, result)),
         facts(_facts(run)),
-        curves.section(logs, f"{anchor}-curves.csv", run.clock),
+        curves.section(logs, f"{anchor}-curves.csv"),
         *(el("p", note, class_="note") for note in run.notes),
         breakdown.block(
             bars,

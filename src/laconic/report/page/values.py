@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from laconic.errors import LaconicError
 from laconic.experiments.measure import Line
@@ -18,10 +18,6 @@ class ReportError(LaconicError, ValueError):
     """An input of which no page can be made; the message says what is wrong with it and what to give instead."""
 
 
-Clock = Literal["seconds", "entries"]
-"""What a run's metrics are drawn over: seconds, or their order where the run kept no clock that means anything."""
-
-
 @dataclass(frozen=True)
 class Run:
     """A folder of `laconic run`; `logged` holds the entries of the first worker that logged anything."""
@@ -29,7 +25,6 @@ class Run:
     folder: Path
     record: Mapping[str, Any]
     logged: tuple[Logged, ...] = ()
-    clock: Clock = "seconds"
     timeline: Timeline | None = None
     logs: Mapping[str, str] = field(default_factory=dict)  # how each ends
     notes: tuple[str, ...] = ()
