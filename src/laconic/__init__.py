@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
+    from laconic.runtime.training_state import TrainingState
     from laconic.strategy import Strategy
     from laconic.virtual.simulate import simulate
 
@@ -43,6 +44,7 @@ _HOMES = {
     "ShardSampler": "runtime.data_shard",
     "Strategy": "strategy",
     "StrategyError": "errors",
+    "TrainingState": "runtime.training_state",
     "WorkerLost": "errors",
     "batch_size": "runtime.batch_size",
     "checkpoint": "runtime.checkpoint",
@@ -68,6 +70,7 @@ __all__ = [
     "ShardSampler",
     "Strategy",
     "StrategyError",
+    "TrainingState",
     "WorkerLost",
     "__version__",
     "batch_size",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler, Subset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from laconic.errors import ContractError
 from laconic.runtime.current_worker import rank, size
@@ -37,11 +40,13 @@ class ShardSampler(Sampler[int]):
     item.
 
     Use it as `DataLoader(part, batch_size, sampler=ShardSampler(part))` and save it with `laconic.checkpoint(...,
-    sampler=sampler)`. Each epoch has its own order, drawn from the seed. The position counts items handed out, which
-    equals the items trained on when the loader runs in-process (`num_workers=0`).
+    sampler=sampler)`. Each epoch has its own order, drawn from the seed. The position counts the items of batches that
+    the training loop has received: what a loader's workers (`num_workers=4`) have fetched in advance is not lost.
     """
 
     def __init__(self, part: Dataset[Any], shuffle: bool = True, seed: int = 0) -> None:
+        """Sample from `part`, which has a length; in the order of `part` unless `shuffle`, else in one drawn from
+        `seed` and the number of the epoch."""
         self._length = len(part)  # type: ignore[arg-type]
         self._shuffle, self._seed = shuffle, seed
         self.epoch = 0
@@ -55,9 +60,34 @@ class ShardSampler(Sampler[int]):
         if self._shuffle:
             draw = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
             order = torch.randperm(self._length, generator=draw).tolist()
+        prefetching = _prefetching_loader()
+        if prefetching is not None:
+            self._count_batches_of(prefetching)
+            yield from order[self.position :]
+            return
         while self.position < self._length:
             self.position += 1
             yield order[self.position - 1]
+        self._end_epoch()
+
+    def _count_batches_of(self, loader: _MultiProcessingDataLoaderIter) -> None:
+        """Move the position when this iterator hands out a batch, rather than when its workers are given the items."""
+        each = getattr(loader._index_sampler, "batch_size", 1)
+        weak = weakref.ref(loader)  # its workers end with it
+        hand_out = type(loader)._next_data
+
+        def counted() -> Any:
+            try:
+                batch = hand_out(weak())
+            except StopIteration:
+                self._end_epoch()
+                raise
+            self.position = min(self.position + each, self._length)
+            return batch
+
+        loader._next_data = counted
+
+    def _end_epoch(self) -> None:
         self.epoch += 1
         self.position = 0
 
@@ -68,3 +98,20 @@ class ShardSampler(Sampler[int]):
         """Restore epoch and position; with another number of workers, about as much of the epoch is left as before,
         though not the same items."""
         self.epoch, self.position = state["epoch"], state["position"] * state["workers"] // size()
+
+
+def _prefetching_loader() -> _MultiProcessingDataLoaderIter | None:
+    """Return the iterator of a `DataLoader` with worker processes that is drawing from the calling sampler, if one is.
+
+    A loader does not tell its sampler who it is, so this looks at who is asking: the iterator itself, or a batch
+    sampler on its behalf.
+    """
+    frame = sys._getframe(2)
+    for _ in range(2):
+        asking = frame.f_locals.get("self")
+        if isinstance(asking, _MultiProcessingDataLoaderIter):
+            return asking
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
