@@ -15,6 +15,7 @@ from laconic._version import __version__
 if TYPE_CHECKING:
     from laconic import optim
     from laconic.api.distribute import distribute, undistribute
+    from laconic.api.over_workers import gather, mean
     from laconic.errors import (
         ContractError,
         Disagreement,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
+    from laconic.runtime.own_device import device
     from laconic.runtime.training_state import TrainingState
     from laconic.strategy import Strategy
     from laconic.virtual.simulate import simulate
@@ -50,9 +52,12 @@ _HOMES = {
     "checkpoint": "runtime.checkpoint",
     "clip_grad_norm_": "runtime.clip",
     "ddp_hook": "integrations.ddp_hook",
+    "device": "runtime.own_device",
     "distribute": "api.distribute",
     "finish": "runtime.finish",
+    "gather": "api.over_workers",
     "log": "runtime.metrics",
+    "mean": "api.over_workers",
     "plan": "planner.plan",
     "rank": "runtime.current_worker",
     "resume": "runtime.checkpoint",
@@ -77,9 +82,12 @@ __all__ = [
     "checkpoint",
     "clip_grad_norm_",
     "ddp_hook",
+    "device",
     "distribute",
     "finish",
+    "gather",
     "log",
+    "mean",
     "optim",
     "plan",
     "rank",

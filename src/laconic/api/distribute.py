@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn, optim
 
 from laconic.errors import ContractError, StrategyError
@@ -21,6 +22,7 @@ from laconic.runtime.handed_over import refuse_rivals, rival_of
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.runtime.own_device import refuse_first_device
 from laconic.runtime.session import Options, Session
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
@@ -91,6 +93,8 @@ def distribute(
 
         serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), settings), config)
     worker = connect()
+    if isinstance(worker, RealWorker):
+        refuse_first_device(next(model.parameters()).device, torch.cuda.device_count())
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
     if config.profile_to is not None:
         from laconic.real.profiling.worker import profile_training  # measuring is no part of training

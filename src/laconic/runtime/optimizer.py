@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,12 +29,24 @@ class DistributedOptimizer(OptimizerWrapper):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate."""
+        """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate.
+
+        - `closure`: zeroes the gradients, computes the loss and its gradients, and returns the loss, as for any
+          optimizer of torch. Under a plain `bsp` the optimizer itself calls it. Other strategies expect one backward
+          pass in a step: there it is called once, before the step, and an optimizer that cannot do without it
+          (`LBFGS`) is refused.
+        """
         if closure is not None and not self.session.plainly_synchronous:
-            raise ContractError(
-                f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
-                "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
-            )
+            if _needs_closure(self.base):
+                raise ContractError(
+                    f"{type(self.base).__name__} evaluates its closure several times in a step, which "
+                    f"`{self.session.strategy}` cannot follow: use a strategy without compression and local steps, "
+                    "such as `bsp`, or another optimizer"
+                )
+            with torch.enable_grad():
+                loss = closure()
+            self.step()
+            return loss
         self.session.check_step()
         for name in SCALING:
             if name in self.__dict__:
@@ -103,6 +116,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{self.base!r} distributed by `{self.session.strategy}`"
+
+
+def _needs_closure(optimizer: optim.Optimizer) -> bool:
+    """Return whether an optimizer cannot step without a closure: such a one evaluates it as often as it likes."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def refuse_strangers(parameters: list[torch.Tensor], model: nn.Module) -> None:
