@@ -93,9 +93,7 @@ def test_the_error_memory_is_in_the_hooks_state(pool: Pool, tmp_path: Path, sent
 
 
 def test_a_hook_refuses_another_strategys_state() -> None:
-    with pytest.raises(
-        laconic.ContractError, match=r"of `bsp / cast_bf16\+error_feedback.*the hook is `bsp / cast_fp16"
-    ):
+    with pytest.raises(laconic.ContractError, match=r"of `bsp / cast_bf16\+.*the hook is `bsp / cast_fp16"):
         laconic.ddp_hook("fp16").load_state_dict(laconic.ddp_hook("bf16+ef").state_dict())
 
 

@@ -60,6 +60,11 @@ def distribute(
     training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as one
     worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
+    In two kinds of processes this does not return but ends the script with `SystemExit(0)`, and says so: in that of
+    `laconic run --dry-run`, after its report, and in the processes that `--servers` starts, when all workers are done.
+
+    - `model`: the module to train, on its device already (see `laconic.device`); not one that DDP or FSDP has wrapped.
+    - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
     - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
@@ -127,7 +132,10 @@ def distribute(
 
 
 def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
-    """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    """Undo `distribute`: remove every hook and give back the optimizer that was passed in.
+
+    - `model`, `optimizer`: what one `distribute` returned.
+    """
     refuse_rivals(optimizer, "undistribute")
     if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
         raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")

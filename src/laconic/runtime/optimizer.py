@@ -36,6 +36,7 @@ class DistributedOptimizer(OptimizerWrapper):
           pass in a step: there it is called once, before the step, and an optimizer that cannot do without it
           (`LBFGS`) is refused.
         """
+        loss = None
         if closure is not None and not self.session.plainly_synchronous:
             if _needs_closure(self.base):
                 raise ContractError(
@@ -44,9 +45,7 @@ class DistributedOptimizer(OptimizerWrapper):
                     "such as `bsp`, or another optimizer"
                 )
             with torch.enable_grad():
-                loss = closure()
-            self.step()
-            return loss
+                loss, closure = closure(), None
         self.session.check_step()
         for name in SCALING:
             if name in self.__dict__:
@@ -64,7 +63,7 @@ class DistributedOptimizer(OptimizerWrapper):
         finally:
             for name in SCALING:
                 self.base.__dict__.pop(name, None)
-        return losses[-1] if losses else None
+        return losses[-1] if loss is None and losses else loss
 
     def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure with the mean loss of all workers: a line search decides by it, and all must decide
@@ -72,7 +71,10 @@ class DistributedOptimizer(OptimizerWrapper):
 
         def evaluate() -> Any:
             loss = closure()
-            return loss if loss is None else torch.as_tensor(loss).new_tensor(self.session.mean(float(loss)))
+            if loss is None:
+                return None
+            own = torch.as_tensor(loss).detach()
+            return own.new_tensor(self.session.mean(float(own)))
 
         return evaluate
 
