@@ -6,10 +6,9 @@ part, and in every part where workers have models of their own.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn, optim
@@ -55,7 +54,7 @@ def own_part(session: Session, model: nn.Module, optimizer: optim.Optimizer, ext
     return part
 
 
-def read_part(file: io.BufferedIOBase | io.BytesIO, where: object, device: torch.device) -> Part:
+def read_part(file: IO[bytes], where: object, device: torch.device) -> Part:
     """Return the part that a file holds; whatever else it holds is refused in a sentence."""
     try:
         part = torch.load(file, map_location=device, weights_only=True)
