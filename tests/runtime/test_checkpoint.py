@@ -112,6 +112,20 @@ def test_a_setting_that_the_old_strategy_had_taken_over_is_the_optimizers_again(
     assert "the memory in it is dropped" in capsys.readouterr().err
 
 
+def test_gradients_in_flight_do_not_reach_the_parameters_that_are_loaded(tmp_path: Path) -> None:
+    def body() -> bool:
+        model, optimizer = started("bsp / dear")
+        trained(model, optimizer, 4)
+        laconic.checkpoint(tmp_path, model, optimizer)
+        expected = values(model)
+        trained(model, optimizer, 2)
+        laconic.resume(tmp_path, model, optimizer)
+        model(torch.ones(1, 6))
+        return torch.equal(values(model), expected)
+
+    assert laconic.simulate(body, 2).results == [True, True]
+
+
 # ------------------------------------------------------------------------------------------ what cannot be read
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import laconic
 
@@ -43,6 +44,21 @@ def test_a_run_with_loader_workers_resumes_at_the_next_batch(options: dict[str, 
     resumed.load_state_dict(saved)
     assert batches(loaded(resumed, **PREFETCHING, **options)) == expected[2:]
     assert (resumed.epoch, resumed.position) == (1, 0)
+
+
+class OwnBatches(Sampler[list[int]]):
+    def __init__(self, sampler: laconic.ShardSampler) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([item] for item in self.sampler)
+
+
+def test_batches_of_an_unknown_size_are_refused_where_workers_fetch_ahead() -> None:
+    batches = OwnBatches(laconic.ShardSampler(DATA))
+    with pytest.raises(laconic.ContractError, match="OwnBatches has no batch_size"):
+        next(iter(DataLoader(DATA, batch_sampler=batches, num_workers=1)))
+    assert sum(len(items) for (items,) in DataLoader(DATA, batch_sampler=batches)) == 22
 
 
 def test_the_next_epoch_begins_where_the_loop_has_ended() -> None:

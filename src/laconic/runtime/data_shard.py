@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler, Subset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from laconic.errors import ContractError
 from laconic.runtime.current_worker import rank, size
@@ -20,8 +21,9 @@ T = TypeVar("T")
 def shard(dataset: Dataset[T] | Sequence[T], remainder: Literal["drop", "pad"] = "drop") -> Subset[T]:
     """Return this worker's items: every size-th one, beginning at its rank.
 
-    Items that do not divide evenly are dropped, or the first items are repeated (`"pad"`): the mean over workers is
-    plain, as DDP's, and unequal lengths would leave some workers waiting in the last step.
+    - `dataset`: all items, with a length.
+    - `remainder`: items that do not divide evenly are dropped (`"drop"`), or the first items are repeated (`"pad"`):
+      the mean over workers is plain, as DDP's, and unequal lengths would leave some workers waiting in the last step.
     """
     try:
         total = len(dataset)  # type: ignore[arg-type]
@@ -72,7 +74,13 @@ class ShardSampler(Sampler[int]):
 
     def _count_batches_of(self, loader: _MultiProcessingDataLoaderIter) -> None:
         """Move the position when this iterator hands out a batch, rather than when its workers are given the items."""
-        each = getattr(loader._index_sampler, "batch_size", 1)
+        drawing = loader._index_sampler
+        each = 1 if drawing is self else getattr(drawing, "batch_size", None)
+        if not isinstance(each, int):
+            raise ContractError(
+                f"{type(drawing).__name__} has no batch_size, by which a ShardSampler counts what a loader's workers "
+                "have not only fetched but handed out: give one to it, or load with num_workers=0"
+            )
         weak = weakref.ref(loader)  # its workers end with it
         hand_out = type(loader)._next_data
 
@@ -103,15 +111,10 @@ class ShardSampler(Sampler[int]):
 def _prefetching_loader() -> _MultiProcessingDataLoaderIter | None:
     """Return the iterator of a `DataLoader` with worker processes that is drawing from the calling sampler, if one is.
 
-    A loader does not tell its sampler who it is, so this looks at who is asking: the iterator itself, or a batch
-    sampler on its behalf.
+    A loader does not tell its sampler who it is, so this looks at who is asking, through any batch sampler in between.
     """
-    frame = sys._getframe(2)
-    for _ in range(2):
-        asking = frame.f_locals.get("self")
-        if isinstance(asking, _MultiProcessingDataLoaderIter):
-            return asking
-        if frame.f_back is None:
-            return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _BaseDataLoaderIter._next_index.__code__:
         frame = frame.f_back
-    return None
+    asking = None if frame is None else frame.f_locals["self"]
+    return asking if isinstance(asking, _MultiProcessingDataLoaderIter) else None

@@ -82,6 +82,7 @@ def restore(
 ) -> None:
     """Continue from a saved training. `mine` is this worker's part, or the first worker's where the number of workers
     has changed; `part_of` returns that of any saved worker, and `where` names the checkpoint in messages."""
+    session.deferred_step.settle()  # what is in flight belongs to the parameters of before
     same = mine["workers"] == session.group.size
     before = mine["session"]["strategy"]
     if session.autotuner is None and before != str(session.strategy):
