@@ -49,8 +49,9 @@ def saved(folder: Path, strategy: str, workers: int = 2) -> list[Tensor]:
 # ------------------------------------------------------------------------------------------ another strategy
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("after", ["local(2)", "bf16+ef", "diloco(2)", "bsp until step 2, then local(2)"])
+@pytest.mark.parametrize(
+    ("after", "workers"), [("local(2)", 2), ("local(2)", 3), ("bf16+ef", 2), ("bsp until step 2, then local(2)", 2)]
+)
 def test_another_strategy_takes_model_optimizer_and_step_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], after: str, workers: int
 ) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 import laconic
 
 DATA = TensorDataset(torch.arange(22))
-PREFETCHING: dict[str, Any] = {"num_workers": 2, "prefetch_factor": 2}
+PREFETCHING: dict[str, Any] = {"num_workers": 1, "prefetch_factor": 4, "timeout": 60}
 
 
 def loaded(sampler: laconic.ShardSampler, **options: Any) -> DataLoader[Any]:

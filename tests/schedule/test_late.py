@@ -335,8 +335,13 @@ def replaced(model: nn.Module) -> None:
         p.grad = None if p.grad is None else p.grad.clamp(-0.1, 0.1)
 
 
-@pytest.mark.parametrize("word", LATE)
-@pytest.mark.parametrize("change", [clipped_by_norm, clipped_by_value, changed_by_hand, replaced])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        *((clipped_by_norm, word) for word in LATE),
+        *((change, "dear") for change in (clipped_by_value, changed_by_hand, replaced)),
+    ],
+)
 def test_a_gradient_that_is_changed_before_its_average_has_arrived_is_refused(
     change: Callable[[nn.Module], None], word: str
 ) -> None:
