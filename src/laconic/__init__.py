@@ -15,6 +15,7 @@ from laconic._version import __version__
 if TYPE_CHECKING:
     from laconic import optim
     from laconic.api.distribute import distribute, undistribute
+    from laconic.api.over_workers import gather, mean
     from laconic.errors import (
         ContractError,
         Disagreement,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
     from laconic.runtime.traffic import Traffic, traffic
+    from laconic.runtime.own_device import device
+    from laconic.runtime.training_state import TrainingState
     from laconic.strategy import Strategy
     from laconic.virtual.simulate import simulate
 
@@ -46,15 +49,19 @@ _HOMES = {
     "Strategy": "strategy",
     "StrategyError": "errors",
     "Traffic": "runtime.traffic",
+    "TrainingState": "runtime.training_state",
     "WorkerLost": "errors",
     "batch_size": "runtime.batch_size",
     "checkpoint": "runtime.checkpoint",
     "clip_grad_norm_": "runtime.clip",
     "compare": "report.compare",
     "ddp_hook": "integrations.ddp_hook",
+    "device": "runtime.own_device",
     "distribute": "api.distribute",
     "finish": "runtime.finish",
+    "gather": "api.over_workers",
     "log": "runtime.metrics",
+    "mean": "api.over_workers",
     "plan": "planner.plan",
     "rank": "runtime.current_worker",
     "resume": "runtime.checkpoint",
@@ -74,6 +81,7 @@ __all__ = [
     "Strategy",
     "StrategyError",
     "Traffic",
+    "TrainingState",
     "WorkerLost",
     "__version__",
     "batch_size",
@@ -81,9 +89,12 @@ __all__ = [
     "clip_grad_norm_",
     "compare",
     "ddp_hook",
+    "device",
     "distribute",
     "finish",
+    "gather",
     "log",
+    "mean",
     "optim",
     "plan",
     "rank",

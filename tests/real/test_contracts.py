@@ -411,11 +411,6 @@ def refuses_two_backwards_with_memory(member: PoolRank) -> str:
     return refusal(member, lambda: F.cross_entropy(model(x), y).backward())
 
 
-def refuses_a_closure_with_memory(member: PoolRank) -> str:
-    _, optimizer = distributed(member, "bf16+ef")
-    return refusal(member, lambda: optimizer.step(lambda: torch.tensor(0.0)))
-
-
 def refuses_a_scaler_when_late(member: PoolRank) -> str:
     toys.register()
     model, optimizer = distributed(member, "toy_local(2)")
@@ -439,11 +434,6 @@ def refuses_sparse_local(member: PoolRank) -> str:
     return refusal(member, lambda: distributed(member, "toy_local(2)", model))
 
 
-def refuses_a_compressed_closure(member: PoolRank) -> str:
-    _, optimizer = distributed(member, "bf16")
-    return refusal(member, lambda: optimizer.step(lambda: torch.tensor(0.0)))
-
-
 def refuses_tiers_without_a_mesh(member: PoolRank) -> str:
     return refusal(member, lambda: distributed(member, "[bsp]@node > [bsp]@site"))
 
@@ -458,11 +448,9 @@ REFUSALS = {
     refuses_lazy: "'0.weight' has no shape yet: run one batch",
     refuses_tied_reentrant: "'shared.*use_reentrant=False",
     refuses_two_backwards_with_memory: r"no_sync\(\)",
-    refuses_a_closure_with_memory: "closure.*bsp",
     refuses_a_scaler_when_late: "GradScaler.*bfloat16",
     refuses_a_scaler_with_memory: "GradScaler.*scale that changes",
     refuses_sparse_local: "sparse='dense'",
-    refuses_a_compressed_closure: "without compression",
     refuses_tiers_without_a_mesh: "node, site need mesh=",
 }
 

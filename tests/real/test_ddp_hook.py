@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -50,6 +53,48 @@ def test_no_compression_has_ddps_bits(pool: Pool, sentence: str) -> None:
 def test_compressors_run_inside_ddp(pool: Pool, sentence: str, tolerance: float, workers: int) -> None:
     for apart, _, equal in pool.run(compared, sentence, workers=workers):
         assert apart < tolerance and equal
+
+
+def interrupted(member: PoolRank, sentence: str, folder: str) -> bool:
+    """Training goes on from the hook's own state: with the error memory, and without it."""
+    toys.register()
+
+    def started() -> tuple[DistributedDataParallel, torch.optim.Optimizer, Any]:
+        torch.manual_seed(1)
+        model = DistributedDataParallel(mlp(), process_group=member.process_group, bucket_cap_mb=0.001)
+        hook = laconic.ddp_hook(sentence)
+        model.register_comm_hook(member.process_group, hook)
+        return model, sgd(model.parameters()), hook
+
+    model, optimizer, hook = started()
+    file = f"{folder}/rank-{member.rank}.pt"
+    for step in range(8):
+        plain_step(model, optimizer, member.rank, step)
+        if step == 3:
+            torch.save([model.state_dict(), optimizer.state_dict(), hook.state_dict()], file)
+    whole = [p.detach() for p in model.parameters()]
+    same = []
+    for with_memory in (True, False):
+        model, optimizer, hook = started()
+        of_model, of_optimizer, of_hook = torch.load(file, weights_only=True)
+        model.load_state_dict(of_model)
+        optimizer.load_state_dict(of_optimizer)
+        if with_memory:
+            hook.load_state_dict(of_hook)
+        for step in range(4, 8):
+            plain_step(model, optimizer, member.rank, step)
+        same.append(all(map(torch.equal, whole, model.parameters())))
+    return same == [True, False]
+
+
+@pytest.mark.parametrize("sentence", ["toy_topk(0.1)+ef", "toy_power(1)+ef"])
+def test_the_error_memory_is_in_the_hooks_state(pool: Pool, tmp_path: Path, sentence: str) -> None:
+    assert pool.run(interrupted, sentence, str(tmp_path)) == [True, True]
+
+
+def test_a_hook_refuses_another_strategys_state() -> None:
+    with pytest.raises(laconic.ContractError, match=r"of `bsp / cast_bf16\+.*the hook is `bsp / cast_fp16"):
+        laconic.ddp_hook("fp16").load_state_dict(laconic.ddp_hook("bf16+ef").state_dict())
 
 
 def test_bytes_inside_ddp(pool: Pool) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.real.launching import LOST_SECONDS, START_SECONDS, Launched, names, processes_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "member.py"
+TRAIN = SCRIPT.with_name("train.py")
 STAY = json.dumps({"rank 0": ["stay"], "rank 1": ["stay"]})
 
 
@@ -30,6 +31,16 @@ def test_an_interrupt_ends_workers_and_servers_within_seconds(launch: Callable[.
     assert run.exit_code(LOST_SECONDS) == 128 + signal.SIGINT
     assert not run.left_behind()
     assert run.result()["state"] == "interrupted"
+
+
+@pytest.mark.long
+def test_a_server_says_where_its_script_ends(launch: Callable[..., Launched]) -> None:
+    run = launch(
+        "--workers", "1", "--servers", "1", "--strategy", "asp / none / ps", "--", "--steps", "2", script=TRAIN
+    )
+    assert run.exit_code(START_SECONDS) == 0, run.console
+    message = (run.folder / "logs" / "server-0.log").read_text()
+    assert "server 0 serves from here, at laconic.distribute()" in message
 
 
 @pytest.mark.long

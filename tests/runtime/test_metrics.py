@@ -83,5 +83,11 @@ def test_log_takes_numbers_and_refuses_the_rest() -> None:
     laconic.log(loss=torch.tensor(1.0), accuracy=1)
     with pytest.raises(laconic.ContractError, match="takes a number, not str"):
         laconic.log(loss="low")
-    with pytest.raises(laconic.ContractError, match="takes a number, not Tensor"):
+    with pytest.raises(laconic.ContractError, match=r"not a tensor of shape \[2\]: log its mean"):
         laconic.log(loss=torch.zeros(2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loss_that_requires_a_gradient_is_logged_without_a_warning() -> None:
+    laconic.log(loss=torch.ones((), requires_grad=True) * 2)
+    assert metrics.latest("loss") == 2.0

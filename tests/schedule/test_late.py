@@ -174,6 +174,12 @@ def zeroed_before_step(model: nn.Module, optimizer: Any, step: int) -> None:
     optimizer.step()
 
 
+def zeroed_in_place(model: nn.Module, optimizer: Any, step: int) -> None:
+    model(batch(step)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
 def dropped_step(model: nn.Module, optimizer: Any, step: int) -> None:
     """Every third gradient is thrown away."""
     model(batch(step)).square().mean().backward()
@@ -233,6 +239,7 @@ STEPS = [
     clipped_step,
     accumulated_step,
     zeroed_before_step,
+    zeroed_in_place,
     dropped_step,
     dropped_by_the_model,
     looked_at_step,
@@ -305,6 +312,48 @@ def test_a_scaler_is_refused(word: str) -> None:
         scaler.scale(F.mse_loss(model(batch(0)), torch.zeros(4, 3))).backward()
         with pytest.raises(ContractError, match="GradScaler needs the averaged gradient right after backward"):
             scaler.step(optimizer)
+
+    on_workers(body)
+
+
+def clipped_by_norm(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+
+
+def clipped_by_value(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 0.05)
+
+
+def changed_by_hand(model: nn.Module) -> None:
+    last = list(model.parameters())[-1]
+    assert last.grad is not None
+    last.grad.mul_(0.5)
+
+
+def replaced(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.grad = None if p.grad is None else p.grad.clamp(-0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        *((clipped_by_norm, word) for word in LATE),
+        *((change, "dear") for change in (clipped_by_value, changed_by_hand, replaced)),
+    ],
+)
+def test_a_gradient_that_is_changed_before_its_average_has_arrived_is_refused(
+    change: Callable[[nn.Module], None], word: str
+) -> None:
+    def body() -> None:
+        model: nn.Module = mlp()
+        model, optimizer = laconic.distribute(model, sgd(model), f"bsp / {word}")
+        with pytest.raises(ContractError, match=r"clip with laconic\.clip_grad_norm_\(optimizer, max_norm\)"):
+            for k in range(9):
+                model(batch(k)).square().mean().backward()
+                change(model)
+                optimizer.step()
+                optimizer.zero_grad()
 
     on_workers(body)
 

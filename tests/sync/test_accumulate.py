@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import laconic
-from laconic.errors import ContractError
 from tests.sync.rounds import Make, adamw, assert_same, flat, loss, net, sgd, simulated, with_momentum
 
 
@@ -98,17 +95,6 @@ def test_a_phase_begins_with_a_whole_mean() -> None:
     (run, *_) = simulated("bsp until step 3, then accumulate(4)", 4)
     (same, *_) = simulated("bsp", 4)
     torch.testing.assert_close(run.path[3], same.path[3])
-
-
-@pytest.mark.parametrize("steps", [1, 4])
-def test_it_refuses_a_closure(steps: int) -> None:
-    def body() -> Any:
-        model = net()
-        _, optimizer = laconic.distribute(model, sgd(model.parameters()), f"accumulate({steps})")
-        return optimizer.step(lambda: 1.0)
-
-    with pytest.raises(ContractError, match="evaluates the model several times"):
-        laconic.simulate(body, 2)
 
 
 @pytest.mark.long

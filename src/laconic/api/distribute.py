@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn, optim
 
 from laconic.errors import ContractError, StrategyError
@@ -21,6 +22,7 @@ from laconic.runtime.handed_over import refuse_rivals, rival_of
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
+from laconic.runtime.own_device import refuse_first_device
 from laconic.runtime.session import Options, Session
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
@@ -58,6 +60,11 @@ def distribute(
     training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as one
     worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
+    In two kinds of processes this does not return but ends the script with `SystemExit(0)`, and says so: in that of
+    `laconic run --dry-run`, after its report, and in the processes that `--servers` starts, when all workers are done.
+
+    - `model`: the module to train, on its device already (see `laconic.device`); not one that DDP or FSDP has wrapped.
+    - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
     - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
@@ -91,6 +98,8 @@ def distribute(
 
         serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), settings), config)
     worker = connect()
+    if isinstance(worker, RealWorker):
+        refuse_first_device(next(model.parameters()).device, torch.cuda.device_count())
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))
     if config.profile_to is not None:
         from laconic.real.profiling.worker import profile_training  # measuring is no part of training
@@ -123,7 +132,10 @@ def distribute(
 
 
 def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
-    """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    """Undo `distribute`: remove every hook and give back the optimizer that was passed in.
+
+    - `model`, `optimizer`: what one `distribute` returned.
+    """
     refuse_rivals(optimizer, "undistribute")
     if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
         raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")

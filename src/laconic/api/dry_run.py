@@ -58,7 +58,8 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     control = len(parameters.specs) * 4
     console.print(
         f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
-        f"it, {_human(memory_total)} of buffers and memory. Nothing was started."
+        f"it, {_human(memory_total)} of buffers and memory. Nothing was started: --dry-run ends the script here, at "
+        "laconic.distribute()."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -10,21 +10,24 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
-from laconic.errors import StrategyError
+from laconic.compression.base import State
+from laconic.errors import ContractError, StrategyError
 from laconic.real.connect import connect
 from laconic.real.worker import RealWorker
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
 
-Hook = Callable[[Any, dist.GradBucket], Future[Tensor]]
 
-
-def ddp_hook(strategy: str | Strategy, seed: int = 0) -> Hook:
+def ddp_hook(strategy: str | Strategy, seed: int = 0) -> DDPHook:
     """Return a hook for DDP: `model.register_comm_hook(None, laconic.ddp_hook("bf16+ef"))`.
 
     DDP keeps its buckets and its overlap; the sentence's compression and architecture carry each bucket. The first
-    argument of `register_comm_hook` may be a process group, as for PyTorch's own hooks.
+    argument of `register_comm_hook` may be a process group, as for PyTorch's own hooks. What the compressor remembers
+    is in the hook's `state_dict()`, which belongs into a checkpoint, each rank's own.
+
+    - `strategy`: a compression and an architecture, as text or value.
+    - `seed`: the seed of the random draws that the compressor makes.
     """
     sentence = Strategy.parse(strategy)
     if not isinstance(sentence, Sentence) or sentence.sync.name != "bsp":
@@ -32,13 +35,7 @@ def ddp_hook(strategy: str | Strategy, seed: int = 0) -> Hook:
             f"DDP itself decides when workers communicate, so a hook takes a compression and an architecture, "
             f"such as `bf16+ef`, not `{strategy}`; use laconic.distribute for the rest"
         )
-    hook = DDPHook(sentence, seed)
-
-    def laconic_hook(state, bucket):  # type: ignore[no-untyped-def]
-        return hook(state, bucket)
-
-    laconic_hook.__annotations__["bucket"] = dist.GradBucket  # DDP compares the annotation itself
-    return laconic_hook
+    return DDPHook(sentence, seed)
 
 
 class DDPHook:
@@ -48,10 +45,15 @@ class DDPHook:
     run bucket by bucket, so that they meet their counterparts on the other ranks whatever the timing was.
     """
 
+    __name__ = "laconic_hook"  # DDP asks for it
+
     def __init__(self, sentence: Sentence, seed: int) -> None:
+        self.__qualname__ = self.__name__
         self._sentence, self._seed = sentence, seed
         self._tier: Tier | None = None
+        self._memory: dict[str, State] = {}
         self._names: dict[int, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._step = 0
         self._all_started: Future[None] = Future()
         self._last: Future[None] = self._all_started
@@ -61,7 +63,7 @@ class DDPHook:
             worker = connect()
             assert isinstance(worker, RealWorker)
             group = worker.world if process_group is None else worker.adopt(process_group)
-            self._tier = Tier(self._sentence, group, self._seed)
+            self._tier = Tier(self._sentence, group, self._seed, memory=self._memory)
         if bucket.index() == 0:
             self._step += 1
             self._last = self._all_started = Future()
@@ -70,6 +72,31 @@ class DDPHook:
         if bucket.is_last():
             self._all_started.set_result(None)
         return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank's compressor remembers, as numbers, text and tensors."""
+        return {
+            "strategy": str(self._sentence),
+            "step": self._step,
+            "shapes": {name: list(shape) for name, shape in self._shapes.items()},
+            "memory": self._memory,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned on the same rank. Call this before the first backward pass.
+
+        - `state_dict`: the dictionary to read.
+        """
+        if state_dict["strategy"] != str(self._sentence):
+            raise ContractError(
+                f"this state of a DDP hook is of `{state_dict['strategy']}`, the hook is `{self._sentence}`: its "
+                "memory means nothing here. Make the hook with the same strategy, or leave its state out"
+            )
+        if self._tier is not None:
+            raise ContractError("a DDP hook loads its state before the first backward pass, which this one has seen")
+        self._step = state_dict["step"]
+        self._shapes = {name: tuple(shape) for name, shape in state_dict["shapes"].items()}
+        self._memory = {name: dict(state) for name, state in state_dict["memory"].items()}
 
     def _average_bucket(self, bucket: dist.GradBucket, tier: Tier) -> Generator[Any, Any, None]:
         gradients = bucket.gradients()
@@ -84,10 +111,20 @@ class DDPHook:
             gradient.copy_(mean.view_as(gradient))
 
     def _spec(self, parameter: Tensor, gradient: Tensor) -> TensorSpec:
-        """Name a parameter by the order in which DDP first showed it, the same on all ranks; DDP itself gives no
-        names."""
+        """Name a parameter by the order in which DDP first showed it, the same on all ranks and after a restart; DDP
+        itself gives no names."""
         name = self._names.setdefault(id(parameter), str(len(self._names)))
-        return TensorSpec(name, tuple(parameter.shape), gradient.dtype, "vector" if parameter.dim() < 2 else "matrix")
+        shape = tuple(parameter.shape)
+        if self._shapes.setdefault(name, shape) != shape:
+            raise ContractError(
+                f"the DDP hook's state is of another model: its parameter {name} has shape {list(self._shapes[name])}, "
+                f"this model's {list(shape)}. Load the state of this model, with DDP's buckets of the same size"
+            )
+        return TensorSpec(name, shape, gradient.dtype, "vector" if parameter.dim() < 2 else "matrix")
+
+
+# DDP compares the annotations themselves.
+DDPHook.__call__.__annotations__.update({"bucket": dist.GradBucket, "return": Future[Tensor]})
 
 
 def _drive(

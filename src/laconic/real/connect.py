@@ -15,6 +15,7 @@ from laconic.real.recording import Recording, rank_file
 from laconic.real.slowdown import Slowdown
 from laconic.real.worker import RealWorker
 from laconic.runtime.current_worker import current, rank, set_process_worker, size
+from laconic.runtime.own_device import device
 from laconic.values.run_config import RunConfig
 from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.worker import Worker
@@ -42,8 +43,7 @@ def _join() -> RealWorker:
         if alone:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         else:
-            if torch.cuda.is_available():
-                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            device()  # becomes torch's current one
             dist.init_process_group(backend)
         atexit.register(_leave)
     heartbeat = None
@@ -65,8 +65,7 @@ def _server_only_worker(config: RunConfig) -> RealWorker:
     """Make the worker of a run with servers, which joins no process group: if it dies, the others go on, and it may
     return."""
     torch.set_num_threads(config.threads)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    device()  # becomes torch's current one
     return RealWorker(place=(rank(), size()))
 
 

@@ -32,8 +32,15 @@ def serve(
         for home, g, k, c in shards.places:
             if home % config.servers == config.index:
                 endpoint.host(shards.address(g, k, c), shards.build(g, k))
+    _say(f"server {config.index} serves from here, at laconic.distribute(): the rest of the script is the workers'")
     endpoint.serve_until_done(len(workers))
+    _say(f"server {config.index} ends, since all workers are done or lost")
     sys.exit(0)
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"laconic: {what}\n")  # in one piece: the launcher may end this process at any time
+    sys.stderr.flush()
 
 
 def _sentences(strategy: Strategy) -> list[Sentence]:

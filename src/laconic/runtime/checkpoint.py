@@ -8,7 +8,6 @@ checkpoint intact.
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 from pathlib import Path
@@ -20,36 +19,27 @@ from torch import nn, optim
 
 from laconic.errors import ContractError, Disagreement
 from laconic.files import replacing
-from laconic.runtime.handed_over import refuse_rivals
-from laconic.runtime.optimizer import DistributedOptimizer
+from laconic.runtime.saved_training import Part, own_part, read_part, restore, restore_extras, session_of
 from laconic.runtime.session import Session
 
-_FORMAT = 1
 _NAME = re.compile(r"step-\d{9}-\d+")
 
 
 def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.Optimizer, **extra: Any) -> Path:
     """Save this run so that `resume` continues it, and return the folder written. Every rank calls this.
 
-    Extra objects with a `state_dict` (scheduler, scaler, `ShardSampler`) are saved by it; other values as they are
-    (numbers, text, tensors, lists and dicts of these).
+    - `path`: the folder that holds this run's checkpoints; it is made where it is missing.
+    - `model`, `optimizer`: what `laconic.distribute` returned.
+    - `extra`: objects with a `state_dict` (scheduler, scaler, `ShardSampler`) are saved by it; other values as they are
+      (numbers, text, tensors, lists and dicts of these).
     """
-    session = _session(optimizer, "checkpoint")
+    session = session_of(optimizer, "checkpoint")
     root = Path(path)
     group = session.group
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
     folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "format": _FORMAT,
-        "workers": group.size,
-        "session": session.state_dict(),
-        "random": _random_states(),
-        "extra": {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()},
-    }
-    if group.rank == 0 or session.replicas_differ:
-        content["model"] = model.state_dict()
-        content["optimizer"] = optimizer.base.state_dict()  # type: ignore[attr-defined]
-    _write(folder / f"rank-{group.rank}.pt", content)
+    extras = {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()}
+    _write(folder / f"rank-{group.rank}.pt", own_part(session, model, optimizer, extras))
     group.barrier().wait()
     if group.rank == 0:
         with replacing(root / "latest") as beside:
@@ -66,10 +56,15 @@ def resume(
 ) -> dict[str, Any]:
     """Continue from the last checkpoint under `path`; return the plain extras, or {} when there is no checkpoint yet.
 
-    Objects with `load_state_dict` that were given to `checkpoint` under the same names are restored. When the number of
-    workers has changed, the sum of the error memories is conserved.
+    When the number of workers has changed, the sum of the error memories is conserved. When the strategy has changed,
+    model, optimizer and step are taken over, the old strategy's memory is dropped and the new one's begins afresh,
+    which rank 0 reports on the console. Every rank calls this.
+
+    - `path`: the folder that was given to `laconic.checkpoint`.
+    - `model`, `optimizer`: what `laconic.distribute` returned.
+    - `objects`: objects with `load_state_dict` that were given to `checkpoint` under the same names: they are restored.
     """
-    session = _session(optimizer, "resume")
+    session = session_of(optimizer, "resume")
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))
     step = -1 if folder is None else int(folder.name.split("-")[1])
@@ -80,43 +75,9 @@ def resume(
         raise Disagreement(f"ranks see different checkpoints under {path} ({found}): put it on a shared file system")
     if folder is None:
         return {}
-    first = _read(folder / "rank-0.pt", device)
-    if session.autotuner is None and first["session"]["strategy"] != str(session.strategy):
-        raise ContractError(
-            f"{folder} was written by `{first['session']['strategy']}`, this run is `{session.strategy}`: its memory "
-            "means nothing here. Resume with the same strategy, or load the model's state_dict alone"
-        )
-    same = first["workers"] == group.size
-    mine = first if group.rank == 0 or not same else _read(folder / f"rank-{group.rank}.pt", device)
-    session.load_state_dict(mine["session"])
-    if session.replicas_differ and not same:
-        raise ContractError(f"`{session.strategy}` keeps a model per worker: resume with {first['workers']} workers")
-    holder = mine if "model" in mine else first
-    model.load_state_dict(holder["model"])
-    optimizer.base.load_state_dict(holder["optimizer"])  # type: ignore[attr-defined]
-    if same:
-        _set_random_states(mine["random"])
-    else:
-        everyone = [_read(folder / f"rank-{r}.pt", device)["session"] for r in range(first["workers"])]
-        session.redistribute_state(everyone)
-    extras = dict(mine["extra"])
-    for name, thing in objects.items():
-        if name not in extras:
-            raise ContractError(f"{folder} holds no {name!r}; it has {', '.join(extras) or 'no extras'}")
-        thing.load_state_dict(extras.pop(name))
-    return extras
-
-
-def _session(optimizer: optim.Optimizer, verb: str) -> Session:
-    refuse_rivals(optimizer, verb)
-    if not isinstance(optimizer, DistributedOptimizer):
-        raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
-    if not optimizer.session.collective:
-        raise ContractError(
-            f"`{optimizer.session.strategy}` keeps model and optimizer on its servers, which save themselves in the "
-            "run's folder: call laconic.finish(model, optimizer), then save model.state_dict() on rank 0"
-        )
-    return optimizer.session
+    mine = _read_own(folder, session)
+    restore(session, model, optimizer, mine, lambda rank: _read(folder / f"rank-{rank}.pt", device), folder)
+    return restore_extras(mine["extra"], objects, folder)
 
 
 def _unused(root: Path, session: Session) -> int:
@@ -144,44 +105,51 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _latest(root: Path) -> Path | None:
+    """Return the folder of the newest complete checkpoint, or None where there is none yet."""
     pointer = root / "latest"
-    return root / pointer.read_text().strip() if pointer.exists() else None
+    if not pointer.exists():
+        if root.is_file():
+            raise ContractError(f"{root} is a file: give the folder that laconic.checkpoint wrote to")
+        return None
+    name = pointer.read_text(errors="replace").strip()
+    if not _NAME.fullmatch(name) or not (root / name).is_dir():
+        raise ContractError(
+            f"{pointer} names no checkpoint beside it: write the name of a folder of {root} into it, as "
+            "step-000000120-0, or remove it to start afresh"
+        )
+    return root / name
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: Part) -> None:
     with replacing(path) as beside, beside.open("wb") as file:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read(path: Path, device: torch.device) -> dict[str, Any]:
+def _read_own(folder: Path, session: Session) -> Part:
+    """Return this worker's part, or the first worker's where the number of workers has changed. Where one worker cannot
+    read its part, all raise: the others would wait for it in their first step."""
+    group, device = session.group, session.parameters.device
+    mine: Part | None = None
+    error: ContractError | None = None
+    try:
+        mine = _read(folder / "rank-0.pt", device)
+        if group.rank > 0 and mine["workers"] == group.size:
+            mine = _read(folder / f"rank-{group.rank}.pt", device)
+    except ContractError as refusal:
+        error = refusal
+    failed = torch.tensor([0.0 if error is None else 1.0], device=device)
+    anyone = bool(group.all_reduce(failed, "max", control=1.0).wait())
+    if error is not None:
+        raise error
+    if anyone or mine is None:
+        raise Disagreement(f"another rank cannot read its part of {folder}, and says why in its log")
+    return mine
+
+
+def _read(path: Path, device: torch.device) -> Part:
     if not path.exists():
         raise ContractError(f"the checkpoint has no {path}: every rank's file must be reachable from every machine")
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    if content.get("format") != _FORMAT:
-        raise ContractError(f"{path} has format {content.get('format')}, this version reads {_FORMAT}")
-    return content
-
-
-def _random_states() -> dict[str, Any]:
-    kind, keys, *rest = np.random.get_state()
-    version, internal, gauss = random.getstate()
-    states = {
-        "torch": torch.get_rng_state(),
-        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "python": [version, list(internal), gauss],
-    }
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def _set_random_states(states: dict[str, Any]) -> None:
-    torch.set_rng_state(states["torch"].cpu())
-    kind, keys, *rest = states["numpy"]
-    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"].cpu())
+    with path.open("rb") as file:
+        return read_part(file, path, device)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from laconic.errors import ContractError
 from laconic.runtime.buckets import BucketMessage
 from laconic.runtime.in_flight import complete
 from laconic.runtime.reducer import Reducer
@@ -28,6 +29,7 @@ class DeferredStep:
         self._order: list[BucketMessage] = []
         self._arrived_count = 0  # how many messages of the order have been completed
         self._unapplied: dict[int, None] = {}  # parameters whose gradients have not been applied
+        self._own: dict[int, tuple[Tensor, int]] = {}  # this worker's gradients after backward, and their versions
         self._step: Callable[[], Any] | None = None
         self._optimizer: Optimizer | None = None
         self._settings: list[dict[str, Any]] = []
@@ -45,10 +47,13 @@ class DeferredStep:
         self._arrived_count = 0
         self._unapplied = dict.fromkeys(i for message in self._order for i in message.carried)
         self._step = None
+        found = ((i, self._parameters[i].grad) for i in self._unapplied)
+        self._own = {i: (g, g._version) for i, g in found if g is not None and not reducer.is_in_bucket(i, g)}
 
     def step(self, optimizer: Optimizer) -> None:
         """Remember the user's step: it is made with the present settings, on each parameter once its gradient has
         arrived."""
+        self._refuse_changed_gradients()
         self._optimizer, self._step = optimizer, optimizer.step
         self._settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         for i in self._unapplied:
@@ -87,6 +92,7 @@ class DeferredStep:
         if own and all(self._parameters[i].grad is None for i in own):  # zeroed since, by the model's own zero_grad
             self.drop()
             return
+        self._refuse_changed_gradients()
         self._wait_for(list(self._unapplied))
         self._reducer.settle_parameters(self._unapplied)
         self._forget()
@@ -95,6 +101,20 @@ class DeferredStep:
         """Discard the averages in flight, where the user has zeroed the gradients without a step."""
         if self._reducer is not None and self._step is None:
             self._forget()
+
+    def _refuse_changed_gradients(self) -> None:
+        """Refuse a gradient that was clipped or changed otherwise since backward: what is applied is the average, which
+        arrives later and would silently replace the change."""
+        for i, (gradient, version) in self._own.items():
+            now = self._parameters[i].grad
+            if now is not gradient or gradient._version != version:
+                raise ContractError(
+                    "a gradient was changed between backward() and step(), and this schedule brings the averages only "
+                    "in the next forward pass, so the change would be lost: clip with laconic.clip_grad_norm_("
+                    "optimizer, max_norm), which waits for them, or write a schedule that has them after backward(), "
+                    "such as wfbp"
+                )
+        self._own = {}
 
     def _wait_for(self, which: Sequence[int]) -> None:
         assert self._reducer is not None
@@ -114,7 +134,7 @@ class DeferredStep:
         assert self._reducer is not None
         complete([message.in_flight for message in self._order[self._arrived_count :] if message.in_flight is not None])
         self._reducer.forget()
-        self._reducer, self._step, self._order, self._unapplied = None, None, [], {}
+        self._reducer, self._step, self._order, self._unapplied, self._own = None, None, [], {}, {}
 
     @contextmanager
     def _restricted_to(self, which: tuple[int, ...]) -> Iterator[None]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import SupportsFloat, TextIO
 from weakref import WeakKeyDictionary, finalize
 
+from torch import Tensor
+
 from laconic.errors import ContractError
 from laconic.runtime import step_recorder
 from laconic.runtime.current_worker import current, is_process_worker, rank
@@ -98,11 +100,20 @@ def _own_log() -> MetricLog:
 
 
 def log(**values: SupportsFloat) -> None:
-    """Report metrics of this worker's current step by name; tensors of one element are fine."""
+    """Report metrics of this worker's current step.
+
+    - `values`: numbers by name, as in `laconic.log(loss=loss, accuracy=0.9)`; a tensor of one element is a number, too,
+      and needs no `detach()` or `item()`.
+    """
     numbers: dict[str, float] = {}
     for name, value in values.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ContractError(
+                f"log({name}=…) takes one number, not a tensor of shape {list(value.shape)}: log its mean, "
+                f"laconic.log({name}={name}.mean())"
+            )
         try:
-            numbers[name] = float(value)
+            numbers[name] = float(value.detach() if isinstance(value, Tensor) else value)
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
     _own_log().add(numbers)

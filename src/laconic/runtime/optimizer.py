@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -30,12 +31,23 @@ class DistributedOptimizer(OptimizerWrapper):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate."""
+        """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate.
+
+        - `closure`: zeroes the gradients, computes the loss and its gradients, and returns the loss, as for any
+          optimizer of torch. Under a plain `bsp` the optimizer itself calls it. Other strategies expect one backward
+          pass in a step: there it is called once, before the step, and an optimizer that cannot do without it
+          (`LBFGS`) is refused.
+        """
+        loss = None
         if closure is not None and not self.session.plainly_synchronous:
-            raise ContractError(
-                f"step(closure) evaluates the model several times in a step, which `{self.session.strategy}` cannot "
-                "follow: use a strategy without compression and local steps, such as `bsp`, or step() without closure"
-            )
+            if _needs_closure(self.base):
+                raise ContractError(
+                    f"{type(self.base).__name__} evaluates its closure several times in a step, which "
+                    f"`{self.session.strategy}` cannot follow: use a strategy without compression and local steps, "
+                    "such as `bsp`, or another optimizer"
+                )
+            with torch.enable_grad():
+                loss, closure = closure(), None
         self.session.check_step()
         for name in SCALING:
             if name in self.__dict__:
@@ -54,7 +66,7 @@ class DistributedOptimizer(OptimizerWrapper):
             for name in SCALING:
                 self.base.__dict__.pop(name, None)
         self._exchanges.steps += 1
-        return losses[-1] if losses else None
+        return losses[-1] if loss is None and losses else loss
 
     def _agreeing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure with the mean loss of all workers: a line search decides by it, and all must decide
@@ -62,7 +74,10 @@ class DistributedOptimizer(OptimizerWrapper):
 
         def evaluate() -> Any:
             loss = closure()
-            return loss if loss is None else torch.as_tensor(loss).new_tensor(self.session.mean(float(loss)))
+            if loss is None:
+                return None
+            own = torch.as_tensor(loss).detach()
+            return own.new_tensor(self.session.mean(float(own)))
 
         return evaluate
 
@@ -106,6 +121,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{self.base!r} distributed by `{self.session.strategy}`"
+
+
+def _needs_closure(optimizer: optim.Optimizer) -> bool:
+    """Return whether an optimizer cannot step without a closure: such a one evaluates it as often as it likes."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def refuse_strangers(parameters: list[torch.Tensor], model: nn.Module) -> None:

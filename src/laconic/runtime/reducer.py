@@ -139,6 +139,11 @@ class Reducer:
         """Return whether this worker has computed a gradient for parameter i."""
         return self._touched[i]
 
+    def is_in_bucket(self, i: int, gradient: Tensor) -> bool:
+        """Return whether this gradient lies in the bucket of parameter i, where messages are sent and received."""
+        place = self._bucket_of[i].places[i]
+        return gradient.layout == torch.strided and gradient.data_ptr() == place.data_ptr()
+
     def needed_for(self, i: int) -> list[BucketMessage]:
         """Return the messages that must have arrived before the gradient of parameter i is known."""
         return self.carrying[i] if self._touched[i] else [*self.carrying[i], self.active[-1]]

@@ -523,6 +523,16 @@ class Session:
         self.steer(*state["steered"])
         self._draw_gradient_weights()
 
+    def take_over(self, steps: int) -> None:
+        """Continue after so many steps of another strategy, with the model as it is now and a memory of its own."""
+        self.steps = steps
+        self._met_conditions = {
+            c for c in self.strategy.conditions() if isinstance(c, StepCondition) and steps >= c.step
+        }
+        self.partitions = []  # rules begin from the present parameters
+        self.arrange()
+        self._draw_gradient_weights()
+
     def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over the states of another number of workers."""
         redistribute_state(self.partitions, [state["sections"] for state in states], self.group.rank, self.group.size)
