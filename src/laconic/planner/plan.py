@@ -95,7 +95,7 @@ def verify_advice(
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
-    strategies = ["bsp / cast_fp16", *(o.strategy for o in advice.options if not o.strategy.startswith("torch:"))]
+    strategies = ["bsp / cast_fp16", *(option.strategy for option in advice.options)]
     return verify(
         (subject, *arguments),
         strategies[: _CANDIDATES_TO_VERIFY + 1],

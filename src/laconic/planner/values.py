@@ -48,6 +48,7 @@ class Option:
     risk: Risk | None = None
     dollars: float | None = None  # of a step on all workers
     joules: float | None = None
+    rank: int | None = None  # by the objective, among all strategies that were priced
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a deployment: options, the best first, and tuned DDP with 16-bit gradients as `baseline`."""
+    """The advice for a deployment: options, the recommended one first; all are strategies that laconic runs.
+
+    The `baseline`, tuned DDP with 16-bit gradients, is there to compare with.
+    """
 
     subject: str  # the script or model
     parameters: int
@@ -80,6 +84,7 @@ class Advice:
     layers: tuple[Layer, ...] = ()
     priced: int = 0  # number of strategies that were priced
     notes: tuple[str, ...] = ()  # where the figures come from
+    pays: bool = False  # whether the best option beats the baseline for certain
 
     @property
     def best(self) -> Option:
