@@ -43,10 +43,8 @@ def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | Non
         rate = bits_per_second(text)
     except LaconicError as error:
         raise PlanError(
-            f'"{text}" is no network: give a rate such as 1gbit, a .toml file, the output of nccl-tests, or probe'
+            f"--network {text} is no network, since {error}; a .toml file, the output of nccl-tests or probe are others"
         ) from error
-    if rate <= 0:
-        raise PlanError(f'"{text}" moves nothing: give a positive rate, such as 1gbit')
     one_way = seconds(latency) if latency is not None else _SLOW_LATENCY if rate < _FAST else _FAST_LATENCY
     outer = Level(1, LINE_SHARE * rate, one_way)
     note = (

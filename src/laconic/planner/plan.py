@@ -50,6 +50,7 @@ def plan(
     is a rate, a .toml file, the output of nccl-tests, or "probe" to measure the links here. `loss_budget` is the share
     by which the loss may rise (0.005 is half a percent); without it the mathematics stays as it is.
     """
+    _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
     source = subject_of(subject, arguments, workers, network, gpu, batch, net, fresh)
     links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
     chip = source.gpu
@@ -105,6 +106,13 @@ def verify_advice(
         budget_seconds,
         progress,
     )
+
+
+def _check_counts(**given: tuple[int, int]) -> None:
+    """Refuse numbers below the least that makes sense, before anything is measured."""
+    for name, (number, least) in given.items():
+        if number < least:
+            raise PlanError(f"--{name} {number} makes no sense: give at least {least}")
 
 
 def _probed_links(source: Subject, workers: int) -> DescribedLinks:
