@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from laconic.integrations.ddp_hook import ddp_hook
+    from laconic.network.network_tree import Level, Network
     from laconic.planner.plan import plan
+    from laconic.planner.values import Advice
     from laconic.runtime.batch_size import batch_size
     from laconic.runtime.checkpoint import checkpoint, resume
     from laconic.runtime.clip import clip_grad_norm_
@@ -33,14 +35,27 @@ if TYPE_CHECKING:
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
     from laconic.strategy import Strategy
-    from laconic.virtual.simulate import simulate
+    from laconic.values.worker_speeds import Stragglers
+    from laconic.virtual.compute import Compute
+    from laconic.virtual.membership import Event
+    from laconic.virtual.rpc import Fault, Faults
+    from laconic.virtual.simulate import Simulated, simulate
 
 _HOMES = {
+    "Advice": "planner.values",
+    "Compute": "virtual.compute",
     "ContractError": "errors",
     "Disagreement": "errors",
+    "Event": "virtual.membership",
+    "Fault": "virtual.rpc",
+    "Faults": "virtual.rpc",
     "LaconicError": "errors",
+    "Level": "network.network_tree",
+    "Network": "network.network_tree",
     "NonFinite": "errors",
     "ShardSampler": "runtime.data_shard",
+    "Simulated": "virtual.simulate",
+    "Stragglers": "values.worker_speeds",
     "Strategy": "strategy",
     "StrategyError": "errors",
     "WorkerLost": "errors",
@@ -61,11 +76,20 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
+    "Compute",
     "ContractError",
     "Disagreement",
+    "Event",
+    "Fault",
+    "Faults",
     "LaconicError",
+    "Level",
+    "Network",
     "NonFinite",
     "ShardSampler",
+    "Simulated",
+    "Stragglers",
     "Strategy",
     "StrategyError",
     "WorkerLost",

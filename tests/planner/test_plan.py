@@ -48,6 +48,15 @@ def test_a_profile_is_planned_on_any_network(profile: str) -> None:
     assert "not timed" in " ".join(slow.notes)
 
 
+def test_a_network_as_a_value(profile: str) -> None:
+    sites = laconic.Network(4, (laconic.Level(1, 1e10), laconic.Level(2, 1e8, 0.025)))
+    found = plan(profile, workers=4, network=sites, consider=["bsp"])
+    assert found.network == "given (10Gbit, 100Mbit for 2 workers)"
+    assert found.best.step_seconds > plan(profile, workers=4, network="10gbit", consider=["bsp"]).best.step_seconds
+    with pytest.raises(PlanError, match="for 4 workers, not 8"):
+        plan(profile, workers=8, network=sites)
+
+
 def test_networks_as_people_name_them(tmp_path: Path) -> None:
     assert links_of("1gbit", 4).network.levels[0].bits_per_second == pytest.approx(LINE_SHARE * 1e9)
     assert links_of("1gbit", 4, latency="25ms").network.levels[0].latency_seconds == 0.025

@@ -58,6 +58,7 @@ def distribute(
     training loop does not change. Parameters and buffers start from rank 0's. Without a launcher the script runs as one
     worker. A `--strategy` of `laconic run` takes precedence over the argument.
 
+    - `model`, `optimizer`: what to train, on the device where it is to run.
     - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
@@ -123,7 +124,10 @@ def distribute(
 
 
 def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Module, optim.Optimizer]:
-    """Undo `distribute`: remove every hook and give back the optimizer that was passed in."""
+    """Undo `distribute`: remove every hook and give back the optimizer that was passed in.
+
+    - `model`, `optimizer`: what one call of `distribute` returned.
+    """
     refuse_rivals(optimizer, "undistribute")
     if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
         raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")

@@ -25,6 +25,9 @@ def ddp_hook(strategy: str | Strategy, seed: int = 0) -> Hook:
 
     DDP keeps its buckets and its overlap; the sentence's compression and architecture carry each bucket. The first
     argument of `register_comm_hook` may be a process group, as for PyTorch's own hooks.
+
+    - `strategy`: the sentence, as text or value.
+    - `seed`: the seed of the random draws that compressors make.
     """
     sentence = Strategy.parse(strategy)
     if not isinstance(sentence, Sentence) or sentence.sync.name != "bsp":

@@ -12,7 +12,8 @@ from pathlib import Path
 from laconic.errors import LaconicError
 from laconic.launch.request import Request
 from laconic.launch.run_folder import RunRecord, choose_folder
-from laconic.virtual.script import DEFAULT_NETWORK, VirtualSetup, run_script
+from laconic.virtual.script import run_script
+from laconic.virtual.setup import DEFAULT_NETWORK, VirtualSetup
 
 
 def launch_virtually(request: Request) -> int:

@@ -11,7 +11,7 @@ from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
 from laconic.units import bits_per_second, seconds, write_rate
-from laconic.virtual.script import VirtualSetup
+from laconic.virtual.setup import VirtualSetup
 
 PROBE = "probe"
 LINE_SHARE = 0.88
@@ -32,8 +32,12 @@ class DescribedLinks:
     notes: tuple[str, ...] = ()
 
 
-def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
+def links_of(text: str | Network, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
     """Return the network that a text describes for so many workers; GPUs are grouped in hosts as usually sold."""
+    if isinstance(text, Network):
+        if text.size != workers:
+            raise PlanError(f"the network is for {text.size} workers, not {workers}: give Network(size={workers}, …)")
+        return DescribedLinks(text, notes=("the network as given",))
     if text.endswith(".toml"):
         given = VirtualSetup.read(text, workers)
         return DescribedLinks(given.network, given.compute.slowness, (f"the network of {text}",))

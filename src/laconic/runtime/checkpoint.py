@@ -31,8 +31,10 @@ _NAME = re.compile(r"step-\d{9}-\d+")
 def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.Optimizer, **extra: Any) -> Path:
     """Save this run so that `resume` continues it, and return the folder written. Every rank calls this.
 
-    Extra objects with a `state_dict` (scheduler, scaler, `ShardSampler`) are saved by it; other values as they are
-    (numbers, text, tensors, lists and dicts of these).
+    - `path`: the folder under which each checkpoint gets a folder of its own.
+    - `model`, `optimizer`: what `distribute` returned.
+    - `extra`: by name, objects with a `state_dict` (scheduler, scaler, `ShardSampler`), which are saved by it, and
+      other values, which are saved as they are (numbers, text, tensors, lists and dicts of these).
     """
     session = _session(optimizer, "checkpoint")
     root = Path(path)
@@ -66,8 +68,11 @@ def resume(
 ) -> dict[str, Any]:
     """Continue from the last checkpoint under `path`; return the plain extras, or {} when there is no checkpoint yet.
 
-    Objects with `load_state_dict` that were given to `checkpoint` under the same names are restored. When the number of
-    workers has changed, the sum of the error memories is conserved.
+    When the number of workers has changed, the sum of the error memories is conserved.
+
+    - `path`: the folder that was given to `checkpoint`.
+    - `model`, `optimizer`: what `distribute` returned.
+    - `objects`: what was given to `checkpoint` under the same names and has `load_state_dict`; it is restored.
     """
     session = _session(optimizer, "resume")
     group, device = session.group, session.parameters.device

@@ -15,6 +15,10 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
     with local steps the worker's own gradient is clipped, which is what its local step applies. With a schedule whose
     messages arrive in the next forward pass, this waits for them.
+
+    - `optimizer`: what `distribute` returned.
+    - `max_norm`: the largest norm that is left as it is.
+    - `norm_type`: the p of the norm; `inf` is the largest entry.
     """
     if not isinstance(optimizer, DistributedOptimizer) and rival_of(optimizer) is None:
         raise ContractError("laconic.clip_grad_norm_ takes the optimizer that distribute() returned")

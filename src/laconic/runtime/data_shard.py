@@ -17,8 +17,9 @@ T = TypeVar("T")
 def shard(dataset: Dataset[T] | Sequence[T], remainder: Literal["drop", "pad"] = "drop") -> Subset[T]:
     """Return this worker's items: every size-th one, beginning at its rank.
 
-    Items that do not divide evenly are dropped, or the first items are repeated (`"pad"`): the mean over workers is
-    plain, as DDP's, and unequal lengths would leave some workers waiting in the last step.
+    - `dataset`: anything that has a length and gives items by number.
+    - `remainder`: items that do not divide evenly are left out (`"drop"`), or the first ones are repeated (`"pad"`):
+      the mean over workers is plain, as DDP's, and unequal lengths would leave some waiting in the last step.
     """
     try:
         total = len(dataset)  # type: ignore[arg-type]
@@ -39,6 +40,10 @@ class ShardSampler(Sampler[int]):
     Use it as `DataLoader(part, batch_size, sampler=ShardSampler(part))` and save it with `laconic.checkpoint(...,
     sampler=sampler)`. Each epoch has its own order, drawn from the seed. The position counts items handed out, which
     equals the items trained on when the loader runs in-process (`num_workers=0`).
+
+    - `part`: what `laconic.shard` returned.
+    - `shuffle`: draw a new order for each epoch; otherwise the items come as they are.
+    - `seed`: of these draws.
     """
 
     def __init__(self, part: Dataset[Any], shuffle: bool = True, seed: int = 0) -> None:

@@ -16,6 +16,8 @@ def finish(model: nn.Module, optimizer: optim.Optimizer) -> None:
     Call it before the model is evaluated or saved: local rules then hold the average, late ones have applied what they
     were waiting for, and `one_shot_averaging` communicates here alone. For `bsp` it does nothing. Training may continue
     afterwards, from the average. Another library's method is left as that library leaves it.
+
+    - `model`, `optimizer`: what `distribute` returned.
     """
     ours = isinstance(optimizer, DistributedOptimizer)
     if rival_of(optimizer) is not None or (RunConfig.current().alone and not ours):
