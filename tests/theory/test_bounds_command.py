@@ -111,6 +111,11 @@ def test_senseless_questions_are_refused_in_a_sentence(changes: dict[str, Any], 
         rows(**changes)
 
 
+def test_a_problem_that_would_take_for_ever_is_left_out() -> None:
+    text = answer("--mu", "1e-9")
+    assert "theory_yu_jin_2019: it sums" in text and "give a larger --mu" in text
+
+
 @pytest.mark.parametrize(
     "given",
     [
