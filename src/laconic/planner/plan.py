@@ -15,6 +15,7 @@ from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
+from laconic.strategy import Strategy
 from laconic.units import write_rate
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def verify_advice(
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
-    strategies = ["bsp / cast_fp16", *(option.strategy for option in advice.options)]
+    strategies = [str(Strategy.parse("bsp / cast_fp16")), *(option.strategy for option in advice.options)]
     return verify(
         (subject, *arguments),
         strategies[: _CANDIDATES_TO_VERIFY + 1],
