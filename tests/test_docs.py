@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import tomllib
@@ -21,6 +22,23 @@ def test_pages_of_families_are_up_to_date() -> None:
     folder = ROOT / "docs" / "compression"
     stale = [name for name, text in made.items() if (folder / name).read_text() != text]
     assert not stale, "run python docs/generate.py"
+
+
+API = runpy.run_path(str(ROOT / "docs" / "api.py"))
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == API["page"](), "run python docs/api.py"
+
+
+@pytest.mark.parametrize("name", API["public"]())
+def test_every_public_parameter_is_documented(name: str) -> None:
+    """Whatever stands in `laconic.__all__` names each parameter in its docstring, in backticks."""
+    value = API["public"]()[name]
+    doc = inspect.getdoc(value) or ""
+    assert doc.strip(), f"laconic.{name} has no docstring"
+    missing = [given for given in API["parameters"](value) if f"`{given}`" not in doc]
+    assert not missing, f"the docstring of laconic.{name} does not say what these are: {', '.join(missing)}"
 
 
 def test_every_technique_of_compression_is_in_one_family_with_its_formula() -> None:

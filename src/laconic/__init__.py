@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from laconic.integrations.ddp_hook import ddp_hook
+    from laconic.network.network_tree import Level, Network
     from laconic.planner.plan import plan
+    from laconic.planner.values import Advice
     from laconic.report.compare import compare
     from laconic.runtime.batch_size import batch_size
     from laconic.runtime.checkpoint import checkpoint, resume
@@ -34,18 +36,31 @@ if TYPE_CHECKING:
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
     from laconic.runtime.metrics import log
-    from laconic.runtime.traffic import Traffic, traffic
     from laconic.runtime.own_device import device
+    from laconic.runtime.traffic import Traffic, traffic
     from laconic.runtime.training_state import TrainingState
     from laconic.strategy import Strategy
-    from laconic.virtual.simulate import simulate
+    from laconic.values.worker_speeds import Stragglers
+    from laconic.virtual.compute import Compute
+    from laconic.virtual.membership import Event
+    from laconic.virtual.rpc import Fault, Faults
+    from laconic.virtual.simulate import Simulated, simulate
 
 _HOMES = {
+    "Advice": "planner.values",
+    "Compute": "virtual.compute",
     "ContractError": "errors",
     "Disagreement": "errors",
+    "Event": "virtual.membership",
+    "Fault": "virtual.rpc",
+    "Faults": "virtual.rpc",
     "LaconicError": "errors",
+    "Level": "network.network_tree",
+    "Network": "network.network_tree",
     "NonFinite": "errors",
     "ShardSampler": "runtime.data_shard",
+    "Simulated": "virtual.simulate",
+    "Stragglers": "values.worker_speeds",
     "Strategy": "strategy",
     "StrategyError": "errors",
     "Traffic": "runtime.traffic",
@@ -73,11 +88,20 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
+    "Compute",
     "ContractError",
     "Disagreement",
+    "Event",
+    "Fault",
+    "Faults",
     "LaconicError",
+    "Level",
+    "Network",
     "NonFinite",
     "ShardSampler",
+    "Simulated",
+    "Stragglers",
     "Strategy",
     "StrategyError",
     "Traffic",

@@ -62,8 +62,10 @@ _ASKED = {
 
 
 class Strategy:
-    """The base class of all shapes of a strategy. Its `repr` contains the text, because that is how people write
-    strategies."""
+    """A training method as a value: `Strategy.parse("local(8) / topk(0.01)+ef")`, and `str` gives the text back.
+
+    This is the base class of its shapes: a sentence, tiers, a map over parameters, phases.
+    """
 
     @classmethod
     def parse(cls, text: str | Strategy | Technique) -> Strategy:

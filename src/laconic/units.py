@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 
@@ -12,14 +13,27 @@ _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def bits_per_second(text: str | float) -> float:
-    """Return a rate in bits per second from "100Mbit", "1Gb/s" or a number of bits per second."""
+    """Return a rate in bits per second from "100Mbit" or "1Gb/s"; a number that is no text is one already."""
+    if isinstance(text, str):
+        found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*([kmgt]?)(bit|bits|b)(/s|ps)?\s*", text, re.IGNORECASE)
+        if found is None:
+            raise LaconicError(_no_rate(text))
+        rate = float(found[1]) * _RATES[found[2].lower()]
+    else:
+        rate = float(text)
+    if not 0 < rate < math.inf:
+        raise LaconicError(f'a link of "{text}" moves nothing: write a positive rate, such as "100Mbit"')
+    return rate
+
+
+def _no_rate(text: str) -> str:
     with suppress(ValueError):
-        return float(text)
-    assert isinstance(text, str)
-    found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*([kmgt]?)(bit|bits|b)(/s|ps)?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise LaconicError(f'"{text}" is no rate: write "100Mbit", "1Gbit" or a number of bits per second')
-    return float(found[1]) * _RATES[found[2].lower()]
+        if 0 < float(text) < math.inf:
+            bare = text.strip()
+            return (
+                f'the rate "{bare}" has no unit: write "{bare}Mbit", or "{bare}Gbit", or "{bare}bit" if you mean that'
+            )
+    return f'"{text}" is no rate: write one such as "100Mbit" or "1Gbit"'
 
 
 def write_rate(rate: float | None) -> str:
@@ -32,9 +46,10 @@ def write_rate(rate: float | None) -> str:
 
 def seconds(text: str | float) -> float:
     """Return a time in seconds from "50us", "25ms", "1s" or a number of seconds."""
-    if isinstance(text, int | float):
-        return float(text)
     try:
-        return float(read_number(text.strip()))
+        found = float(text if isinstance(text, int | float) else read_number(text.strip()))
     except ValueError:
         raise LaconicError(f'"{text}" is no time: write "50us", "25ms", "1s" or a number of seconds') from None
+    if not 0 <= found < math.inf:
+        raise LaconicError(f"a time of {text} makes no sense: write one that is finite and not below 0, such as 50us")
+    return found

@@ -15,7 +15,7 @@ from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
 from tests.planner.test_price import PROFILE
 
-SLOW, FAST = 1e7, 1e12
+SLOW, UNCERTAIN, FAST = 1e7, 3e8, 1e12
 
 
 def advised(rate: float, preferences: Preferences | None = None, workers: int = 4, **more: object) -> Advice:
@@ -23,12 +23,41 @@ def advised(rate: float, preferences: Preferences | None = None, workers: int = 
     return advise(deployment, "a model", "a network", preferences, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.long
 def test_on_a_fast_network_there_is_nothing_to_do() -> None:
-    found = advised(FAST)
-    assert found.best.strategy.startswith("torch:ddp16")
+    found = advised(FAST, consider=["bsp"])
     assert "the network is not your problem" in found.verdict
-    assert "torch:ddp16" in found.line
+    assert not found.pays and found.line == found.best.strategy == "bsp / none / allreduce"
+
+
+def test_what_is_advised_is_always_one_of_our_own_strategies() -> None:
+    """Checkpoints and the ledger work with it; another library's method is there to compare with."""
+    for rate in (SLOW, 1e9, FAST):
+        found = advised(rate, consider=["bsp / topk(0.01)+ef"])
+        assert not found.pays and found.baseline.strategy.startswith("torch:")
+        assert all(str(Strategy.parse(option.strategy)) == option.strategy for option in found.options)
+        assert f"With laconic, write `{found.best.strategy}`" in found.verdict
+    assert "cast_fp16" in advised(SLOW, consider=["bsp"]).best.strategy, "what tuned DDP does, in our words"
+    assert advised(SLOW, Preferences(exact=True), consider=["bsp"]).best.lossless
+
+
+def test_a_gain_within_the_errors_of_prediction_is_no_recommendation() -> None:
+    asked = ["local(2) / cast_fp16"]
+    budget = Preferences(loss_budget=100.0)
+    uncertain, certain = (advised(rate, budget, consider=asked) for rate in (UNCERTAIN, SLOW))
+    gain = uncertain.baseline.step_seconds / uncertain.options[1].step_seconds
+    assert gain >= PAYS and not uncertain.pays
+    assert uncertain.verdict.startswith("Nothing pays for certain: `local_sgd(2) / cast_fp16")
+    assert "bsp" in uncertain.line
+    assert certain.pays and certain.line.startswith("local_sgd(2)")
+    assert certain.best.strategy == certain.line
+
+
+def test_what_was_asked_for_is_shown_with_its_rank() -> None:
+    asked = ["bsp / topk(0.001)+ef", "bsp / signum", "bsp / none", "bsp / terngrad"]
+    found = advised(SLOW, consider=asked, top=1)
+    shown = {option.strategy: option.rank for option in found.options}
+    assert {str(Strategy.parse(text)) for text in asked} <= shown.keys()
+    assert sorted(rank for rank in shown.values() if rank is not None) == [1, 2, 3, 4]
 
 
 @pytest.mark.long
@@ -41,7 +70,7 @@ def test_without_a_budget_the_mathematics_stays() -> None:
     found = advised(SLOW)
     assert found.best.lossless or "16" in found.best.guarantee or "16" in found.best.strategy
     exact = advised(SLOW, Preferences(exact=True))
-    assert exact.best.lossless or exact.best is exact.baseline or exact.best.strategy == exact.baseline.strategy
+    assert exact.best.lossless
 
 
 @pytest.mark.long
@@ -57,9 +86,8 @@ def test_a_budget_admits_what_was_measured_to_stay_within_it() -> None:
 def test_whatever_is_recommended_beats_the_baseline_by_three_percent() -> None:
     for rate in (1e6, 1e8, 1e9, 1e10, 1e11):
         found = advised(rate, Preferences(loss_budget=0.2))
-        is_base = found.best.strategy == found.baseline.strategy
-        assert is_base or found.best.speed_up >= PAYS - 1e-9
-        assert is_base == ("predicted to be" not in found.verdict)
+        assert not found.pays or found.best.speed_up >= PAYS - 1e-9
+        assert found.pays == found.verdict.startswith(f"`{found.best.strategy}` is predicted to be")
 
 
 @pytest.mark.long

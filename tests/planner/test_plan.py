@@ -48,6 +48,15 @@ def test_a_profile_is_planned_on_any_network(profile: str) -> None:
     assert "not timed" in " ".join(slow.notes)
 
 
+def test_a_network_as_a_value(profile: str) -> None:
+    sites = laconic.Network(4, (laconic.Level(1, 1e10), laconic.Level(2, 1e8, 0.025)))
+    found = plan(profile, workers=4, network=sites, consider=["bsp"])
+    assert found.network == "given (10Gbit, 100Mbit for 2 workers)"
+    assert found.best.step_seconds > plan(profile, workers=4, network="10gbit", consider=["bsp"]).best.step_seconds
+    with pytest.raises(PlanError, match="for 4 workers, not 8"):
+        plan(profile, workers=8, network=sites)
+
+
 def test_networks_as_people_name_them(tmp_path: Path) -> None:
     assert links_of("1gbit", 4).network.levels[0].bits_per_second == pytest.approx(LINE_SHARE * 1e9)
     assert links_of("1gbit", 4, latency="25ms").network.levels[0].latency_seconds == 0.025
@@ -73,6 +82,7 @@ def test_networks_as_people_name_them(tmp_path: Path) -> None:
     [
         ("fast", "no network"),
         ("0gbit", "moves nothing"),
+        ("100", 'write "100Mbit"'),
         ("there_is_none.toml", "no network file"),
         ("there_is_none.txt", "no file"),
     ],
@@ -91,13 +101,36 @@ def test_a_network_that_is_none(text: str, says: str) -> None:
         ("resnet50", {}, "--gpu"),
         ("resnet50", {"gpu": "v1000"}, "V100"),
         ("llama2-70b", {"gpu": "v100"}, "fits no strategy"),
-        ("resnet50", {"gpu": "v100", "workers": 0}, "at least one"),
+        ("resnet50", {"gpu": "v100", "workers": 0}, "at least 1"),
         ("resnet50", {"gpu": "v100", "network": "probe"}, "nothing to probe"),
     ],
 )
 def test_what_cannot_be_planned(subject: str, more: dict[str, object], says: str) -> None:
     with pytest.raises(LaconicError, match=says):
         plan(subject, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["workers", "servers", "top"])
+def test_numbers_are_refused_before_anything_is_measured(tmp_path: Path, option: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('never run')")
+    with pytest.raises(PlanError, match=f"--{option} -1 makes no sense"):
+        plan(str(script), **{option: -1})  # type: ignore[arg-type]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('never run')")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(script))
+    with pytest.raises(LaconicError, match=r"the cache folder .* cannot be written .*XDG_CACHE_HOME"):
+        plan(str(script))
+
+
+def test_options_that_are_not_its_own_are_the_scripts(profile: str) -> None:
+    """As for `laconic run`: no `--` is needed."""
+    result = CliRunner().invoke(app, ["plan", profile, "--workers", "4", "--epochs", "4", "--top", "3"])
+    assert isinstance(result.exception, PlanError)
+    assert "only a script has arguments" in str(result.exception) and "leave out --epochs 4" in str(result.exception)
 
 
 def test_files_that_are_something_else(tmp_path: Path, profile: str) -> None:

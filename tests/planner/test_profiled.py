@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,13 @@ def test_a_script_is_profiled_once(tmp_path: Path) -> None:
 def test_a_script_that_cannot_be_profiled(tmp_path: Path, text: str, says: str) -> None:
     result = planned(tmp_path, text)
     assert result.returncode == 2
-    assert says in result.stderr.splitlines()[-1]
+    last = result.stderr.splitlines()[-1]
+    assert says in last
     assert "Traceback" not in result.stdout
+    if "exit code" in says:
+        kept = Path(last.rpartition(" in ")[2])
+        assert "Error" in (kept / "rank-0.log").read_text(), "the log that the message names is there"
+        shutil.rmtree(kept.parent)
 
 
 @pytest.mark.long

@@ -8,9 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from laconic.real.connect import connect
+from laconic.real.profiling.steps import model_times
+from laconic.real.profiling.worker import profile_training
 from laconic.values.profile import Profile
+from laconic.values.run_config import RunConfig
 from tests.real.launching import SOURCE, START_SECONDS
+from tests.real.pool import SIZE, Pool, PoolRank
 
 SCRIPT = """
 import torch, laconic
@@ -57,3 +64,31 @@ def test_a_profiling_run_leaves_a_sound_profile(tmp_path: Path) -> None:
 
     again = laconic(*asked, cwd=tmp_path)
     assert again.returncode == 0 and "starting" not in again.stderr  # kept
+
+
+def compiled_steps(member: PoolRank, backend: str | None) -> list[set[str]]:
+    """Take three steps in a profiling run; return the parts of each that were marked."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward = torch.autograd.backward
+    try:
+        config = RunConfig(profile_steps=1000)  # so many that no profile is written
+        model, optimizer = profile_training(model, optimizer, connect(), config, gather_sparse=True)
+        called = model if backend is None else torch.compile(model, backend=backend)
+        for _ in range(3):
+            called(torch.ones(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.autograd.backward = backward
+    steps = optimizer.session.worker.steps  # type: ignore[attr-defined]
+    model_times(steps, optimizer.session.parameters.specs)  # type: ignore[attr-defined]
+    return [{part for _, part, _ in step} for step in steps]
+
+
+def test_compiled_models_are_profiled_too(pool: Pool) -> None:
+    """No hook runs in a compiled forward pass; its end is the begin of backward."""
+    for backend in (None, "aot_eager"):
+        for seen in pool.run(compiled_steps, backend, workers=SIZE):
+            assert seen == [{"forward", "backward", "step"}] * 3

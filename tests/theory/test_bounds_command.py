@@ -98,7 +98,7 @@ def test_delays_left_out_are_those_of_busy_workers() -> None:
     ("changes", "sentence"),
     [
         ({"speeds": "1,2"}, "names 2 workers and --workers 8"),
-        ({"speeds": "1,1,1,1,1,1,1,0"}, "every speed must be above 0"),
+        ({"speeds": "1,1,1,1,1,1,1,0"}, "--speeds 0.0 makes no sense"),
         ({"speeds": "1,1,1,1,1,1,1,fast"}, '"fast" in --speeds is no number'),
         ({"tau_avg": 9.0, "tau_max": 3.0}, "--tau-avg 9 must lie between 0 and --tau-max 3"),
         ({"workers": 0}, "workers=0 makes no sense"),
@@ -109,3 +109,24 @@ def test_delays_left_out_are_those_of_busy_workers() -> None:
 def test_senseless_questions_are_refused_in_a_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(LaconicError, match=sentence):
         rows(**changes)
+
+
+def test_a_problem_that_would_take_for_ever_is_left_out() -> None:
+    text = answer("--mu", "1e-9")
+    assert "theory_yu_jin_2019: it sums" in text and "give a larger --mu" in text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(("--sigma", "-1"), ("--sigma", "nan"), ("--gap", "-1"), ("--distance", "inf"), ("--gradient-bound", "-1")),
+        *(("--smoothness", "1e308"), ("--mu", "1e-300"), ("--epsilon", "1e-300"), ("--tau-max", "inf")),
+        *(("--model-bytes", "-5"), ("--step-seconds", "-1ms"), ("--speeds", ",".join(["-1"] * 8))),
+        *(("--workers", "0"), ("--workers", "10000000"), ("--iterations", f"{10**400}")),
+    ],
+    ids=lambda given: " ".join(given)[:30],
+)
+def test_numbers_that_no_problem_has_are_refused(given: tuple[str, str]) -> None:
+    result = CliRunner().invoke(app, ["bounds", *given])
+    assert isinstance(result.exception, LaconicError)
+    assert "give" in str(result.exception) or "write" in str(result.exception)

@@ -209,3 +209,11 @@ def test_the_command_shows_facts() -> None:
     assert all(word in everything.output for word in WORDS)
     assert isinstance(CliRunner().invoke(app, ["mixing", "bsp"]).exception, StrategyError)
     assert "two neighbours each" in CliRunner().invoke(app, ["show", "ring"]).output
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"), [("0", "at least one worker"), ("-3", "at least one"), ("9999999", "at most")]
+)
+def test_numbers_of_workers_that_make_no_sense(workers: str, says: str) -> None:
+    result = CliRunner().invoke(app, ["mixing", "ring", "--workers", workers])
+    assert isinstance(result.exception, LaconicError) and says in str(result.exception)

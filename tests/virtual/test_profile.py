@@ -24,7 +24,7 @@ from laconic.values.profile import (
 )
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
-from laconic.virtual.script import VirtualSetup
+from laconic.virtual.setup import VirtualSetup
 from laconic.virtual.symmetric import price
 
 ALONE, SHARED = 0.5, 0.375

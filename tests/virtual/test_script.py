@@ -12,7 +12,7 @@ import pytest
 
 from laconic.errors import LaconicError
 from laconic.network.network_tree import Level, Network
-from laconic.virtual.script import VirtualSetup
+from laconic.virtual.setup import VirtualSetup
 from tests.real.launching import COMMAND, SOURCE, START_SECONDS
 
 TRAIN = Path(__file__).parents[1] / "real" / "scripts" / "train.py"

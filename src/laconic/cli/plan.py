@@ -9,7 +9,9 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tool."""
-    app.command("plan", context_settings={"allow_interspersed_args": True})(plan)
+    # options that are not the command's own are the script's, wherever they stand
+    settings = {"allow_interspersed_args": True, "ignore_unknown_options": True}
+    app.command("plan", context_settings=settings)(plan)
 
 
 def plan(
@@ -21,7 +23,9 @@ def plan(
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="The script's own arguments; after -- if they begin with -."),
+        typer.Argument(
+            metavar="ARGUMENTS", help="The script's own arguments; after -- also those that plan has itself."
+        ),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", "--gpus", help="Number of workers that will train.")] = 8,
     network: Annotated[

@@ -108,7 +108,7 @@ class Settings:
         if self.rate is not None or self.net is not None:
             require_means()
         if self.engine == "virtual":
-            from laconic.virtual.script import VirtualSetup
+            from laconic.virtual.setup import VirtualSetup
 
             VirtualSetup.read(self.network, self.workers)  # refuses with a sentence of its own
 

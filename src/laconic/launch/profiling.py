@@ -12,7 +12,7 @@ from laconic.errors import LaconicError
 from laconic.launch.launch import launch
 from laconic.launch.net.state import load
 from laconic.launch.request import Request
-from laconic.profile.cache import ProfileKey
+from laconic.profile.cache import ProfileKey, make_cache_folder
 
 
 def measure(
@@ -49,24 +49,36 @@ def measure(
         _run_profiling(request, steps, cached)
     if out is None:
         return cached
-    shutil.copyfile(cached, out)
+    try:
+        shutil.copyfile(cached, out)
+    except OSError as error:
+        raise LaconicError(f"--out {out} cannot be written ({error.strerror}): give the path of a file") from error
     return Path(out)
 
 
 def _run_profiling(request: Request, steps: int, path: Path) -> None:
     if steps < 1:
         raise LaconicError(f"--steps {steps} makes no sense: a median needs at least one step, and more is better")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
-        measured = Path(folder) / "profile.json"
+    make_cache_folder(path.parent)
+    folder = Path(tempfile.mkdtemp(prefix="laconic-profile-"))
+    measured = folder / "profile.json"
+    try:
         code = launch(
-            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(measured), profile_steps=steps)
+            replace(request, folder=str(folder), heartbeat_seconds=60.0, profile_to=str(measured), profile_steps=steps)
         )
-        if code:
-            raise LaconicError(f"the profiling run ended with exit code {code}: the script's own output is above")
-        if not measured.is_file():
-            raise LaconicError(
-                f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
-                "or ask for fewer --steps"
-            )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    if code:  # the folder stays, since the report of the run names its logs
+        raise LaconicError(
+            f"the profiling run ended with exit code {code}: the script's own output is above, and in {folder / 'logs'}"
+        )
+    found = measured.is_file()
+    if found:
         shutil.move(measured, path)
+    shutil.rmtree(folder)
+    if not found:
+        raise LaconicError(
+            f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
+            "or ask for fewer --steps"
+        )

@@ -15,7 +15,8 @@ from laconic.launch.request import Request
 from laconic.launch.run_folder import RunRecord, choose_folder, forget_figures
 from laconic.launch.summary import as_fields, missed_targets, summarise
 from laconic.runtime.traffic import traffic_of
-from laconic.virtual.script import DEFAULT_NETWORK, VirtualSetup, run_script
+from laconic.virtual.script import run_script
+from laconic.virtual.setup import DEFAULT_NETWORK, VirtualSetup
 
 
 def launch_virtually(request: Request) -> int:

@@ -32,9 +32,11 @@ MEASURED_AS = {"reduce_scatter": "all_to_all", "barrier": "all_reduce"}
 
 @dataclass(frozen=True)
 class Level:
-    """A level of units of `workers` neighbouring ranks, each behind one duplex link.
+    """A level of a network: units of neighbouring workers, each behind one duplex link.
 
-    `latency_seconds` is the one-way latency of transfers for which this is the outermost level crossed.
+    - `workers`: how many neighbouring workers share a unit (a machine, a site); 1 is a worker's own link.
+    - `bits_per_second`: the rate of each unit's link, in either direction.
+    - `latency_seconds`: the one-way latency of transfers for which this is the outermost level crossed.
     """
 
     workers: int
@@ -48,19 +50,25 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """A network as levels from the inner to the outer; the first is a worker's own link (`workers=1`).
+    """A network as levels from the inner to the outer; the first is a worker's own link.
 
-    `lanes` is how many collectives of one group run at a time, while others wait in order: gloo has two threads. Where
-    collectives were `measured`, each alone takes the measured time; the part of it that delays others at the same time
-    (on processors that all workers share) loads one more link, which all of them use.
+    `Network.flat(8, 1e9, 50e-6)` is one switch, `Network(8, (Level(1, 1e10), Level(4, 2e8, 0.025)))` two sites of four.
+
+    - `size`: the number of workers, servers' nodes included.
+    - `levels`: a `laconic.Level` each, the first with `workers=1`.
+    - `lanes`: how many collectives of one group run at a time, while others wait in order: gloo has two threads.
+    - `measured`: times of collectives. Each alone takes its measured time; the part of it that delays others at the
+      same time (on processors that all workers share) loads one more link, which all of them use.
+    - `links`: the rates, in bits per second, of workers whose own link has another one, by worker.
+    - `trees`: all-reduces use double binary trees where these have fewer rounds than a ring.
     """
 
     size: int
     levels: tuple[Level, ...]
     lanes: int = 2
     measured: LinkTimes | None = None
-    links: Mapping[int, float] = field(default_factory=dict)  # workers whose own link has another rate, in bits/s
-    trees: bool = False  # all-reduces use double binary trees where these have fewer rounds than a ring
+    links: Mapping[int, float] = field(default_factory=dict)
+    trees: bool = False
 
     def __post_init__(self) -> None:
         sizes = [level.workers for level in self.levels]
@@ -81,7 +89,13 @@ class Network:
     def flat(
         cls, size: int, bits_per_second: float | Sequence[float], latency_seconds: float = 0.0, lanes: int = 2
     ) -> Network:
-        """Return a network of one switch; with several rates, each worker's link has its own."""
+        """Return a network of one switch.
+
+        - `size`: the number of workers.
+        - `bits_per_second`: the rate of all links, or one for each worker.
+        - `latency_seconds`: one way between any two.
+        - `lanes`: how many collectives of one group run at a time.
+        """
         if isinstance(bits_per_second, int | float):
             return cls(size, (Level(1, bits_per_second, latency_seconds),), lanes)
         if len(bits_per_second) != size:

@@ -20,6 +20,12 @@ class LAMB(Layerwise):
     paper scales the learning rate with the square root of the batch and warms up; that is left to the scheduler. 1-bit
     LAMB uses no bias correction and keeps the ratio within `ratio_bounds` (0.01 to 10); for it a moving average of each
     layer's ratios is kept, with factor 0.9.
+
+    - `params`, `lr`, `betas`, `eps`, `weight_decay`: as for `torch.optim.AdamW`.
+    - `norm_bounds`: the range to which phi clips a layer's norm.
+    - `adapt`: scale each layer's step by the ratio.
+    - `bias_correction`: correct the two moments for their start at zero, as Adam does.
+    - `ratio_bounds`: the range within which the ratio is kept.
     """
 
     def __init__(

@@ -18,6 +18,10 @@ class LARS(Layerwise):
     inside v, as in the paper. A "layer" is a parameter tensor. Norms are those of the gradient at `step()`, which is
     the average under `bsp`, so that nothing more is sent. A group with `adapt=False` (biases, normalisation) uses
     lambda=1 and no weight decay. Sharded parameters are not supported, since they would need the norm of the whole.
+
+    - `params`, `lr`, `momentum`, `weight_decay`: as for `torch.optim.SGD`.
+    - `trust`: the share of the weights' norm that a step has at a learning rate of 1.
+    - `adapt`: scale each layer's step by lambda.
     """
 
     def __init__(

@@ -26,6 +26,12 @@ class Muon(Layerwise):
     rate serves both, or √max(1, a/b) with `adjust_lr_fn="original"`. A group with `muon=False` is left to AdamW as a
     whole, for embeddings and the output head: `Muon(matrices_apart(model))` makes the two groups. Kernels of
     convolutions are left to AdamW too.
+
+    - `params`, `lr`, `weight_decay`: as for `torch.optim.AdamW`.
+    - `momentum`: of the matrices.
+    - `adjust_lr_fn`: `"match_rms_adamw"` or `"original"`, the scale of a matrix's step.
+    - `betas`, `eps`: AdamW's, for all other parameters.
+    - `muon`: whether a group's matrices are stepped this way.
     """
 
     def __init__(
@@ -94,8 +100,8 @@ class Muon(Layerwise):
 
 
 def matrices_apart(model: nn.Module) -> list[dict[str, Any]]:
-    """Return a model's parameters as Muon's two groups: hidden matrices; and the rest, which is embeddings, the output
-    head (the last linear layer), norms, biases and the like."""
+    """Return the parameters of `model` as Muon's two groups: hidden matrices; and the rest, which is embeddings, the
+    output head (the last linear layer), norms, biases and the like."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     outside = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
     outside |= {id(module.weight) for module in linear[-1:]}

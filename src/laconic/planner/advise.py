@@ -13,12 +13,13 @@ from laconic.experiments.rivals.of_torch import DDP16
 from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates
-from laconic.planner.certainty import error_range
+from laconic.planner.certainty import error_range, step_errors
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
 from laconic.planner.risk import guarantee_of, risk_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
+from laconic.schedule.wfbp import WFBP
 from laconic.strategy import DEFAULTS, Sentence, Strategy, Word
 
 MIB = 2**20
@@ -121,9 +122,11 @@ def advise(
     progress: Callable[[int], None] | None = None,
     notes: Sequence[str] = (),
 ) -> Advice:
-    """Price all candidates (or those named in `consider`), rank the admitted ones before the rest, and recommend one.
+    """Price all candidates (or those named in `consider`, which are all shown), and recommend an admitted one.
 
-    `command_for` turns a strategy into the command to copy; `progress` is called with the number of strategies priced.
+    What is recommended is one of laconic's own strategies: the best admitted one where it pays for certain, else what
+    comes nearest to the baseline. `command_for` turns a strategy into the command to copy; `progress` is called with
+    the number of strategies priced.
     """
     preferences = preferences or Preferences()
     pricer = Pricer(deployment)
@@ -135,14 +138,17 @@ def advise(
     count = len(ranked)
     if not ranked:
         raise PlanError("no strategy fits: none of the strategies that were given can be priced here")
+    ranks = {candidate.strategy: place for place, candidate in enumerate(ranked, 1)}
     if consider is None:
         ranked = list(_each_once(ranked))
     best = next((candidate for candidate in ranked if candidate.admitted_by(preferences)), None)
-    pays = best is not None and best.amount * PAYS <= base.candidate.amount
-    chosen = best if pays and best is not None else base.candidate
-    shown = [chosen, *_shown(ranked, preferences, top)]
-    made = {id(candidate): _option(deployment, candidate, base, preferences) for candidate in shown}
-    options = dict.fromkeys(made.values())
+    pays = best is not None and bool(_gain(best, base, preferences)[0] >= 1)
+    chosen = best if pays and best is not None else _kept(pricer, base, preferences)
+    shown = [chosen, *(_shown(ranked, preferences, top) if consider is None else ranked)]
+    made = {
+        candidate.strategy: _option(deployment, candidate, base, preferences, ranks.get(candidate.strategy))
+        for candidate in shown
+    }
     baseline = _option(deployment, base.candidate, base, preferences)
     return Advice(
         subject,
@@ -153,12 +159,13 @@ def advise(
         preferences.objective,
         preferences.loss_budget,
         baseline,
-        tuple(options),
-        _verdict(pricer, base, made[id(chosen)] if pays else None, ranked, preferences),
-        (command_for or str)(made[id(chosen)].strategy),
+        tuple(made.values()),
+        _verdict(pricer, base, best, chosen, ranked, preferences),
+        (command_for or str)(made[chosen.strategy].strategy),
         _layers(deployment, chosen.priced),
         count,
         (*notes, *_estimates(pricer, [candidate.strategy for candidate in shown])),
+        pays,
     )
 
 
@@ -173,6 +180,13 @@ class Baseline:
     def text(self) -> str:
         return f"{DDP16.name}(bucket_cap_mb={self.cap})"
 
+    @property
+    def own(self) -> Strategy:
+        """The same in laconic's own words, with which checkpoints and the ledger work."""
+        sentence = self.candidate.strategy
+        assert isinstance(sentence, Sentence)
+        return sentence.but(Word.of(WFBP(self.cap * MIB)))
+
 
 def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     """Return DDP with 16-bit gradients in the best of its usual bucket sizes."""
@@ -184,6 +198,24 @@ def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     return Baseline(
         Candidate(sentence, tried[cap], preferences.amount(deployment, tried[cap]), deployment.workers), cap
     )
+
+
+def _kept(pricer: Pricer, base: Baseline, preferences: Preferences) -> Candidate:
+    """Return what to write where nothing pays: plain `bsp`, or the baseline in our own words if that pays over it."""
+    plain, own = _candidates_of(pricer, [Strategy.parse("bsp"), base.own], preferences, None)
+    return own if own.admitted_by(preferences) and own.amount * PAYS <= plain.amount else plain
+
+
+def _gain(candidate: Candidate, base: Baseline, preferences: Preferences) -> tuple[float, float]:
+    """Return the range of the candidate's gain over the baseline: of time by the errors that were measured.
+
+    Bytes are exact. A gain that is too small to be worth a change is none.
+    """
+    gain = base.candidate.amount / candidate.amount if candidate.amount else float("inf")
+    if gain < PAYS:
+        return 0.0, gain
+    low, high = (1.0, 1.0) if preferences.objective == "bytes" else step_errors(candidate.strategy)
+    return gain / high, gain / low
 
 
 def _candidates_of(
@@ -240,7 +272,9 @@ def _front(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-def _option(deployment: Deployment, candidate: Candidate, base: Baseline, preferences: Preferences) -> Option:
+def _option(
+    deployment: Deployment, candidate: Candidate, base: Baseline, preferences: Preferences, rank: int | None = None
+) -> Option:
     priced, is_base = candidate.priced, candidate is base.candidate
     low, high = error_range(candidate.strategy, deployment)
     seconds = float(priced.seconds)
@@ -261,6 +295,7 @@ def _option(deployment: Deployment, candidate: Candidate, base: Baseline, prefer
         candidate.risk,
         preferences.dollars(deployment, priced),
         preferences.joules(deployment, priced),
+        rank,
     )
 
 
@@ -285,30 +320,38 @@ def _memory_bytes(deployment: Deployment, strategy: Strategy) -> float:
 
 
 def _verdict(
-    pricer: Pricer, base: Baseline, best: Option | None, ranked: Sequence[Candidate], preferences: Preferences
+    pricer: Pricer,
+    base: Baseline,
+    best: Candidate | None,
+    chosen: Candidate,
+    ranked: Sequence[Candidate],
+    preferences: Preferences,
 ) -> str:
-    """Return the verdict in one or two sentences."""
+    """Return the verdict in one to three sentences."""
     deployment = pricer.deployment
     if deployment.workers == 1:
         return "One worker exchanges nothing: the network is not your problem."
-    seconds, rival = float(base.candidate.priced.seconds), "tuned DDP with 16-bit gradients"
-    if best is not None and preferences.objective == "time":
-        low, high = seconds / best.high_seconds, seconds / best.low_seconds
-        return (
-            f"`{best.strategy}` is predicted to be {best.speed_up:.2f} times as fast as {rival} ({low:.2f} to "
-            f"{high:.2f} by the errors that were measured)."
+    rival = "tuned DDP with 16-bit gradients"
+    low, high = (0.0, 0.0) if best is None else _gain(best, base, preferences)
+    if best is not None and low > 0:
+        gain = base.candidate.amount / best.amount if best.amount else float("inf")
+        claim = (
+            f"`{best.strategy}` is predicted to be {gain:.2f} times as fast as {rival} ({low:.2f} to {high:.2f} by the "
+            "errors that were measured)"
+            if preferences.objective == "time"
+            else f"`{best.strategy}` takes {1 / gain:.3g} of what {rival} takes in {preferences.objective}"
         )
-    if best is not None:
-        share = preferences.amount(deployment, _price_of(best)) / base.candidate.amount
-        return f"`{best.strategy}` takes {share:.3g} of what {rival} takes in {preferences.objective}."
+        if low >= 1:
+            return f"{claim}."
+        return f"Nothing pays for certain: {claim}; `laconic compare` tells. {_own_words(chosen, base)}"
     plain = min((pricer.ddp("none", cap * MIB) for cap in CAPS), key=lambda priced: priced.seconds)
     waits = float(plain.seconds) / deployment.computing_seconds - 1 if deployment.computing_seconds else 0.0
     if waits < PAYS - 1 and preferences.objective == "time":
         return (
             "Nothing to do: the network is not your problem. Plain DDP would take "
-            f"{100 * max(waits, 0.0):.1f} % longer than computing alone."
+            f"{100 * max(waits, 0.0):.1f} % longer than computing alone. {_own_words(chosen, base)}"
         )
-    verdict = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it."
+    verdict = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it. {_own_words(chosen, base)}"
     gentle = [candidate for candidate in _front(ranked) if candidate.amount * PAYS <= base.candidate.amount]
     if gentle and (risk := gentle[-1].risk) is not None:
         share = gentle[-1].amount / base.candidate.amount
@@ -320,8 +363,10 @@ def _verdict(
     return verdict
 
 
-def _price_of(option: Option) -> StepPrice:
-    return StepPrice(option.step_seconds, option.sent_bytes, option.coding_seconds, option.exposed_seconds)
+def _own_words(chosen: Candidate, base: Baseline) -> str:
+    """Return what to write for laconic where the baseline is to be kept, and how it compares."""
+    speed = base.candidate.priced.seconds / chosen.priced.seconds if chosen.priced.seconds else 1.0
+    return f"With laconic, write `{chosen.strategy}`: {speed:.2f} times its speed."
 
 
 def _layers(deployment: Deployment, priced: StepPrice) -> tuple[Layer, ...]:

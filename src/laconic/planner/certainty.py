@@ -23,7 +23,7 @@ def error_range(strategy: Strategy, deployment: Deployment) -> tuple[float, floa
 
     Nine in ten of our measured runs lay within it; where the profile's computing times spread more, it is widened.
     """
-    low, high = _errors(kind_of(strategy))
+    low, high = step_errors(strategy)
     model = deployment.profile.model
     parts = [model.forward, model.backward, model.step]
     whole = sum(part.median for part in parts)
@@ -31,6 +31,11 @@ def error_range(strategy: Strategy, deployment: Deployment) -> tuple[float, floa
         least, most = (sum(getattr(p, end) or p.median for p in parts) / whole for end in ("low", "high"))
         low, high = min(low, least), max(high, most)
     return low, high
+
+
+def step_errors(strategy: Strategy) -> tuple[float, float]:
+    """Return the same range without the spread of computing, which two strategies on the same workers share."""
+    return _errors(kind_of(strategy))
 
 
 def kind_of(chosen: Strategy) -> str:

@@ -251,6 +251,10 @@ def iteration_inputs(
             f"{text} is a script, whose times must be measured first: run `laconic profile --out profile.json {text}` "
             "and give profile.json"
         )
+    if workers < 1 or (servers is not None and servers < 0):
+        raise PlanError(
+            f"an iteration has at least one worker and no fewer than 0 servers, not {workers} and {servers}"
+        )
     rate, delay = bits_per_second(network), seconds(latency)
     subject = subject_of(text, (), workers, network, gpu)
     return IterationInputs(subject, workers, workers if servers is None else servers, rate, delay)

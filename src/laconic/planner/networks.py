@@ -11,7 +11,7 @@ from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
 from laconic.units import bits_per_second, seconds, write_rate
-from laconic.virtual.script import VirtualSetup
+from laconic.virtual.setup import VirtualSetup
 
 PROBE = "probe"
 LINE_SHARE = 0.88
@@ -32,8 +32,12 @@ class DescribedLinks:
     notes: tuple[str, ...] = ()
 
 
-def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
+def links_of(text: str | Network, workers: int, gpu: Gpu | None = None, latency: str | None = None) -> DescribedLinks:
     """Return the network that a text describes for so many workers; GPUs are grouped in hosts as usually sold."""
+    if isinstance(text, Network):
+        if text.size != workers:
+            raise PlanError(f"the network is for {text.size} workers, not {workers}: give Network(size={workers}, …)")
+        return DescribedLinks(text, notes=("the network as given",))
     if text.endswith(".toml"):
         given = VirtualSetup.read(text, workers)
         return DescribedLinks(given.network, given.compute.slowness, (f"the network of {text}",))
@@ -43,10 +47,8 @@ def links_of(text: str, workers: int, gpu: Gpu | None = None, latency: str | Non
         rate = bits_per_second(text)
     except LaconicError as error:
         raise PlanError(
-            f'"{text}" is no network: give a rate such as 1gbit, a .toml file, the output of nccl-tests, or probe'
+            f"--network {text} is no network, since {error}; a .toml file, the output of nccl-tests or probe are others"
         ) from error
-    if rate <= 0:
-        raise PlanError(f'"{text}" moves nothing: give a positive rate, such as 1gbit')
     one_way = seconds(latency) if latency is not None else _SLOW_LATENCY if rate < _FAST else _FAST_LATENCY
     outer = Level(1, LINE_SHARE * rate, one_way)
     note = (

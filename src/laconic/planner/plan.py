@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.experiments.rivals.text import is_rival
-from laconic.network.network_tree import Network
+from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import BASELINE, Preferences, advise
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
@@ -28,7 +27,7 @@ def plan(
     subject: str,
     *arguments: str,
     workers: int = 8,
-    network: str = "1gbit",
+    network: str | Network = "1gbit",
     objective: Objective = "time",
     loss_budget: float = 0.0,
     gpu: str | None = None,
@@ -45,13 +44,35 @@ def plan(
     fresh: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Advice:
-    """Rank all strategies by their predicted cost and recommend one: the same as `laconic plan`.
+    """Rank all strategies by their predicted cost and recommend one, as `laconic plan` does.
 
-    `subject` is a script (with its arguments), a profile or trace as JSON, or a model of the zoo on a `gpu`. `network`
-    is a rate, a .toml file, the output of nccl-tests, or "probe" to measure the links here. `loss_budget` is the share
-    by which the loss may rise (0.005 is half a percent); without it the mathematics stays as it is.
+    - `subject`: a training script, a profile or PyTorch trace as JSON, or the name of a model such as `"resnet50"`.
+    - `arguments`: the script's own arguments.
+    - `workers`: the number of workers that will train.
+    - `network`: a rate such as `"1gbit"`, a `.toml` file (docs/virtual.md), the output of nccl-tests, `"probe"` to
+      measure the links here, or a `laconic.Network`.
+    - `objective`: what to minimise for each step: `"time"`, `"bytes"`, `"cost"` or `"energy"`.
+    - `loss_budget`: the share by which the loss may rise, 0.005 for half a percent; without it the mathematics stays.
+    - `gpu`: for a model by name, the GPU it runs on, as `"v100"`.
+    - `batch`: for a model by name, samples on each GPU; default: as many as fit.
+    - `latency`: with a rate, the one-way latency, as `"50us"`.
+    - `servers`: machines beside the workers that may be parameter servers.
+    - `slowness`: factors by which workers compute more slowly, cycled; default: what a `.toml` file says, or 1.
+    - `price`: dollars for an hour of a worker, for the objective `"cost"`; default: the GPU's usual price.
+    - `price_per_gigabyte`: dollars for a gigabyte that a worker sends.
+    - `watts`: the power of a busy worker, for the objective `"energy"`; default: the GPU's.
+    - `consider`: strategies to price and show in place of all candidates.
+    - `top`: how many rows to give.
+    - `net`: with the network `"probe"`, a network that `laconic net up` made, by name.
+    - `fresh`: measure the script again, whatever the cache holds.
+    - `progress`: called with the number of strategies priced so far.
+
+    The result is an `Advice`: `options`, the recommended strategy first, a `verdict` in words, whether it `pays`, and
+    the `line` to copy.
     """
-    source = subject_of(subject, arguments, workers, network, gpu, batch, net, fresh)
+    _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
+    described = network if isinstance(network, str) else f"given ({', '.join(map(_level, network.levels))})"
+    source = subject_of(subject, arguments, workers, described, gpu, batch, net, fresh)
     links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
     chip = source.gpu
     preferences = Preferences(
@@ -72,7 +93,7 @@ def plan(
     return advise(
         deployment,
         source.name,
-        network if network != PROBE else _probed_network(source, net),
+        described if network != PROBE else _probed_network(source, net),
         preferences,
         consider,
         top,
@@ -96,7 +117,7 @@ def verify_advice(
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
-    strategies = [BASELINE, *(option.strategy for option in advice.options if not is_rival(option.strategy))]
+    strategies = [BASELINE, *(option.strategy for option in advice.options)]
     return verify(
         (subject, *arguments),
         strategies[: _CANDIDATES_TO_VERIFY + 1],
@@ -108,6 +129,13 @@ def verify_advice(
     )
 
 
+def _check_counts(**given: tuple[int, int]) -> None:
+    """Refuse numbers below the least that makes sense, before anything is measured."""
+    for name, (number, least) in given.items():
+        if number < least:
+            raise PlanError(f"--{name} {number} makes no sense: give at least {least}")
+
+
 def _probed_links(source: Subject, workers: int) -> DescribedLinks:
     if source.profile.links is None:
         raise PlanError(
@@ -115,6 +143,10 @@ def _probed_links(source: Subject, workers: int) -> DescribedLinks:
             "or describe a network, as --network 1gbit"
         )
     return DescribedLinks(Network.from_profile(source.profile, workers))
+
+
+def _level(level: Level) -> str:
+    return write_rate(level.bits_per_second) + (f" for {level.workers} workers" if level.workers > 1 else "")
 
 
 def _probed_network(source: Subject, net: str | None) -> str:

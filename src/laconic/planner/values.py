@@ -48,6 +48,7 @@ class Option:
     risk: Risk | None = None
     dollars: float | None = None  # of a step on all workers
     joules: float | None = None
+    rank: int | None = None  # by the objective, among all strategies that were priced
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a deployment: options, the best first, and tuned DDP with 16-bit gradients as `baseline`."""
+    """The advice for a deployment, which `laconic plan --json` prints and `laconic report` draws.
+
+    - `subject`: the script or model, with the number of its `parameters` and `tensors`.
+    - `workers`, `network`: where it is to train.
+    - `objective`, `loss_budget`: what was to be minimised, and how much more loss is accepted (0: none).
+    - `baseline`: tuned DDP with 16-bit gradients, to compare with.
+    - `options`: strategies that laconic runs, the recommended one first.
+    - `verdict`: the advice in words.
+    - `line`: the command to copy.
+    - `layers`: when each tensor is ready, sent and received under the recommended strategy.
+    - `priced`: the number of strategies that were priced.
+    - `notes`: where the figures come from.
+    - `pays`: whether the best option beats the baseline for certain.
+    """
 
     subject: str  # the script or model
     parameters: int
@@ -80,17 +94,19 @@ class Advice:
     layers: tuple[Layer, ...] = ()
     priced: int = 0  # number of strategies that were priced
     notes: tuple[str, ...] = ()  # where the figures come from
+    pays: bool = False  # whether the best option beats the baseline for certain
 
     @property
     def best(self) -> Option:
         return self.options[0]
 
     def to_json(self) -> str:
+        """Return the advice as JSON, which `laconic report` reads."""
         return json.dumps({"laconic_plan": VERSION, **asdict(self)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Advice:
-        """Return the advice from the text that `to_json` gave; errors call its source `where`."""
+        """Return the advice from the `text` that `to_json` gave; errors call its source `where`."""
         try:
             table = json.loads(text)
             version = table.pop("laconic_plan")

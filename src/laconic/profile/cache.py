@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from laconic._version import __version__
+from laconic.errors import LaconicError
 from laconic.profile.machine import machine
 from laconic.values.profile import VERSION
 
@@ -39,6 +41,18 @@ class ProfileKey:
         }
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         return cache_folder() / f"{self.script.stem}-{key}.json"
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Make the folder of profiles where it is missing; refuse one in which nothing can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise LaconicError(
+            f"the cache folder {folder} cannot be written ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
+        ) from error
 
 
 def cache_folder() -> Path:

@@ -17,7 +17,7 @@ from laconic.planner.verify import read_budget
 from laconic.planner.verify_results import Verified
 from laconic.report.page.units import unit_for, with_unit
 
-_COLUMNS = ("strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
+_COLUMNS = ("rank", "strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
 _FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
 _PIPED = 160  # columns, where standard output is no terminal
 
@@ -55,7 +55,7 @@ def show(advice: Advice, console: Console | None = None) -> None:
     console.print(
         Text(
             f"{advice.subject}: {advice.parameters:,} parameters in {advice.tensors} tensors, {advice.workers} "
-            f"workers, network {advice.network}; {advice.priced} strategies priced."
+            f"workers, network {advice.network}; strategies priced: {advice.priced}."
         ),
         soft_wrap=True,
     )
@@ -67,9 +67,8 @@ def show(advice: Advice, console: Console | None = None) -> None:
         left = heading in ("strategy", "mathematics")
         table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     base = advice.baseline
-    shown = [*advice.options, *([] if base in advice.options else [base])]
-    for option in shown:
-        cells = _cells(option)
+    for option in (*advice.options, base):
+        cells = _cells(option, to_compare=option is base)
         own = [] if more is None else [f"{getattr(option, more):.3g}"]
         row = map(Text, [*(cells[name] for name in headings), *own])
         table.add_row(*row, style="dim" if option is base else "")
@@ -115,12 +114,14 @@ def show_verified(found: Verified, console: Console | None = None) -> None:
     console.print(table)
 
 
-def _cells(option: Option) -> dict[str, str]:
+def _cells(option: Option, to_compare: bool) -> dict[str, str]:
+    name = option.strategy.replace("error_feedback", "ef").replace(" / allreduce", "")
     return dict(
         zip(
             _COLUMNS,
             [
-                option.strategy.replace("error_feedback", "ef").replace(" / allreduce", ""),
+                "" if option.rank is None else str(option.rank),
+                f"{name}, to compare" if to_compare else name,
                 _seconds(option.step_seconds),
                 _between(option.low_seconds, option.high_seconds),
                 f"{option.speed_up:.2f}",

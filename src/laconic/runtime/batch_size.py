@@ -14,6 +14,8 @@ def batch_size(default: int) -> int:
     """Return how many samples this worker's next batch should have: the strategy's decision, or else the given number.
 
     Ask for it when a batch is drawn, since rules such as growing batches decide anew between steps.
+
+    - `default`: the batch size of strategies that leave it to the script.
     """
     worker = current()
     return default if worker is None else batch_of(worker) or default

@@ -44,6 +44,10 @@ class ShardSampler(Sampler[int]):
     Use it as `DataLoader(part, batch_size, sampler=ShardSampler(part))` and save it with `laconic.checkpoint(...,
     sampler=sampler)`. Each epoch has its own order, drawn from the seed. The position counts the items of batches that
     the training loop has received: what a loader's workers (`num_workers=4`) have fetched in advance is not lost.
+
+    - `part`: what `laconic.shard` returned.
+    - `shuffle`: draw a new order for each epoch; otherwise the items come as they are.
+    - `seed`: of these draws.
     """
 
     def __init__(self, part: Dataset[Any], shuffle: bool = True, seed: int = 0) -> None:

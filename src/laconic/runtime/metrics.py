@@ -11,9 +11,10 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import SupportsFloat, TextIO
+from typing import Any, SupportsFloat, TextIO
 from weakref import WeakKeyDictionary, finalize
 
 from torch import Tensor
@@ -83,6 +84,7 @@ class MetricLog:
 
 _logs: WeakKeyDictionary[Worker, MetricLog] = WeakKeyDictionary()
 _unconnected: dict[int, MetricLog] = {}
+_observers: WeakKeyDictionary[Worker, Callable[[Any, dict[str, float]], None]] = WeakKeyDictionary()
 
 
 def _own_log() -> MetricLog:
@@ -117,7 +119,15 @@ def log(**values: SupportsFloat) -> None:
         except (TypeError, ValueError, RuntimeError):
             raise ContractError(f"log({name}=…) takes a number, not {type(value).__name__}") from None
     _own_log().add(numbers)
-    step_recorder.record_metrics(current(), numbers)
+    worker = current()
+    if worker is not None and worker in _observers:
+        _observers[worker](worker, numbers)
+    step_recorder.record_metrics(worker, numbers)
+
+
+def observe(worker: Worker, act: Callable[[Any, dict[str, float]], None]) -> None:
+    """Call `act` with this worker and the values of each of its later calls of `laconic.log`."""
+    _observers[worker] = act
 
 
 def serial() -> int:

@@ -10,6 +10,9 @@ from laconic.theory.delayed.orders import Curvature
 from laconic.theory.values import Measure, Problem, counts, require
 from laconic.units import seconds
 
+_MOST_WORKERS, _MOST_STEPS = 10**5, 10**15
+_LEAST, _MOST = 1e-12, 1e15
+
 
 @dataclass(frozen=True)
 class Question:
@@ -58,10 +61,15 @@ def ask(
     round_seconds: str | None = None,
 ) -> Question:
     """Make a question from the command line's options; delays left out are those of workers that are always busy."""
-    counts(workers=workers, iterations=iterations, epsilon=epsilon)
-    pace = (1.0,) * workers if speeds is None else tuple(_number(part, "--speeds") for part in speeds.split(","))
+    require(workers <= _MOST_WORKERS, f"--workers {workers} are too many: give {_MOST_WORKERS:,} at most")
+    require(iterations <= _MOST_STEPS, f"--iterations {iterations} are too many: give {_MOST_STEPS:,} at most")
+    counts(workers=workers, iterations=iterations)
+    constants = {"epsilon": epsilon, "smoothness": smoothness, "mu": mu, "gradient-bound": gradient_bound}
+    zero_too = {"sigma": sigma, "gap": gap, "distance": distance, "tau-max": tau_max, "tau-avg": tau_avg}
+    for option, value in (constants | zero_too).items():
+        _check_size(option, value, option in zero_too)
+    pace = (1.0,) * workers if speeds is None else tuple(_number(part, "speeds") for part in speeds.split(","))
     require(len(pace) == workers, f"--speeds names {len(pace)} workers and --workers {workers}; give one number each")
-    require(min(pace) > 0, f"--speeds {speeds}: every speed must be above 0")
     average = float(workers - 1) if tau_avg is None else tau_avg
     longest = max(average, (sum(pace) - min(pace)) / min(pace)) if tau_max is None else tau_max
     require(0 <= average <= longest, f"--tau-avg {average:g} must lie between 0 and --tau-max {longest:g}")
@@ -74,7 +82,7 @@ def ask(
         pace,
         average,
         longest,
-        None if model_bytes is None else _number(model_bytes, "--model-bytes"),
+        None if model_bytes is None else _number(model_bytes, "model-bytes"),
         None if step_seconds is None else seconds(step_seconds),
         None if round_seconds is None else seconds(round_seconds),
     )
@@ -82,6 +90,17 @@ def ask(
 
 def _number(text: str, option: str) -> float:
     try:
-        return float(read_number(text.strip()))
+        found = float(read_number(text.strip()))
     except ValueError:
-        raise LaconicError(f'"{text}" in {option} is no number; write one such as 5, 0.5 or 100MiB') from None
+        raise LaconicError(f'"{text}" in --{option} is no number; write one such as 5, 0.5 or 100MiB') from None
+    _check_size(option, found)
+    return found
+
+
+def _check_size(option: str, value: float | None, zero_too: bool = False) -> None:
+    """Refuse constants that no problem has, with which the formulas would overflow."""
+    require(
+        value is None or _LEAST <= value <= _MOST or (zero_too and value == 0),
+        f"--{option} {value} makes no sense here: give {'0 or ' if zero_too else ''}a number between {_LEAST:g} and "
+        f"{_MOST:g}",
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar
 
+from laconic.errors import LaconicError
 from laconic.registry import Technique
 from laconic.topology.mixing import Mixing
 
@@ -19,6 +20,8 @@ class Topology(Technique):
 
     def mixing(self, size: int, seed: int = 0) -> Mixing:
         """Return the mixing weights among `size` workers, the same on each of them for the same seed."""
+        if size < 1:
+            raise LaconicError(f"{self.name} joins at least one worker, not {size}")
         return _cached_mixing(self, size, seed)
 
     @abstractmethod

@@ -24,7 +24,11 @@ Law = Literal["constant", "exponential"]
 
 @dataclass(frozen=True)
 class Stragglers:
-    """In a fraction of the steps, chosen at random per worker and step, computing takes `factor` times as long."""
+    """In some steps, chosen at random for each worker, computing takes longer.
+
+    - `probability`: the share of such steps, 0 to 1.
+    - `factor`: how many times as long they take.
+    """
 
     probability: float
     factor: float

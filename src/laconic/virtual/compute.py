@@ -21,12 +21,20 @@ Part = Literal["forward", "backward", "step", "encode", "decode"]
 
 @dataclass(frozen=True)
 class Compute:
-    """The seconds that each part of a step takes on a worker of speed one.
+    """How long virtual workers compute: the seconds of each part of a step, and which workers are slower, and when.
 
-    `slowness` multiplies them, worker by worker (the factors are repeated cyclically). `backward_by_tensor` is how the
-    backward pass divides over tensors; without it, it divides by their numbers of elements. Where a sync rule chooses
-    batch sizes, `batch` is the batch size that takes these times in forward and backward: another one takes
-    proportionally longer or shorter.
+    - `forward_seconds`, `backward_seconds`, `step_seconds`: the parts of a step on a worker of speed one.
+    - `slowness`: factors that multiply them, worker by worker, repeated cyclically: with `(1, 1, 1, 5)` every fourth
+      worker is slow.
+    - `straggling`: random stragglers, a `laconic.Stragglers`.
+    - `trace`: factors by step and worker, both repeated cyclically, for workers that become slow and recover.
+    - `backward_by_tensor`: the seconds of each tensor's gradient; without them, backward divides over tensors by their
+      numbers of elements.
+    - `codecs`: measured times of compressors; those that are not listed take no time.
+    - `seed`: of stragglers and random times.
+    - `batch`: where a sync rule chooses batch sizes, the one that takes these times in forward and backward; another
+      one takes proportionally longer or shorter.
+    - `law`: `"constant"`, or `"exponential"`: each step takes a random time of that mean.
     """
 
     forward_seconds: float = 0.0
@@ -34,12 +42,12 @@ class Compute:
     step_seconds: float = 0.0
     slowness: tuple[float, ...] = (1.0,)
     straggling: Stragglers | None = None
-    trace: tuple[tuple[float, ...], ...] = ()  # [step][worker] factors, repeated cyclically
+    trace: tuple[tuple[float, ...], ...] = ()
     backward_by_tensor: Mapping[str, float] = field(default_factory=dict)
-    codecs: tuple[CodecTimes, ...] = ()  # of compressors; those that are not listed take no time
+    codecs: tuple[CodecTimes, ...] = ()
     seed: int = 0
     batch: int | None = None
-    law: Law = "constant"  # exponential: each step takes a random time of that mean
+    law: Law = "constant"
 
     def __post_init__(self) -> None:
         if min(self.forward_seconds, self.backward_seconds, self.step_seconds) < 0:

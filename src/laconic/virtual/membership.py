@@ -27,7 +27,13 @@ _FOLLOWS: dict[str | None, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Event:
-    """A change of membership: what happens to which worker, and when."""
+    """A change of membership: what happens to which worker, and when.
+
+    - `at_seconds`: the virtual time.
+    - `worker`: the worker's rank.
+    - `what`: `"die"` (it stops at once; the others notice its silence), `"leave"` (it ends after the step it is in, and
+      says so), `"join"` (it begins only now) or `"return"` (it runs the function afresh after it has died or left).
+    """
 
     at_seconds: float
     worker: int

@@ -42,7 +42,13 @@ Sizes = tuple[int, int]
 
 @dataclass(frozen=True)
 class Fault:
-    """A period in which a server is dead (`worker` is None), or in which one worker cannot reach it."""
+    """A period in which a server is dead, or in which one worker cannot reach it.
+
+    - `begin_seconds`, `end_seconds`: in virtual time; an infinite end is a server that never comes back.
+    - `server`: the server's number.
+    - `worker`: the worker whose messages are lost, in both directions; None: the server itself is dead, and restarts
+      from its last snapshot.
+    """
 
     begin_seconds: float
     end_seconds: float
@@ -56,9 +62,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Faults:
-    """All faults of a simulation.
+    """All faults of a simulation's servers, and how they recover.
 
-    Workers retry `retry_seconds` after a fault is over, and servers take a snapshot every `snapshot_every` writes.
+    - `each`: a `laconic.Fault` each.
+    - `retry_seconds`: how long after the end of a fault workers send again.
+    - `snapshot_every`: after how many writes a server takes a snapshot.
     """
 
     each: tuple[Fault, ...] = ()

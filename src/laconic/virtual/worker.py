@@ -255,6 +255,11 @@ class VirtualWorker:
         levels = self._simulation.network.levels
         return levels[1].workers if len(levels) > 1 else self.size
 
+    @property
+    def steps(self) -> int:
+        """The number of steps that this worker has taken."""
+        return self._step
+
     def clock_seconds(self) -> float:
         return self._simulation.clock.runner(self.rank).seconds
 

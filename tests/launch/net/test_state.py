@@ -92,11 +92,19 @@ def test_without_iproute2_the_virtual_engine_is_named(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("rate", [1e5, 1e7, 2.5e8, 1e9, 1e11])
 def test_a_rate_reads_back_as_it_is_shown(rate: float) -> None:
     assert bits_per_second(write_rate(rate)) == rate
-    assert bits_per_second(str(rate)) == rate
+    assert bits_per_second(rate) == rate
 
 
 def test_what_is_no_rate_or_time_is_refused() -> None:
     with pytest.raises(LaconicError, match="no rate"):
         bits_per_second("1.2.3Mbit")
+    with pytest.raises(LaconicError, match='has no unit: write "100Mbit"'):
+        bits_per_second("100")
+    for nothing in ("0Mbit", 0, -1e6, float("nan"), float("inf")):
+        with pytest.raises(LaconicError, match="moves nothing"):
+            bits_per_second(nothing)
+    for never in ("-5ms", -1.0, float("nan"), float("inf")):
+        with pytest.raises(LaconicError, match="makes no sense"):
+            seconds(never)
     with pytest.raises(LaconicError, match="no time"):
         seconds("3 parsec")

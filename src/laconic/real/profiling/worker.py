@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,9 +56,11 @@ class ProfilingWorker:
         self._codecs = Codecs(real.world, self._world, specs, config.profile_words, device)
         self._links = LinkTrials(real.world, max(LEAST_BYTES, sum(spec.nbytes for spec in specs)))
         self._rounds, self._probing_seconds = 0, 0.0
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         self._marks: Step = {}
         self._pass = 0
+        self._in_forward = True
+        before_backward(self._backward_begins)
         self._begin()
 
     def group(self, ranks: Sequence[int]) -> EchoGroup:
@@ -73,9 +76,10 @@ class ProfilingWorker:
         self._marks[self._pass, part, name] = time.perf_counter() - self._began
         if part == "forward":
             self._pass += 1
+            self._in_forward = False
         elif part == "step":
-            self._steps.append(self._marks)
-            timed = len(self._steps) - WARM_UP_STEPS
+            self.steps.append(self._marks)
+            timed = len(self.steps) - WARM_UP_STEPS
             if timed > 0 and timed % -(-self._config.profile_steps // ROUNDS) == 0:
                 self._probe()
             if timed >= self._config.profile_steps:
@@ -91,14 +95,23 @@ class ProfilingWorker:
         """Do nothing: as in a real process, the optimizer takes its own steps."""
 
     def at_end_of_backward(self, finish: Callable[[], None]) -> None:
-        self._real.at_end_of_backward(finish)
+        def end() -> None:
+            self._in_forward = True
+            finish()
+
+        self._real.at_end_of_backward(end)
+
+    def _backward_begins(self) -> None:
+        """Mark the end of a forward pass that no hook has marked: compiled models call none."""
+        if self._in_forward:
+            self.computed("forward")
 
     @property
     def world(self) -> EchoGroup:
         return self._world
 
     def _begin(self) -> None:
-        self._marks, self._pass = {}, 0
+        self._marks, self._pass, self._in_forward = {}, 0, True
         self._real.world.barrier().wait()
         self._began = time.perf_counter()
 
@@ -127,7 +140,7 @@ class ProfilingWorker:
     def _finish(self) -> None:
         """Write the profile and end the script; all workers call it after the same step."""
         everyone: list[list[Step]] | None = [[] for _ in range(self._real.size)] if self.rank == 0 else None
-        dist.gather_object(self._steps[WARM_UP_STEPS:], everyone)
+        dist.gather_object(self.steps[WARM_UP_STEPS:], everyone)
         if everyone is not None and self._config.profile_to is not None:
             model = replace(model_times(latest(everyone), self._specs), even=evenness(everyone))
             asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
@@ -139,6 +152,17 @@ class ProfilingWorker:
         if self.rank == 0:
             print(f"laconic: {len(self._steps)} steps are profiled, and the script ends here", file=sys.stderr)
         sys.exit(0)
+
+
+def before_backward(act: Callable[[], None]) -> None:
+    """Call `act` at the begin of every backward pass of this process."""
+    backward = torch.autograd.backward
+
+    def acting_first(*given: Any, **named: Any) -> None:
+        act()
+        backward(*given, **named)
+
+    torch.autograd.backward = acting_first
 
 
 def profile_training(

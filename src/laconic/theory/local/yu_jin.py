@@ -7,6 +7,8 @@ import math
 from laconic.registry import technique
 from laconic.theory.values import Bound, Problem, counts, require, smallest
 
+_MOST_ROUNDS = 300_000
+
 
 @technique("theory_yu_jin_2019", axis="theory", paper="Yu and Jin, ICML 2019")
 def bound(problem: Problem, *, workers: int, samples: int, rate: float, growth: float, first_batch: int = 1) -> Bound:
@@ -36,6 +38,8 @@ def schedule(samples: int, growth: float, first_batch: int = 1) -> list[int]:
     counts(first_batch=first_batch)
     require(growth > 1, f"growth={growth:g}: batches must grow; give a number above 1")
     require(samples >= first_batch, f"samples={samples} do not fill the first batch of {first_batch}")
+    rounds = closed_rounds(samples, growth, first_batch)
+    require(rounds <= _MOST_ROUNDS, f"it sums {rounds:.0e} rounds, one by one, which are too many; give a larger --mu")
     batches: list[int] = []
     size, left = float(first_batch), samples
     while math.floor(size) <= left:
