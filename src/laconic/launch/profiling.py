@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.files import make_folder, replacing
 from laconic.launch.launch import launch
 from laconic.launch.net.state import load
 from laconic.launch.request import Request
@@ -49,14 +50,15 @@ def measure(
         _run_profiling(request, steps, cached)
     if out is None:
         return cached
-    shutil.copyfile(cached, out)
+    with replacing(Path(out)) as beside:
+        shutil.copyfile(cached, beside)
     return Path(out)
 
 
 def _run_profiling(request: Request, steps: int, path: Path) -> None:
     if steps < 1:
         raise LaconicError(f"--steps {steps} makes no sense: a median needs at least one step, and more is better")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
         measured = Path(folder) / "profile.json"
         code = launch(
@@ -69,4 +71,5 @@ def _run_profiling(request: Request, steps: int, path: Path) -> None:
                 f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
                 "or ask for fewer --steps"
             )
-        shutil.move(measured, path)
+        with replacing(path) as beside:
+            shutil.copyfile(measured, beside)

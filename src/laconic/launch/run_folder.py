@@ -12,7 +12,7 @@ from typing import Any
 
 from laconic._version import __version__
 from laconic.errors import LaconicError
-from laconic.files import replacing
+from laconic.files import write_text
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
@@ -73,8 +73,7 @@ class RunRecord:
         self._write()
 
     def _write(self) -> None:
-        with replacing(self._folder / self._name) as beside:
-            beside.write_text(json.dumps(self._fields, indent=2) + "\n")
+        write_text(self._folder / self._name, json.dumps(self._fields, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from laconic.cost.cluster import Cluster
 from laconic.cost.comm_plan import predicted_seconds, tasks_of
@@ -24,6 +25,7 @@ from laconic.planner.codec_times import codecs_on
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.validation.exchange_methods import choose
 from laconic.planner.values import PlanError
+from laconic.reading import Source
 from laconic.registry import find
 from laconic.schedule.byteps import PIECE_BYTES, Fleet, byteps
 from laconic.schedule.compressed import Coding, compressed
@@ -115,19 +117,19 @@ class IterationTable:
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> IterationTable:
         """Return the table from the text that `to_json` gave; errors call its source `where`."""
-        try:
-            table = json.loads(text)
-            if table["laconic_iteration"] != VERSION:
-                raise PlanError(f"{where} is of another version than {VERSION}: run `laconic iteration --json` again")
-            setting, rows = table["setting"], table["rows"]
-            for derived, name in ((setting, "r"), *((row, "speed_up") for row in rows)):
-                derived.pop(name)
-            made = IterationSetting(**(setting | {"notes": tuple(setting["notes"])}))
-            return cls(made, tuple(IterationRow(**row) for row in rows))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(
-                f"{where} is no table of iterations ({error}): `laconic iteration --json` writes them"
-            ) from error
+        source = Source(where, "table of iterations", "`laconic iteration --json` writes them", PlanError)
+        table = source.json(text)
+        if not isinstance(table, dict) or table.get("laconic_iteration") != VERSION:
+            raise source.refused(f"it does not say that it is one of version {VERSION}")
+        table = {name: _without_derived(part) for name, part in table.items() if name != "laconic_iteration"}
+        return source.value(table, cls)
+
+
+def _without_derived(part: Any) -> Any:
+    """Return a part of the table without the figures that `to_json` derived."""
+    if isinstance(part, list):
+        return [_without_derived(row) for row in part]
+    return {k: v for k, v in part.items() if k not in ("r", "speed_up")} if isinstance(part, dict) else part
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ import torch
 from torch import nn, optim
 
 from laconic.errors import ContractError, Disagreement
-from laconic.files import replacing
+from laconic.files import make_folder, replacing, write_text
 from laconic.runtime.handed_over import refuse_rivals
 from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.runtime.session import Session
 
 _FORMAT = 1
+_PARTS = {"format", "workers", "session", "random", "extra"}
 _NAME = re.compile(r"step-\d{9}-\d+")
 
 
@@ -38,7 +39,7 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     root = Path(path)
     group = session.group
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     content: dict[str, Any] = {
         "format": _FORMAT,
         "workers": group.size,
@@ -52,8 +53,7 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     _write(folder / f"rank-{group.rank}.pt", content)
     group.barrier().wait()
     if group.rank == 0:
-        with replacing(root / "latest") as beside:
-            beside.write_text(folder.name)
+        write_text(root / "latest", folder.name)
         for old in root.iterdir():
             if _NAME.fullmatch(old.name) and old.name != folder.name:
                 shutil.rmtree(old, ignore_errors=True)
@@ -145,12 +145,24 @@ def _plain(name: str, value: Any) -> Any:
 
 def _latest(root: Path) -> Path | None:
     pointer = root / "latest"
-    return root / pointer.read_text().strip() if pointer.exists() else None
+    if not pointer.exists():
+        return None
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    if not _NAME.fullmatch(name):
+        kept = sorted(path.name for path in root.iterdir() if _NAME.fullmatch(path.name))
+        raise ContractError(
+            f"{pointer} names no checkpoint but {name[:60]!r}: write the name of a whole one into it "
+            f"({', '.join(kept) or 'there is none'}), or remove it to begin anew"
+        )
+    return root / name
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     with replacing(path) as beside, beside.open("wb") as file:
-        torch.save(content, file)
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's writer hides what the system said, and says where in its source
+            raise OSError(f"torch could not save it: {str(error).splitlines()[0][-60:]}") from error
         file.flush()
         os.fsync(file.fileno())
 
@@ -158,10 +170,22 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 def _read(path: Path, device: torch.device) -> dict[str, Any]:
     if not path.exists():
         raise ContractError(f"the checkpoint has no {path}: every rank's file must be reachable from every machine")
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    if content.get("format") != _FORMAT:
-        raise ContractError(f"{path} has format {content.get('format')}, this version reads {_FORMAT}")
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler met, with advice to trust the file
+        raise _damaged(path, f"{type(error).__name__}: {str(error).partition('.')[0][:120]}") from error
+    if not isinstance(content, dict) or not content.keys() >= _PARTS:
+        raise _damaged(path, "it is another program's file")
+    if content["format"] != _FORMAT:
+        raise ContractError(f"{path} has format {content['format']}, this version reads {_FORMAT}")
     return content
+
+
+def _damaged(path: Path, why: str) -> ContractError:
+    return ContractError(
+        f"{path} is no whole checkpoint ({why}): it was cut short or changed. Resume from a "
+        f"copy of it, or remove {path.parents[1] / 'latest'} to begin anew"
+    )
 
 
 def _random_states() -> dict[str, Any]:
