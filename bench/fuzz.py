@@ -25,8 +25,6 @@ from tests.fuzz.commands import commands  # noqa: E402
 from tests.fuzz.readers import readers  # noqa: E402
 from tests.fuzz.trying import Finding, Tally, try_inputs  # noqa: E402
 
-ROUND = 20  # inputs of a subject in turn
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -47,6 +47,7 @@ LINES = {
         "compare --protocol --lr 0.1 --seeds 0,1 --choosing-seeds 2,3 --target loss=1 --strategy bsp no.py",
     ),
     "net limit, refused": ("net limit --rate 100Mbit --worker 1 none-of-ours",),
+    "data": ("data --json", "data --data ."),
     "net cut, refused": ("net cut none-of-ours 1",),
 }
 

@@ -47,7 +47,7 @@ from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.virtual.membership import lives
 from laconic.virtual.script import VirtualSetup
 from laconic.worker import ActorMessage
-from tests.fuzz.trying import Subject
+from tests.fuzz.trying import Subject, write
 from tests.profile.inputs.test_nccl_tests import ROWS, as_csv, as_json
 from tests.profile.inputs.test_nccl_tests import table as nccl_table
 from tests.profile.inputs.test_topo import machine
@@ -155,8 +155,7 @@ def _files() -> Iterator[Subject]:
     yield Subject("measured losses", {"a.csv": _head(TABLE, 8)}, _losses)
     yield Subject("measured runs", {"s.csv": _head(TABLE.parent / "steps.csv", 8)}, _runs)
     yield Subject("plan", {"plan.json": samples.advice().to_json().encode()}, _plan)
-    table = iteration_table(iteration_inputs("resnet50", "v100", 4)).to_json()
-    yield Subject("iterations", {"i.json": table.encode()}, _iterations)
+    yield Subject("iterations", {"i.json": _iteration_table()}, _iterations)
     yield Subject("timeline", {"trace.json": _timeline()}, lambda folder: Timeline.read(folder / "trace.json"))
     yield _checkpoint()
     yield Subject("snapshot", {"snapshot.1": _snapshot()}, lambda folder: snapshots.read(folder / "snapshot.1"))
@@ -201,6 +200,12 @@ def _page(paths: Sequence[Path]) -> object:
             return write_page(paths, Path(out) / "page.html").read_text().index("</html>")
         finally:
             assert {path.name for path in Path(out).iterdir()} <= {"page.html"}, "a page half-written"
+
+
+def _iteration_table() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), {"p.json": profile().to_json().encode()})
+        return iteration_table(iteration_inputs(f"{folder}/p.json", None, 4)).to_json().encode()
 
 
 def _iterations(folder: Path) -> object:

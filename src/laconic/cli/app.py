@@ -15,6 +15,7 @@ from laconic.cli import (
     bounds,
     catalogue,
     compare,
+    data,
     doctor,
     explain,
     iteration,
@@ -64,6 +65,7 @@ iteration.register(app)
 bounds.register(app)
 mixing.register(app)
 validate.register(app)
+data.register(app)
 report.register(app)
 plan.register(app)
 catalogue.register(app)

@@ -22,6 +22,7 @@ from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.planner.codec_times import codecs_on
+from laconic.planner.deployment import MOST_SERVERS
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.validation.exchange_methods import choose
 from laconic.planner.values import PlanError
@@ -153,9 +154,9 @@ class IterationInputs:
     latency_seconds: float
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.servers < 0:
+        if self.workers < 1 or not 0 <= self.servers <= MOST_SERVERS:
             raise PlanError(
-                f"an iteration has at least one worker and no negative number of servers, not {self.workers} and "
+                f"an iteration has at least one worker and 0 to {MOST_SERVERS} servers, not {self.workers} and "
                 f"{self.servers}: change --workers or --servers"
             )
         if not self.bits_per_second > 0 or self.latency_seconds < 0:

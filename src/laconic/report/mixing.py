@@ -16,11 +16,15 @@ from laconic.topology.base import Topology
 from laconic.topology.mixing import Mixing
 
 _HEADINGS = ("topology", "workers", "neighbours", "models sent/step", "period", "λ2", "λmin", "rho", "gap")
+MOST_WORKERS = 4096  # whose weights are a matrix of so many rows and columns
 _WIDTH = 112  # columns, so that the table is not cut off on a narrow terminal
 
 
 def show(texts: Sequence[str], sizes: Sequence[int], matrices: bool = False) -> None:
     """Print a row for each topology and number of workers, as a table in Markdown, and the matrices if asked to."""
+    for size in sizes:
+        if not 1 <= size <= MOST_WORKERS:
+            raise StrategyError(f"{size} workers cannot be laid out: write --workers 1 to {MOST_WORKERS}")
     topologies = {text: _topology(text) for text in texts or _names()}
     laid_out = {(text, size): made.mixing(size) for text, made in topologies.items() for size in sizes}
     table = Table(*_HEADINGS, box=box.MARKDOWN)

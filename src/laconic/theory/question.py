@@ -10,6 +10,8 @@ from laconic.theory.delayed.orders import Curvature
 from laconic.theory.values import Measure, Problem, counts, require
 from laconic.units import seconds
 
+MOST_WORKERS, LARGEST = 1_000_000, 1e30
+
 
 @dataclass(frozen=True)
 class Question:
@@ -59,9 +61,16 @@ def ask(
 ) -> Question:
     """Make a question from the command line's options; delays left out are those of workers that are always busy."""
     counts(workers=workers, iterations=iterations, epsilon=epsilon)
+    require(workers <= MOST_WORKERS, f"--workers {workers} are too many to compare; give at most {MOST_WORKERS}")
+    _in_range(
+        iterations=iterations, epsilon=epsilon, smoothness=smoothness, sigma=sigma, mu=mu, gap=gap, distance=distance,
+        gradient_bound=gradient_bound, tau_max=tau_max, tau_avg=tau_avg,
+    )  # fmt: skip
     pace = (1.0,) * workers if speeds is None else tuple(_number(part, "--speeds") for part in speeds.split(","))
     require(len(pace) == workers, f"--speeds names {len(pace)} workers and --workers {workers}; give one number each")
     require(min(pace) > 0, f"--speeds {speeds}: every speed must be above 0")
+    _in_range(speeds=min(pace))
+    _in_range(speeds=max(pace))
     average = float(workers - 1) if tau_avg is None else tau_avg
     longest = max(average, (sum(pace) - min(pace)) / min(pace)) if tau_max is None else tau_max
     require(0 <= average <= longest, f"--tau-avg {average:g} must lie between 0 and --tau-max {longest:g}")
@@ -78,6 +87,16 @@ def ask(
         None if step_seconds is None else seconds(step_seconds),
         None if round_seconds is None else seconds(round_seconds),
     )
+
+
+def _in_range(**given: float | None) -> None:
+    """Refuse what is negative, and what is so large or so small that powers of it are no numbers any more."""
+    for name, value in given.items():
+        if value is not None and value != 0 and not 1 / LARGEST <= value <= LARGEST:
+            raise LaconicError(
+                f"--{name.replace('_', '-')} {value:g} makes no sense: give 0, or a number from {1 / LARGEST:g} to "
+                f"{LARGEST:g}"
+            )
 
 
 def _number(text: str, option: str) -> float:

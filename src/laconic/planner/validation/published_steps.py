@@ -218,7 +218,7 @@ def predict(cell: Cell, facts: Facts, between: Price) -> float:
 
 def _planned(cell: Cell, facts: Facts) -> Price:
     """Return the price that MG-WFBP planned with: of its table nearest to the network's named or measured rate."""
-    named = re.match(r"(\d+)", cell.network)
+    named = re.match(r"([1-9]\d{0,5})(?!\d)", cell.network)
     measured = facts.get(cell.network, {}).get("throughput_1MiB", 1e9)
     gigabits = float(named[1]) if named else measured * 8 / 1e9
     return Price(*PLANNED[min(PLANNED, key=lambda rate: abs(math.log(rate / gigabits)))][cell.gpus])
