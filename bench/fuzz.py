@@ -56,9 +56,8 @@ def main() -> int:
     findings = [finding for tally in tallies.values() for finding in tally.findings]
     print(f"{len(tallies)} readers and commands, {each * len(subjects):,} inputs, {len(findings)} findings")
     for finding in _distinct(findings):
-        print(
-            f"\n{finding.subject}, {finding.file}: {finding.what}\n  at {finding.where}\n  from {finding.content[:300]!r}"
-        )
+        print(f"\n{finding.subject}, {finding.file}: {finding.what}\n  at {finding.where}")
+        print(f"  from {finding.content[:300]!r}")
     return 1 if findings else 0
 
 

@@ -2,9 +2,9 @@
 
     python bench/fuzz_frames.py --messages 1000000 --seed 0
 
-The server is a process of its own. One worker is honest: it pushes and pulls again and again, and compares what it reads,
-bit by bit, with what it should be. The other has the run's keys and a session, and sends messages under another key,
-messages changed on the way, signed nonsense, changed heartbeats and plain bytes. The exit code is 1 at the first
+The server is a process of its own. One worker is honest: it pushes and pulls again and again, and compares what it
+reads, bit by bit, with what it should be. The other has the run's keys and a session, and sends messages under another
+key, messages changed on the way, signed nonsense, changed heartbeats and plain bytes. The exit code is 1 at the first
 difference.
 """
 

@@ -16,7 +16,7 @@ def bits_per_second(text: str | float) -> float:
     with suppress(ValueError):
         return float(text)
     assert isinstance(text, str)
-    found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*([kmgt]?)(bit|bits|b)(/s|ps)?\s*", text, re.IGNORECASE)
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)(bit|bits|b)(/s|ps)?\s*", text, re.IGNORECASE)
     if found is None:
         raise LaconicError(f'"{text}" is no rate: write "100Mbit", "1Gbit" or a number of bits per second')
     return float(found[1]) * _RATES[found[2].lower()]

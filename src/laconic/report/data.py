@@ -1,4 +1,4 @@
-"""The output of `laconic data`: which published measurements there are, which of them are at hand, and their sources."""
+"""The output of `laconic data`: which published measurements there are, which are at hand, and their sources."""
 
 from __future__ import annotations
 

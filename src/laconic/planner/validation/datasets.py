@@ -31,16 +31,17 @@ class Dataset:
 DATASETS = (
     Dataset(
         ("ddl-benchmarks/throughput.csv", "ddl-benchmarks/inputs.csv"),
-        "samples a second of seven methods, three models, 4 to 32 GPUs on two networks, with deviations (columns network, "
-        "model, method, g4, g4_sd … g32, g32_sd), and what predictions may use (kind, name, field, value, unit)",
+        "samples a second of seven methods, three models, 4 to 32 GPUs on two networks, with deviations (columns "
+        "network, model, method, g4, g4_sd … g32, g32_sd), and what predictions "
+        "may use (kind, name, field, value, unit)",
         "https://github.com/HKBU-HPML/ddl-benchmarks and its paper, arXiv 2005.13247",
         "figures",
         f'`laconic validate --section "{PUBLISHED}"`, tests, bench/emulated.py, bench/gpu_table.py',
     ),
     Dataset(
         ("nccl/nccl_perf.csv",),
-        "times of NCCL's collectives by operation, size, GPUs and system (columns system, op_name, nccl_dtype, num_gpus, "
-        "message_size, latency)",
+        "times of NCCL's collectives by operation, size, GPUs and system (columns system, op_name, nccl_dtype, "
+        "num_gpus, message_size, latency)",
         "https://pypi.org/project/aiconfigurator-core (version 0.12)",
         "Apache-2.0",
         f"`laconic validate --section {NCCL}`, tests",

@@ -59,7 +59,8 @@ def _section(name: str, data: Path | None, network: str | None) -> object:
         return runs.validate()
     if data is None:
         raise LaconicError(
-            "set LACONIC_DATA (or --data) to the folder of published measurements; `laconic data` says which, and from where"
+            "set LACONIC_DATA (or --data) to the folder of published measurements (`laconic data` says which, and "
+            "where they are from)"
         )
     if name == NCCL:
         return tuple(nccl.validate(data))
