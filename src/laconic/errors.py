@@ -25,3 +25,7 @@ class WorkerLost(LaconicError, RuntimeError):
 
 class NonFinite(LaconicError, ArithmeticError):
     """A gradient is NaN or infinite under `nonfinite="raise"`."""
+
+
+class WriteError(LaconicError, OSError):
+    """A file or a folder that cannot be written: the disk is full, or the place is not ours."""

@@ -97,6 +97,32 @@ def test_list_is_a_table_of_one_axis_or_all() -> None:
     assert "small_talk" not in answer("list", "Compression")
 
 
+def test_a_piped_list_has_one_short_line_for_each_technique() -> None:
+    lines = answer("list").splitlines()
+    assert [line.split()[0] for line in lines] == [entry.name for entry in registry.entries()]
+    assert max(map(len, lines)) <= 124
+
+
+def test_an_axis_without_techniques_says_so() -> None:
+    said = answer("list", "protocol")
+    assert said.startswith("nothing is registered on the axis protocol yet; there is something on sync, compression,")
+    assert json.loads(answer("list", "protocol", "--json")) == []
+
+
+def test_data_says_where_published_measurements_come_from_and_which_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LACONIC_DATA", raising=False)
+    told = answer("data")
+    assert told.startswith("LACONIC_DATA is not set: set it to a folder of yours.") and "\nfound" not in told
+    for part in ("nccl/nccl_perf.csv", "https://github.com/HKBU-HPML/ddl-benchmarks", "Apache-2.0", "laconic validate"):
+        assert part in told
+    (tmp_path / "nccl").mkdir()
+    (tmp_path / "nccl" / "nccl_perf.csv").touch()
+    here = [row["places"] for row in json.loads(answer("data", "--data", str(tmp_path), "--json")) if row["found"]]
+    assert here == [["nccl/nccl_perf.csv"]]
+
+
 def test_an_unknown_axis_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

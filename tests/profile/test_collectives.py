@@ -206,12 +206,12 @@ def test_a_file_is_read_in_bytes_and_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is not there"),
+        (None, "there is no table"),
         ("system,latency\nx,1\n", "no column op_name"),
         (HEADER, "has no rows"),
-        (HEADER + "a,1,b,all_reduce,NCCL,fp3,2,1024,0.5,x\n", "row 2: dtype 'fp3'"),
-        (HEADER + "a,1,b,all_reduce,NCCL,half,two,1024,0.5,x\n", "row 2"),
-        (HEADER + "a,1,b,all_reduce,NCCL,half,2,1024,-1,x\n", "times are positive"),
+        (HEADER + "a,1,b,all_reduce,NCCL,fp3,2,1024,0.5,x\n", "row 1: nccl_dtype is 'fp3'"),
+        (HEADER + "a,1,b,all_reduce,NCCL,half,two,1024,0.5,x\n", "row 1: num_gpus is 'two'"),
+        (HEADER + "a,1,b,all_reduce,NCCL,half,2,1024,-1,x\n", "row 1: latency is '-1': Expected number > 0"),
     ],
 )
 def test_files_that_are_none_are_refused(tmp_path: Path, text: str | None, message: str) -> None:

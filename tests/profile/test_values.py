@@ -51,7 +51,7 @@ def test_a_published_profile_may_be_short() -> None:
         ("[]", "is no profile"),
         ("{", "is no profile"),
         ('{"laconic_profile": 99}', "version 99"),
-        ('{"laconic_profile": 1}', "does not describe a profile"),
+        ('{"laconic_profile": 1}', "is no profile"),
     ],
 )
 def test_other_files_are_refused(text: str, sentence: str) -> None:

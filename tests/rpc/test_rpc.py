@@ -23,6 +23,7 @@ from laconic.rpc.envelope import Envelope
 from laconic.rpc.frames import encode, wire_bytes
 from laconic.rpc.keys import Keys, Pair
 from laconic.worker import ActorMessage, Kind
+from tests.fuzz.frames import KINDS, HostileMember
 from tests.rpc.processes import endpoint, start
 from tests.rpc.shards import ELEMENTS, push, shard, values
 from tests.rpc.test_fuzz import corrupted, message_frames
@@ -250,6 +251,21 @@ def test_garbage_and_corrupted_frames_on_live_sockets_change_nothing(stack: Exit
     assert torch.equal(values(actor), before) and set(service.sessions) == {session.name}
     (seen,) = worker.call("s", PULL, writes=False).wait().tensors
     assert torch.equal(seen, before)
+
+
+def test_a_hostile_member_changes_nothing_and_the_honest_one_goes_on(stack: ExitStack, folder: Path) -> None:
+    """It has the keys and a session; `bench/fuzz_frames.py` sends a million messages of the same kinds."""
+    actor = shard(momentum=0.0)
+    server, honest = opened(stack, folder, -1), opened(stack, folder, 0)
+    server.host("s", actor)
+    hostile = HostileMember(folder, seed=0)
+    stack.callback(hostile.close)
+    for number in range(1, 4):
+        hostile.send(700)
+        honest.call("s", push(), writes=True).wait()
+        assert torch.equal(values(actor), torch.full((ELEMENTS,), -number / 2))
+    assert min(hostile.sent.values()) > 0 and len(hostile.sent) == len(KINDS)
+    until(lambda: refused_by(server).total() > 1000)
 
 
 def test_a_recorded_message_is_not_accepted_again(stack: ExitStack, folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -14,6 +16,7 @@ from laconic.cli import (
     catalogue,
     check,
     compare,
+    data,
     doctor,
     explain,
     iteration,
@@ -27,6 +30,8 @@ from laconic.cli import (
     validate,
 )
 from laconic.errors import LaconicError
+
+DEFECT = 70  # the exit code of an error that nobody foresaw (EX_SOFTWARE)
 
 app = typer.Typer(
     help="Train PyTorch models across machines while sending as little as possible over the network.",
@@ -62,6 +67,7 @@ iteration.register(app)
 bounds.register(app)
 mixing.register(app)
 validate.register(app)
+data.register(app)
 report.register(app)
 plan.register(app)
 catalogue.register(app)
@@ -73,9 +79,37 @@ for command in app.registered_commands:
 
 
 def main() -> None:
-    """Run the command line; an error of the library is printed as one line on stderr, not as a traceback."""
+    """Run the command line; an error is printed as one line on stderr, the traceback of a defect goes to a file."""
     try:
-        app(prog_name="laconic")
+        try:
+            app(prog_name="laconic")
+        finally:
+            sys.stdout.flush()
     except LaconicError as error:
-        print(f"laconic: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(" ".join(str(error).splitlines()), 2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _end(_defect(error), DEFECT)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries to write the rest, and complains
+        _end(f"{error.filename or 'the output'} cannot be written ({error.strerror}): make room, or write elsewhere", 2)
+    except Exception as error:
+        _end(_defect(error), DEFECT)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    print(f"laconic: {sentence}", file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _defect(error: Exception) -> str:
+    """Return the sentence about an error that nobody foresaw, whose traceback is kept for a report."""
+    import tempfile
+    import traceback
+
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="laconic-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return f"{what}. This was not foreseen, and there is no room in {tempfile.gettempdir()} for its details"
+    return f"{what}. This was not foreseen: please report it, with the details in {file.name}"

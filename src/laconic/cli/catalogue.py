@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from laconic.registry import Entry
+
+_LINE = 80  # characters of a summary where the output is piped
 
 
 def register(app: typer.Typer) -> None:
@@ -39,8 +42,13 @@ def list_techniques(
     entries = registry.entries(None if axis is None else axis.lower())
     if as_json:
         print(json.dumps([_record(entry) for entry in entries], indent=2))
-    else:
+    elif not entries:
+        filled = [name for name in known if registry.entries(name)]
+        print(f"nothing is registered on the axis {axis} yet; there is something on {', '.join(filled)}")
+    elif sys.stdout.isatty():
         _print(_table(entries))
+    else:
+        print(*(f"{entry.name:<24} {entry.axis:<13} {_short(entry.summary)}" for entry in entries), sep="\n")
 
 
 def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
@@ -95,6 +103,11 @@ def _record(entry: Entry) -> dict[str, object]:
         "aliases": list(entry.aliases),
         "summary": entry.summary,
     }
+
+
+def _short(summary: str) -> str:
+    """Return a summary for one line of piped output."""
+    return summary if len(summary) <= _LINE else f"{summary[: _LINE - 2].rsplit(' ', 1)[0]} …"
 
 
 def _table(entries: tuple[Entry, ...]) -> Table:

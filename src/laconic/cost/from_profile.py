@@ -5,15 +5,23 @@ from __future__ import annotations
 import torch
 
 from laconic.values.price import Price, one_way, ring
-from laconic.values.profile import LinkTimes, Profile, ProfileError
+from laconic.values.profile import LinkTimes, Profile, ProfileError, TensorTime
 from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
 
 
 def tensors_of(profile: Profile) -> tuple[list[TensorSpec], list[int]]:
     """Return a profile's tensors in the order of the forward pass, and the order in which backward computes them."""
-    tensors = [TensorSpec(t.name, t.shape, getattr(torch, t.dtype)) for t in reversed(profile.model.tensors)]
+    tensors = [TensorSpec(t.name, t.shape, dtype_of(t)) for t in reversed(profile.model.tensors)]
     return tensors, list(reversed(range(len(tensors))))
+
+
+def dtype_of(tensor: TensorTime) -> torch.dtype:
+    """Return the dtype that a profile names."""
+    found = getattr(torch, tensor.dtype, None)
+    if not isinstance(found, torch.dtype):
+        raise ProfileError(f"{tensor.name} has no dtype {tensor.dtype!r} in torch: write float32, bfloat16 or another")
+    return found
 
 
 def timing_of(profile: Profile, price: Price, duplex: bool = False, halved: Price | None = None) -> Timing:

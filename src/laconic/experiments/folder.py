@@ -6,17 +6,26 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.settings import CompareError, Settings
-from laconic.files import replacing
+from laconic.files import make_folder, write_text
 from laconic.launch.run_folder import choose_folder, versions
+from laconic.reading import Source
 
 NAME = "compare.json"
+
+
+@dataclass(frozen=True)
+class Session:
+    """The outcomes of one session, group by group, and the rows and settings that they are of."""
+
+    key: Any
+    groups: list[list[RunOutcome]]
 
 
 class Folder:
@@ -40,8 +49,7 @@ class Folder:
             "machine": {"name": platform.node(), "system": platform.platform(), "cores": os.cpu_count()},
             **facts,
         }
-        with replacing(self.path / NAME) as beside:
-            beside.write_text(json.dumps(record, indent=2) + "\n")
+        write_text(self.path / NAME, json.dumps(record, indent=2) + "\n")
 
     @property
     def trials(self) -> Path:
@@ -56,10 +64,9 @@ class Folder:
         path = self._session(label)
         if not path.exists():
             return None
-        kept = json.loads(path.read_text())
-        if kept["key"] != json.loads(json.dumps(key)):
-            return None
-        return [[RunOutcome.from_json(fields) for fields in group] for group in kept["groups"]]
+        source = Source(path, "session of a comparison", "remove it, and the session runs again.", CompareError)
+        kept = source.value(source.json(source.text()), Session)
+        return kept.groups if kept.key == json.loads(json.dumps(key)) else None
 
     def save_session(
         self, label: str, key: Any, names: Sequence[Sequence[str]], groups: list[list[RunOutcome]]
@@ -69,21 +76,20 @@ class Folder:
         if any(outcome.error is not None for group in groups for outcome in group):
             return
         path = self._session(label)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            beside.write_text(json.dumps({"key": key, "groups": [[asdict(o) for o in g] for g in groups]}) + "\n")
+        make_folder(path.parent)
+        write_text(path, json.dumps(asdict(Session(key, groups))) + "\n")
 
     def _write_blocks(self, label: str, names: Sequence[Sequence[str]], groups: list[list[RunOutcome]]) -> None:
         """Write every block's numbers to `blocks.jsonl`, replacing those of an earlier attempt at this session."""
         path = self.path / "blocks.jsonl"
-        before = path.read_text().splitlines() if path.exists() else []
-        lines = [line for line in before if json.loads(line)["session"] != label]
+        source = Source(path, "list of blocks", "remove it: it is written anew.", CompareError)
+        before = source.text().splitlines() if path.exists() else []
+        lines = [line for line in before if source.value(source.json(line), dict[str, Any]).get("session") != label]
         for place, (group_names, outcomes) in enumerate(zip(names, groups, strict=True)):
             for name, outcome in zip(group_names, outcomes, strict=True):
                 for block in outcome.blocks:
                     lines.append(json.dumps({"session": label, "group": place, "row": name, **asdict(block)}))
-        with replacing(path) as beside:
-            beside.write_text("".join(f"{line}\n" for line in lines))
+        write_text(path, "".join(f"{line}\n" for line in lines))
 
     def _session(self, label: str) -> Path:
         return self.path / "sessions" / f"{label}.json"
@@ -91,24 +97,12 @@ class Folder:
 
 def read_settings(folder: Path) -> Settings:
     """Return the settings of an earlier comparison from its folder."""
-    record = _read(folder)
-    try:
-        return Settings.from_json(record["settings"])
-    except (KeyError, TypeError) as error:
-        raise CompareError(f"{folder / NAME} is not what `laconic compare` writes ({error!r}).") from error
+    return Settings.from_json(_read(folder).get("settings"), folder / NAME)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    path = folder / NAME
-    try:
-        record = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise CompareError(f"{folder} holds no comparison: there is no {NAME} in it.") from None
-    except ValueError as error:
-        raise CompareError(f"{path} is not what `laconic compare` writes ({error!r}).") from error
-    if not isinstance(record, dict):
-        raise CompareError(f"{path} is not what `laconic compare` writes: it holds no table of names and values.")
-    return record
+    source = Source(folder / NAME, "comparison", "give a folder in which `laconic compare` left one.", CompareError)
+    return source.value(source.json(source.text()), dict[str, Any])
 
 
 def _check_unmixed(folder: Path, settings: Settings) -> None:

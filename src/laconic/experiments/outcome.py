@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from laconic.liveness.detection import name_ranks
+from laconic.reading import Count, Finite, Natural, NotNegative
 from laconic.values.metric_direction import as_good, falls_towards
 
 Records = Sequence[Mapping[str, Any]]
@@ -19,11 +20,11 @@ Counter = Literal["interface", "ledger"]
 class Block:
     """A block of consecutive steps of one row: the time of the slowest worker and the mean bytes over workers."""
 
-    number: int
-    steps: int
-    seconds: float
-    sent_bytes: float | None
-    received_bytes: float | None
+    number: Count
+    steps: Natural
+    seconds: NotNegative
+    sent_bytes: NotNegative | None
+    received_bytes: NotNegative | None
     whole: bool  # it has as many steps as asked for; the last block may have fewer, and is not timed
 
     @property
@@ -35,9 +36,9 @@ class Block:
 class Logged:
     """Metrics logged at one moment: after so many steps, seconds and bytes (both directions) of one worker."""
 
-    step: int
-    seconds: float
-    total_bytes: float | None
+    step: Count
+    seconds: NotNegative
+    total_bytes: NotNegative | None
     values: Mapping[str, float]
 
 
@@ -48,14 +49,8 @@ class RunOutcome:
     blocks: tuple[Block, ...] = ()
     logged: tuple[Logged, ...] = ()
     counter: Counter | None = None
-    waited_seconds: float | None = None  # of the whole run, mean over workers, where the engine counts it
+    waited_seconds: Finite | None = None  # of the whole run, mean over workers, where the engine counts it
     error: str | None = None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> RunOutcome:
-        """Return the outcome from the fields that `dataclasses.asdict` gave."""
-        blocks = tuple(Block(**block) for block in fields["blocks"])
-        return cls(**{**fields, "blocks": blocks, "logged": tuple(Logged(**at) for at in fields["logged"])})
 
     def timed(self) -> dict[int, Block]:
         """Return the blocks whose time counts, by number: whole blocks except the first, which is warm-up."""

@@ -16,6 +16,7 @@ from subprocess import Popen
 from typing import Any
 
 from laconic.experiments.settings import Settings
+from laconic.files import make_folder
 from laconic.launch.request import Request
 from laconic.values.run_config import VARIABLE
 
@@ -61,7 +62,7 @@ class RowProcess:
     def __init__(self, row: Row, request: Request, folder: Path) -> None:
         self.row, self.folder = row, folder
         shutil.rmtree(folder, ignore_errors=True)  # files of an earlier attempt must not be taken for this one's
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         environment = {name: v for name, v in os.environ.items() if name not in (VARIABLE, "RANK", "WORLD_SIZE")}
         text = json.dumps(asdict(request))
         with (folder / "console.log").open("ab") as console:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from laconic.errors import LaconicError
@@ -12,6 +13,7 @@ from laconic.experiments.period import period_of
 from laconic.experiments.rivals.text import check
 from laconic.launch.net.kernel import require_means
 from laconic.launch.request import Request
+from laconic.reading import Source
 
 WARM_UP_BLOCKS = 1
 QUICK_BLOCKS = 5
@@ -138,23 +140,15 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Settings:
-        """Return the settings from the fields that `to_json` gave."""
-        given = _as_tuples(fields)
-        if given["tuning"] is not None:
-            given["tuning"] = Tuning(**_as_tuples(given["tuning"]))
-        return cls(**given)
+    def from_json(cls, fields: Any, where: str | Path) -> Settings:
+        """Return the settings from the fields that `to_json` gave; errors call their source `where`."""
+        return Source(where, "comparison's settings", "compare again", CompareError).value(fields, cls)
 
 
 def _check_seeds(option: str, seeds: Sequence[int]) -> None:
     twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
     if twice:
         raise CompareError(f"{option} names seed {twice[0]} twice, which adds no information: give each once.")
-
-
-def _as_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with lists turned into tuples, since JSON knows only lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def alternatives(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laconic.experiments.settings import CompareError, alternatives
+from laconic.reading import Source
 from laconic.values.metric_direction import as_good, falls_by_course
 
 RATES = 7
@@ -149,6 +150,14 @@ def least_trials(texts: Sequence[str], seeds: Sequence[int]) -> int:
     return sum(len(alternatives(text)) for text in texts) * RATES * len(seeds)
 
 
+@dataclass(frozen=True)
+class _KeptTrial:
+    """A line of the file of trials."""
+
+    trial: Trial
+    points: tuple[tuple[float, float], ...]
+
+
 class CachedTrials:
     """A function that runs trials and caches their curves, a line of a file each, so that no trial runs twice.
 
@@ -160,12 +169,11 @@ class CachedTrials:
     ) -> None:
         self._path, self._run, self._on_trial = path, run, on_trial
         self._known: dict[Trial, Curve] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                fields = json.loads(line)
-            except ValueError:  # the last line of a run that was cut off
-                continue
-            self._known[Trial(**fields["trial"])] = Curve(tuple((s, v) for s, v in fields["points"]))
+        source = Source(path, "list of trials", "remove the damaged line, and that trial runs again.", CompareError)
+        whole, _, _cut_off = (source.text() if path.exists() else "").rpartition("\n")
+        for line in whole.splitlines():
+            kept = source.value(source.json(line), _KeptTrial)
+            self._known[kept.trial] = Curve(kept.points)
 
     def __call__(self, trial: Trial) -> Curve:
         self._on_trial(trial, trial in self._known)
@@ -174,5 +182,5 @@ class CachedTrials:
             if not curve.points:  # it failed: the next time may be better
                 return curve
             with self._path.open("a") as file:
-                file.write(json.dumps({"trial": asdict(trial), "points": curve.points}) + "\n")
+                file.write(json.dumps(asdict(_KeptTrial(trial, curve.points))) + "\n")
         return self._known[trial]

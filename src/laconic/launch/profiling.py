@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.files import replacing
 from laconic.launch.launch import launch
 from laconic.launch.net.state import load
 from laconic.launch.request import Request
@@ -49,10 +50,8 @@ def measure(
         _run_profiling(request, steps, cached)
     if out is None:
         return cached
-    try:
-        shutil.copyfile(cached, out)
-    except OSError as error:
-        raise LaconicError(f"--out {out} cannot be written ({error.strerror}): give the path of a file") from error
+    with replacing(Path(out)) as beside:
+        shutil.copyfile(cached, beside)
     return Path(out)
 
 
@@ -75,7 +74,8 @@ def _run_profiling(request: Request, steps: int, path: Path) -> None:
         )
     found = measured.is_file()
     if found:
-        shutil.move(measured, path)
+        with replacing(path) as beside:
+            shutil.copyfile(measured, beside)
     shutil.rmtree(folder)
     if not found:
         raise LaconicError(

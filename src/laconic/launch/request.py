@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.files import is_file
 from laconic.launch.net import HUB_ADDRESS, find
 from laconic.launch.net.state import load
 from laconic.network.interfaces import resolves_to_loopback
@@ -139,7 +140,7 @@ class Request:
             # `python -m` looks in the current folder first; only the outermost package is looked for, none is imported.
             if PathFinder.find_spec(name.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
                 raise LaunchError(f"no module named {name!r} can be imported from here: check the name after -m.")
-        elif not Path(name).is_file():
+        elif not is_file(name):
             raise LaunchError(f"the script {name!r} does not exist (looked in {Path.cwd()}).")
 
     def _check_rendezvous(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from laconic._version import __version__
 from laconic.errors import LaconicError
-from laconic.files import replacing
+from laconic.files import write_text
 from laconic.values.run_config import TRAFFIC
 
 
@@ -84,8 +84,7 @@ class RunRecord:
         self._write()
 
     def _write(self) -> None:
-        with replacing(self._folder / self._name) as beside:
-            beside.write_text(json.dumps(self._fields, indent=2) + "\n")
+        write_text(self._folder / self._name, json.dumps(self._fields, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

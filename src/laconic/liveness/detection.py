@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from laconic.reading import Source
+
 EXIT_LOST = 75
 """Exit code of a rank that ends because another was lost (EX_TEMPFAIL: the same command may work next time)."""
 
@@ -47,8 +49,8 @@ class Lost:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Lost:
-        fields = json.loads(data)
-        return cls(**{**fields, "ranks": tuple(fields["ranks"])})
+        source = Source("the run's store", "note of a lost rank", "another program writes to it; start the run again")
+        return source.value(source.json(data), cls)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from laconic.planner.values import PlanError
 from laconic.values.profile import CodecTimes, Profile
 from laconic.values.tensor_spec import TensorSpec
 
+MOST_SERVERS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -33,6 +35,8 @@ class Deployment:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise PlanError(f"a plan is for at least one worker, not {self.workers}")
+        if not 0 <= self.servers <= MOST_SERVERS:
+            raise PlanError(f"a plan is for 0 to {MOST_SERVERS} servers, not {self.servers}")
         if not self.slowness or min(self.slowness) <= 0:
             raise PlanError(f"slowness multiplies computing and is positive, not {self.slowness}")
 

@@ -23,8 +23,10 @@ from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.packets import PACKET_BYTES
 from laconic.planner.codec_times import codecs_on
+from laconic.planner.deployment import MOST_SERVERS
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import PlanError
+from laconic.reading import Source
 from laconic.registry import entry_of
 from laconic.schedule.byteps import PIECE_BYTES, Fleet, byteps
 from laconic.schedule.compressed import Coding, compressed
@@ -113,19 +115,19 @@ class IterationTable:
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> IterationTable:
         """Return the table from the text that `to_json` gave; errors call its source `where`."""
-        try:
-            table = json.loads(text)
-            if table["laconic_iteration"] != VERSION:
-                raise PlanError(f"{where} is of another version than {VERSION}: run `laconic iteration --json` again")
-            setting, rows = table["setting"], table["rows"]
-            for derived, name in ((setting, "r"), *((row, "speed_up") for row in rows)):
-                derived.pop(name)
-            made = IterationSetting(**(setting | {"notes": tuple(setting["notes"])}))
-            return cls(made, tuple(IterationRow(**row) for row in rows))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(
-                f"{where} is no table of iterations ({error}): `laconic iteration --json` writes them"
-            ) from error
+        source = Source(where, "table of iterations", "`laconic iteration --json` writes them", PlanError)
+        table = source.json(text)
+        if not isinstance(table, dict) or table.get("laconic_iteration") != VERSION:
+            raise source.refused(f"it does not say that it is one of version {VERSION}")
+        table = {name: _without_derived(part) for name, part in table.items() if name != "laconic_iteration"}
+        return source.value(table, cls)
+
+
+def _without_derived(part: Any) -> Any:
+    """Return a part of the table without the figures that `to_json` derived."""
+    if isinstance(part, list):
+        return [_without_derived(row) for row in part]
+    return {k: v for k, v in part.items() if k not in ("r", "speed_up")} if isinstance(part, dict) else part
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,9 @@ class IterationInputs:
     latency_seconds: float
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.servers < 0:
+        if self.workers < 1 or not 0 <= self.servers <= MOST_SERVERS:
             raise PlanError(
-                f"an iteration has at least one worker and no negative number of servers, not {self.workers} and "
+                f"an iteration has at least one worker and 0 to {MOST_SERVERS} servers, not {self.workers} and "
                 f"{self.servers}: change --workers or --servers"
             )
         if not self.bits_per_second > 0 or self.latency_seconds < 0:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.files import is_file
 from laconic.network.network_tree import Level, Network
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
@@ -68,7 +69,7 @@ def links_of(text: str | Network, workers: int, gpu: Gpu | None = None, latency:
 
 def _of_log(text: str, workers: int) -> DescribedLinks:
     """Return the log's measured times if it has as many ranks, else a link with its best rate and its least time."""
-    if not Path(text).is_file():
+    if not is_file(text):
         raise PlanError(
             f"there is no file {text}: give the output of nccl-tests, a .toml file, or a rate such as 1gbit"
         )

@@ -5,13 +5,12 @@ The table is `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from laconic import registry
 from laconic.compression.optional import joins_of
@@ -19,6 +18,7 @@ from laconic.errors import LaconicError
 from laconic.language.word import Word
 from laconic.planner.guarantee import guarantee_of
 from laconic.planner.values import Risk
+from laconic.reading import Count, Finite, Natural, NotNegative, Source
 from laconic.strategy import DEFAULTS, Map, Phases, Sentence, Strategy, Tiers
 
 __all__ = ["MeasuredLoss", "guarantee_of", "measured_losses", "risk_of"]
@@ -33,13 +33,14 @@ class MeasuredLoss:
     """A row of the table: a sentence's loss over that of tuned `bsp` at equal samples, with an interval over seeds."""
 
     sentence: str
-    task: str
-    workers: int
-    loss_ratio: float
-    low: float
-    high: float
-    fewer_bytes: float
-    rates: int  # learning rates tried; 0: set by hand
+    task: Literal[tuple(OWN_OPTIMIZER)]  # type: ignore[valid-type]
+    workers: Natural
+    loss_ratio: NotNegative
+    low: Finite
+    high: Finite
+    fewer_bytes: NotNegative
+    rates: Count  # learning rates tried; 0: set by hand
+    baseline_optimizer: str = ""
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -53,18 +54,10 @@ class MeasuredLoss:
 @cache
 def measured_losses(path: Path = TABLE) -> tuple[MeasuredLoss, ...]:
     """Return the measured losses that apply to users' runs: those whose baseline has the task's usual optimizer."""
-    kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return tuple(
-                MeasuredLoss(**{name: kinds[kind](row[name]) for name, kind in MeasuredLoss.__annotations__.items()})
-                for row in csv.DictReader(file)
-                if row["baseline_optimizer"] == OWN_OPTIMIZER[row["task"]]
-            )
-    except (OSError, KeyError, ValueError) as error:
-        raise LaconicError(
-            f"{path} is no table of measured losses ({error!r}): make it with `python bench/accuracy.py --out {path}`"
-        ) from error
+    instead = f"make it with `python bench/accuracy.py --out {path}`"
+    source = Source(path, "table of measured losses", instead)
+    rows = source.rows(source.text(), MeasuredLoss)
+    return tuple(row for row in rows if row.baseline_optimizer == OWN_OPTIMIZER[row.task])
 
 
 def risk_of(strategy: Strategy | str, workers: int, rows: Sequence[MeasuredLoss] | None = None) -> Risk | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+from laconic.files import exists, is_file
 from laconic.planner.candidates import chains
 from laconic.planner.networks import PROBE
 from laconic.planner.values import PlanError
@@ -17,6 +19,7 @@ from laconic.profile.gpus import Gpu, gpu, profile_of
 from laconic.profile.zoo import canonical
 from laconic.values.profile import Profile
 
+MOST_WORKERS = 1_000_000
 STEPS = 16  # that a profiling run times
 
 
@@ -42,6 +45,8 @@ def subject_of(
     fresh: bool = False,
 ) -> Subject:
     """Return the subject that a text names: `train.py`, `profile.json`, `trace.json.gz` or `resnet50`, say."""
+    if not 1 <= workers <= MOST_WORKERS:
+        raise PlanError(f"{workers} workers make no sense: write --workers 1 to {MOST_WORKERS}")
     path = Path(text)
     if path.suffix == ".py":
         return _of_script(text, arguments, workers, network, net, fresh)
@@ -49,7 +54,7 @@ def subject_of(
         raise PlanError(f"only a script has arguments, {text} has none: leave out {' '.join(arguments)}")
     if path.suffix in (".json", ".gz"):
         return _of_file(path, gpu_name)
-    if path.exists():
+    if exists(path):
         raise PlanError(f"{text} is no script (.py), profile or trace (.json, .json.gz): give one of these")
     return _of_zoo(text, gpu_name, batch)
 
@@ -60,7 +65,7 @@ def _of_script(
     """Profile a script: on all workers, with their links, if they are at hand, otherwise on one that acts for all."""
     from laconic.launch.profiling import measure
 
-    if not Path(text).is_file():
+    if not is_file(text):
         raise PlanError(
             f"there is no script {text}: give the path of your training script, or a model such as resnet50"
         )
@@ -98,13 +103,13 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _of_file(path: Path, gpu_name: str | None) -> Subject:
-    if not path.is_file():
+    if not is_file(path):
         raise PlanError(f"there is no file {path}: give a profile (`laconic profile --out`), a trace, or a script")
     chip = None if gpu_name is None else gpu(gpu_name)
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
             head = file.read(4096)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise PlanError(f"{path} cannot be read ({error}): give a profile or a trace as JSON") from error
     if '"laconic_profile"' in head:
         return Subject(str(path), Profile.read(path), chip, (f"the profile {path}",), path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from laconic.errors import LaconicError
+from laconic.reading import Count, Finite, Natural, NotNegative, Positive, Source
 
 VERSION = 1
 
@@ -21,10 +22,10 @@ class PlanError(LaconicError, ValueError):
 class Risk:
     """The measured effect of a strategy on the final loss: its loss over that of `bsp`, with an interval."""
 
-    loss_ratio: float
-    low: float
-    high: float
-    workers: int
+    loss_ratio: Finite
+    low: Finite
+    high: Finite
+    workers: Natural
     task: str  # on which it was measured
     sentence: str  # that was measured; it may be a nearby setting of the option's strategy
 
@@ -34,20 +35,20 @@ class Option:
     """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it."""
 
     strategy: str
-    step_seconds: float
-    low_seconds: float  # the range of the step's time, by the measured errors of predictions
-    high_seconds: float
-    speed_up: float  # over the baseline
-    sent_bytes: float
-    computing_seconds: float
-    coding_seconds: float  # encoding and decoding
-    exposed_seconds: float  # of communication in which no worker computes, encodes or decodes
-    memory_bytes: float  # in addition to parameters, gradients and the optimizer
+    step_seconds: Positive
+    low_seconds: NotNegative  # the range of the step's time, by the measured errors of predictions
+    high_seconds: NotNegative
+    speed_up: NotNegative  # over the baseline
+    sent_bytes: NotNegative
+    computing_seconds: NotNegative
+    coding_seconds: NotNegative  # encoding and decoding
+    exposed_seconds: NotNegative  # of communication in which no worker computes, encodes or decodes
+    memory_bytes: NotNegative  # in addition to parameters, gradients and the optimizer
     lossless: bool  # the same mathematics as synchronous SGD in the precision of the gradients
     guarantee: str
     risk: Risk | None = None
-    dollars: float | None = None  # of a step on all workers
-    joules: float | None = None
+    dollars: NotNegative | None = None  # of a step on all workers
+    joules: NotNegative | None = None
     rank: int | None = None  # by the objective, among all strategies that were priced
 
 
@@ -56,11 +57,11 @@ class Layer:
     """A tensor in the iteration of the recommended strategy; seconds from the start of backward."""
 
     name: str
-    nbytes: int
-    backward_seconds: float
-    ready_seconds: float
-    leaves_seconds: float
-    arrives_seconds: float
+    nbytes: Count
+    backward_seconds: NotNegative
+    ready_seconds: NotNegative
+    leaves_seconds: NotNegative
+    arrives_seconds: NotNegative
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,18 @@ class Advice:
     """
 
     subject: str  # the script or model
-    parameters: int
-    tensors: int
-    workers: int
+    parameters: Count
+    tensors: Count
+    workers: Natural
     network: str
     objective: Objective
-    loss_budget: float  # how much more loss is accepted; 0: the same mathematics
+    loss_budget: NotNegative  # how much more loss is accepted; 0: the same mathematics
     baseline: Option
     options: tuple[Option, ...]
     verdict: str
     line: str  # the command to copy
     layers: tuple[Layer, ...] = ()
-    priced: int = 0  # number of strategies that were priced
+    priced: Count = 0  # number of strategies that were priced
     notes: tuple[str, ...] = ()  # where the figures come from
     pays: bool = False  # whether the best option beats the baseline for certain
 
@@ -106,27 +107,15 @@ class Advice:
 
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Advice:
-        """Return the advice from the `text` that `to_json` gave; errors call its source `where`."""
-        try:
-            table = json.loads(text)
-            version = table.pop("laconic_plan")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"{where} is no plan ({error}): `laconic plan --json` writes them") from error
+        """Return the advice from the text that `to_json` gave; errors call its source `where`."""
+        source = Source(where, "plan", "`laconic plan --json` writes them", PlanError)
+        table = source.json(text)
+        if not isinstance(table, dict) or "laconic_plan" not in table:
+            raise source.refused("it does not say that it is one")
+        version = table.pop("laconic_plan")
         if version != VERSION:
             raise PlanError(f"{where} is a plan of version {version}, this laconic reads {VERSION}: plan again")
-        try:
-            return cls(
-                **{
-                    **table,
-                    "baseline": _option(table["baseline"]),
-                    "options": tuple(map(_option, table["options"])),
-                    "layers": tuple(Layer(**row) for row in table["layers"]),
-                    "notes": tuple(table["notes"]),
-                }
-            )
-        except (KeyError, TypeError) as error:
-            raise PlanError(f"{where} does not describe a plan ({error}): plan again") from error
-
-
-def _option(row: dict[str, Any]) -> Option:
-    return Option(**{**row, "risk": None if row["risk"] is None else Risk(**row["risk"])})
+        advice = source.value(table, cls)
+        if not advice.options:
+            raise source.refused("it has no options")
+        return advice

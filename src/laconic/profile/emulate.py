@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from laconic.cost.from_profile import dtype_of
 from laconic.profile.parameters_only import add_parameter
 from laconic.values.profile import Profile, ProfileError
 
@@ -103,7 +104,7 @@ class Emulated(nn.Module):
         whole = sum(tensor.backward_seconds for tensor in model.tensors)
         self._visits: list[tuple[_Stage, list[_Work]]] = []
         for tensor in reversed(model.tensors):
-            made = nn.Parameter(torch.ones(tensor.shape, dtype=getattr(torch, tensor.dtype)))
+            made = nn.Parameter(torch.ones(tensor.shape, dtype=dtype_of(tensor)))
             stage = add_parameter(self, tensor.name, made, partial(_Stage, pacer))
             if not isinstance(stage, _Stage):
                 raise ProfileError(f"{tensor.name!r} belongs to no module: write its name with a dot, as layer.weight")

@@ -5,38 +5,39 @@ Its message sizes are elements (half goes to 2^28 and int8 to 2^29 in the same t
 
 from __future__ import annotations
 
-import csv
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from laconic.profile.collectives import WIDTHS, CollectiveTimes, Curve, with_similar_systems
+from laconic.reading import Natural, Positive, Source
 from laconic.values.profile import ProfileError
 
 FILE = Path("nccl") / "nccl_perf.csv"
-_COLUMNS = ("system", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the table."""
+
+    system: str
+    op_name: str
+    nccl_dtype: Literal[tuple(WIDTHS)]  # type: ignore[valid-type]
+    num_gpus: Annotated[int, Meta(ge=2, le=2**20)]
+    message_size: Natural
+    latency: Positive
 
 
 def read(path: Path) -> dict[str, CollectiveTimes]:
     """Return the tables by system; where a size was measured several times, the median counts."""
-    if not path.is_file():
-        raise ProfileError(f"{path} is not there: it holds NCCL's times, with columns {', '.join(_COLUMNS)}")
+    source = Source(path, "table of NCCL's times", "copy it again from aiconfigurator (`laconic data`)", ProfileError)
     samples: dict[str, dict[tuple[str, str], dict[int, list[tuple[int, float]]]]] = {}
-    with path.open(newline="") as file:
-        reader = csv.DictReader(line for line in file if not line.startswith("#"))
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ProfileError(f"{path} has no column {', '.join(missing)}: it is no table of NCCL's times")
-        for number, row in enumerate(reader, start=2):
-            system, operation, dtype, gpus, elements, milliseconds = (row[name] for name in _COLUMNS)
-            if dtype not in WIDTHS:
-                raise ProfileError(f"{path}, row {number}: dtype {dtype!r} is none of {', '.join(WIDTHS)}")
-            try:
-                point = int(elements) * WIDTHS[dtype], float(milliseconds) / 1e3
-                own = samples.setdefault(system, {}).setdefault((operation, dtype), {})
-                own.setdefault(int(gpus), []).append(point)
-            except ValueError as error:
-                raise ProfileError(f"{path}, row {number}: {error}") from error
-    if not samples:
-        raise ProfileError(f"{path} has no rows: it holds no measurement")
+    for row in source.rows(source.text(), _Row):
+        point = row.message_size * WIDTHS[row.nccl_dtype], row.latency / 1e3
+        own = samples.setdefault(row.system, {}).setdefault((row.op_name, row.nccl_dtype), {})
+        own.setdefault(row.num_gpus, []).append(point)
     return with_similar_systems(
         [
             CollectiveTimes(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from laconic.experiments.ablation import Variant
 from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import Line
+from laconic.files import write_text
 from laconic.report.table import aligned, csv_headings, csv_quantity, made_how, never_logged, ratio, value
 from laconic.strategy import Strategy
 
@@ -27,8 +28,8 @@ def write(comparison: Comparison, variants: Sequence[Variant], metric: str) -> s
     changes = [WHOLE, *(variant.change for variant in variants if variant.strategy is not None)]
     rows = list(zip(changes, comparison.lines, strict=True))
     text = _as_text(comparison, rows, variants, metric)
-    (comparison.folder / "ablation.txt").write_text(text)
-    (comparison.folder / "ablation.csv").write_text(_as_csv(rows, metric))
+    write_text(comparison.folder / "ablation.txt", text)
+    write_text(comparison.folder / "ablation.csv", _as_csv(rows, metric))
     return text
 
 

@@ -10,22 +10,21 @@ from rich.console import Console
 from rich.table import Table
 
 from laconic import registry
-from laconic.errors import LaconicError, StrategyError
+from laconic.errors import StrategyError
 from laconic.strategy import Sentence, Strategy
 from laconic.topology.base import Topology
 from laconic.topology.mixing import Mixing
 
 _HEADINGS = ("topology", "workers", "neighbours", "models sent/step", "period", "λ2", "λmin", "rho", "gap")
-_MOST_WORKERS = 4096  # the spectrum of so many takes a minute
+MOST_WORKERS = 4096  # whose weights are a matrix of so many rows and columns
 _WIDTH = 112  # columns, so that the table is not cut off on a narrow terminal
 
 
 def show(texts: Sequence[str], sizes: Sequence[int], matrices: bool = False) -> None:
     """Print a row for each topology and number of workers, as a table in Markdown, and the matrices if asked to."""
-    if max(sizes) > _MOST_WORKERS:
-        raise LaconicError(
-            f"weights of {max(sizes):,} by {max(sizes):,} are too many: give {_MOST_WORKERS:,} workers at most"
-        )
+    for size in sizes:
+        if not 1 <= size <= MOST_WORKERS:
+            raise StrategyError(f"{size} workers cannot be laid out: write --workers 1 to {MOST_WORKERS}")
     topologies = {text: _topology(text) for text in texts or _names()}
     laid_out = {(text, size): made.mixing(size) for text, made in topologies.items() for size in sizes}
     table = Table(*_HEADINGS, box=box.MARKDOWN)

@@ -12,6 +12,7 @@ from typing import Any
 from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import Line, Quantity
 from laconic.experiments.statistics import Spread
+from laconic.files import write_text
 from laconic.launch.failure_report import shown
 
 _MISSING = "–"
@@ -28,8 +29,8 @@ class Column:
 def write(comparison: Comparison) -> str:
     """Write `table.txt` and `table.csv` to the comparison's folder, and return the text."""
     text = as_text(comparison)
-    (comparison.folder / "table.txt").write_text(text)
-    (comparison.folder / "table.csv").write_text(as_csv(comparison.lines))
+    write_text(comparison.folder / "table.txt", text)
+    write_text(comparison.folder / "table.csv", as_csv(comparison.lines))
     return text
 
 

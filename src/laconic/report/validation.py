@@ -96,7 +96,7 @@ def _cell(cell: Cell, error: float) -> str:
 def _lines(validation: Validation) -> list[str]:
     price, pairs = validation.between, validation.pairs
     wrong = [pair for pair in pairs if not pair.right]
-    constant = min(METHODS, key=validation.constant_regret)
+    constant = min(validation.methods, key=validation.constant_regret)
     lines = [
         f"fitted, of a hop between machines: start-up {1e6 * price.startup_seconds:.1f} us, bandwidth "
         f"{1e-9 / price.seconds_per_byte:.2f} GB/s; nothing else",
@@ -118,11 +118,11 @@ def _pair_text(pair: Pair) -> str:
 
 def _overall(found: Sequence[Validation]) -> str:
     regrets = [regret for validation in found for regret in validation.regrets]
-    constants = {m: statistics.fmean(v.constant_regret(m) for v in found) for m in METHODS}
-    best = min(constants, key=constants.__getitem__)
-    return (
-        f"all networks: choosing by prediction costs {100 * statistics.fmean(regrets):.2f} %, the best constant choice "
-        f"({best}) {100 * constants[best]:.2f} %"
+    everywhere = [m for m in METHODS if all(m in v.methods for v in found)]
+    constants = {m: statistics.fmean(v.constant_regret(m) for v in found) for m in everywhere}
+    best = min(constants, key=constants.__getitem__, default="")
+    return f"all networks: choosing by prediction costs {100 * statistics.fmean(regrets):.2f} %" + (
+        f", the best constant choice ({best}) {100 * constants[best]:.2f} %" if best else ""
     )
 
 
@@ -145,7 +145,7 @@ def _values(validation: Validation) -> dict[str, Any]:
         "counted_cells": sum(cell.explained for cell, _ in validation.errors),
         "mean_regret": statistics.fmean(validation.regrets),
         "largest_regret": max(validation.regrets),
-        "constant_regrets": {method: validation.constant_regret(method) for method in METHODS},
+        "constant_regrets": {method: validation.constant_regret(method) for method in validation.methods},
         "pairs": len(validation.pairs),
         "wrong_pairs": [_pair_text(pair) for pair in validation.pairs if not pair.right],
         "choices": choices,

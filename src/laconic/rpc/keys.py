@@ -6,19 +6,24 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import zmq
+from msgspec import Meta
 
-from laconic.errors import LaconicError
 from laconic.files import replacing
+from laconic.reading import Source
+
+Key = Annotated[str, Meta(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]
+"""A key of ZeroMQ's in its printable form: 40 characters of Z85."""
 
 
 @dataclass(frozen=True)
 class Pair:
     """A CURVE key pair, in ZeroMQ's printable form."""
 
-    public: str
-    secret: str = field(repr=False)
+    public: Key
+    secret: Key = field(repr=False)
 
     @classmethod
     def make(cls) -> Pair:
@@ -51,18 +56,17 @@ class Keys:
     @classmethod
     def read(cls, path: Path) -> Keys:
         """Read the keys that the launcher wrote."""
-        try:
-            return cls.of_text(path.read_text())
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise LaconicError(
-                f"the run's keys cannot be read from {path} ({error}): the launcher makes that file when a run starts, "
-                "so start the run again."
-            ) from error
+        return cls.of_text(_source(path).text(), path)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> Keys:
-        pairs = json.loads(text)
-        return cls(Pair(**pairs["servers"]), Pair(**pairs["workers"]))
+    def of_text(cls, text: str, where: str | Path = "the run's store") -> Keys:
+        source = _source(where)
+        return source.value(source.json(text), cls)
+
+
+def _source(where: str | Path) -> Source:
+    instead = "the launcher makes them when a run starts, so start the run again, or give --keys another file."
+    return Source(where, "file of a run's keys", instead)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from laconic.files import replacing
+from laconic.reading import Natural, Source
 from laconic.rpc.frames import DTYPES, NAME_OF, Malformed, bytes_of
 
 _MAGIC = b"laconic snapshot 1\n"
@@ -94,7 +95,8 @@ class Snapshots:
     def begin_epoch(self) -> int:
         """Count this start of the actor on disk, before any worker can learn of it, and return the count."""
         file = self._folder / "epoch"
-        epoch = int(file.read_text()) + 1 if file.exists() else 1
+        source = Source(file, "count of a server's starts", "remove the run's folder, and start a new run.")
+        epoch = source.value(source.text(), Natural, lax=True) + 1 if file.exists() else 1
         with replacing(file) as beside:
             beside.write_text(str(epoch))
             with beside.open("rb") as written:

@@ -18,7 +18,7 @@ import torch
 from torch import nn, optim
 
 from laconic.errors import ContractError, Disagreement
-from laconic.files import replacing
+from laconic.files import make_folder, replacing, write_text
 from laconic.runtime.saved_training import Part, own_part, read_part, restore, restore_extras, session_of
 from laconic.runtime.session import Session
 
@@ -37,13 +37,12 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     root = Path(path)
     group = session.group
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     extras = {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()}
     _write(folder / f"rank-{group.rank}.pt", own_part(session, model, optimizer, extras))
     group.barrier().wait()
     if group.rank == 0:
-        with replacing(root / "latest") as beside:
-            beside.write_text(folder.name)
+        write_text(root / "latest", folder.name)
         for old in root.iterdir():
             if _NAME.fullmatch(old.name) and old.name != folder.name:
                 shutil.rmtree(old, ignore_errors=True)
@@ -111,7 +110,7 @@ def _latest(root: Path) -> Path | None:
         if root.is_file():
             raise ContractError(f"{root} is a file: give the folder that laconic.checkpoint wrote to")
         return None
-    name = pointer.read_text(errors="replace").strip()
+    name = pointer.read_text(encoding="utf-8", errors="replace").strip()
     if not _NAME.fullmatch(name) or not (root / name).is_dir():
         raise ContractError(
             f"{pointer} names no checkpoint beside it: write the name of a folder of {root} into it, as "
@@ -122,7 +121,10 @@ def _latest(root: Path) -> Path | None:
 
 def _write(path: Path, content: Part) -> None:
     with replacing(path) as beside, beside.open("wb") as file:
-        torch.save(content, file)
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's writer hides what the system said, and says where in its source
+            raise OSError(f"torch could not save it: {str(error).splitlines()[0][-60:]}") from error
         file.flush()
         os.fsync(file.fileno())
 

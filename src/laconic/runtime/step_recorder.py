@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from torch import optim
 
 from laconic.errors import LaconicError
+from laconic.files import make_folder, write_text
 from laconic.runtime.traffic import count_steps
 from laconic.values.run_config import STEPS, RunConfig
 from laconic.worker import Worker
@@ -68,8 +69,8 @@ class StepFile:
 
     def report(self, records: list[dict[str, Any]], ended: bool) -> int:
         if ended and not self._path.exists():  # exit handlers run last first: the latest worker of this rank counts
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            make_folder(self._path.parent)
+            write_text(self._path, "".join(json.dumps(record) + "\n" for record in records))
         if self._stop_after is None:
             return sys.maxsize
         return 0 if records else self._stop_after

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from laconic.errors import LaconicError
-from laconic.files import replacing
+from laconic.files import make_folder, replacing
 
 Track = Literal["compute", "waiting", "communication"]
 
@@ -95,7 +95,7 @@ class Timeline:
                     lines += _names(worker, thread, "thread", track if number == 1 else f"{track} {number}", thread)
                     lines += (json.dumps(slice_.event(thread)) for slice_ in lane)
                     thread += 1
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         other = json.dumps({"began_seconds": self.began_seconds})
         with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
             file.write('{"traceEvents": [\n' + ",\n".join(lines))
@@ -128,7 +128,7 @@ class Timeline:
             raise TimelineError(f"{path} cannot be read: {error.strerror}") from error
         except TimelineError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise TimelineError(f"{path} is no timeline that laconic wrote ({error!r})") from error
         return timeline
 

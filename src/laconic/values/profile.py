@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic.errors import LaconicError
+from laconic.reading import Count, Finite, Natural, NotNegative, Positive, Share, Source
 
 VERSION = 1
 
@@ -28,10 +29,10 @@ class ProfileError(LaconicError, ValueError):
 class Seconds:
     """A measured duration: its median, and the range in which most samples lay."""
 
-    median: float
-    low: float | None = None  # a tenth of the samples was below
-    high: float | None = None  # a tenth was above
-    samples: int = 1
+    median: NotNegative
+    low: NotNegative | None = None  # a tenth of the samples was below
+    high: NotNegative | None = None  # a tenth was above
+    samples: Count = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.median < math.inf:
@@ -52,9 +53,9 @@ class TensorTime:
     """One gradient, and the time from the previous gradient until it is ready."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str = "float32"
-    backward_seconds: float = 0.0
+    backward_seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.backward_seconds < math.inf or any(n < 0 for n in self.shape):
@@ -74,7 +75,7 @@ class ModelTimes:
     forward: Seconds  # from the end of a step to the end of the forward pass, so data loading is in it
     backward: Seconds
     step: Seconds  # from the last gradient to the end of the optimizer's step
-    even: float = 1.0  # the mean worker's step time over the slowest one's, which a synchronous step waits for
+    even: Share = 1.0  # the mean worker's step time over the slowest one's, which a synchronous step waits for
 
     def __post_init__(self) -> None:
         if not 0 < self.even <= 1:
@@ -98,10 +99,10 @@ class Point:
     kernel must wait for the same processors.
     """
 
-    wire_bytes: float
-    alone_seconds: float
-    shared_seconds: float
-    pace: float = 1.0
+    wire_bytes: NotNegative
+    alone_seconds: NotNegative
+    shared_seconds: NotNegative
+    pace: Share = 1.0
 
     def __post_init__(self) -> None:
         possible = 0 <= self.shared_seconds <= self.alone_seconds < math.inf and 0 < self.pace <= 1
@@ -117,8 +118,8 @@ class OperationTimes:
     operation: str
     dtype: str
     points: tuple[Point, ...]
-    alpha_seconds: float
-    seconds_per_byte: float
+    alpha_seconds: Finite
+    seconds_per_byte: NotNegative
 
     def __post_init__(self) -> None:
         sizes = [point.wire_bytes for point in self.points]
@@ -148,8 +149,8 @@ class LinkTimes:
     """One network with all workers running: the rate and delay it was configured to have, and the times of collectives
     on it."""
 
-    bits_per_second: float | None  # None: not limited
-    delay_seconds: float  # one way
+    bits_per_second: Positive | None  # None: not limited
+    delay_seconds: NotNegative  # one way
     operations: tuple[OperationTimes, ...]
 
     def find(self, operation: str, dtype: str) -> OperationTimes | None:
@@ -169,10 +170,10 @@ class CodecTimes:
     """
 
     words: str
-    encode_seconds_per_tensor: float
-    encode_seconds_per_element: float
-    decode_seconds_per_tensor: float
-    decode_seconds_per_element: float
+    encode_seconds_per_tensor: Finite
+    encode_seconds_per_element: Finite
+    decode_seconds_per_tensor: Finite
+    decode_seconds_per_element: Finite
 
     def seconds(self, part: str, tensors: int, elements: int) -> float:
         """Return the time of one part, "encode" or "decode", for so many tensors and elements."""
@@ -186,7 +187,7 @@ class Profile:
     """All measurements; the `workers` were on one host, described by `machine`, and ran at the same time."""
 
     model: ModelTimes
-    workers: int = 1
+    workers: Natural = 1
     machine: Mapping[str, Any] = field(default_factory=dict)
     links: LinkTimes | None = None
     codecs: tuple[CodecTimes, ...] = ()
@@ -207,46 +208,32 @@ class Profile:
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Profile:
         """Read a profile from JSON text; `where` names its source in errors."""
-        try:
-            table = json.loads(text)
-            version = table.pop("laconic_profile", None)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ProfileError(f"{where} is no profile ({error}): `laconic profile` writes them") from error
+        source = _source(where)
+        table = source.json(text)
+        if not isinstance(table, dict) or "laconic_profile" not in table:
+            raise source.refused("it does not say that it is one")
+        version = table.pop("laconic_profile")
         if version != VERSION:
             raise ProfileError(
                 f"{where} is a profile of version {version}, this laconic reads version {VERSION}: measure again with "
                 "`laconic profile --fresh`"
             )
-        try:
-            return cls(
-                model=_model(table.pop("model")),
-                links=None if (links := table.pop("links", None)) is None else _links(links),
-                codecs=tuple(CodecTimes(**row) for row in table.pop("codecs", ())),
-                **table,
-            )
-        except (KeyError, TypeError) as error:
-            raise ProfileError(f"{where} does not describe a profile ({error}): see docs/profiles.md") from error
+        return source.value({**table, "model": _with_spreads(table.get("model"))}, cls)
 
     @classmethod
     def read(cls, path: str | Path) -> Profile:
         """Read a profile from a file."""
-        path = Path(path)
-        if not path.is_file():
-            raise ProfileError(f"there is no profile {path}: `laconic profile --out {path} SCRIPT` writes one")
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+        return cls.from_json(_source(path).text(), str(path))
 
 
-def _seconds(value: float | Mapping[str, Any]) -> Seconds:
-    """Read a duration, which hand-written files may give as a plain number."""
-    return Seconds(**value) if isinstance(value, Mapping) else Seconds(float(value))
+def _source(where: str | Path) -> Source:
+    instead = "`laconic profile --out FILE SCRIPT` writes one, and docs/profiles.md says what one written by hand holds"
+    return Source(where, "profile", instead, ProfileError)
 
 
-def _model(table: Mapping[str, Any]) -> ModelTimes:
-    tensors = tuple(TensorTime(**{**row, "shape": tuple(row["shape"])}) for row in table["tensors"])
-    forward, backward, step = (_seconds(table[part]) for part in ("forward", "backward", "step"))
-    return ModelTimes(tensors, forward, backward, step, table.get("even", 1.0))
-
-
-def _links(table: Mapping[str, Any]) -> LinkTimes:
-    operations = [{**row, "points": tuple(Point(**point) for point in row["points"])} for row in table["operations"]]
-    return LinkTimes(**{**table, "operations": tuple(OperationTimes(**row) for row in operations)})
+def _with_spreads(model: Any) -> Any:
+    """Return a model's table whose durations, which hand-written files may give as plain numbers, are tables."""
+    if not isinstance(model, dict):
+        return model
+    parts = {part: model[part] for part in ("forward", "backward", "step") if isinstance(model.get(part), int | float)}
+    return model | {part: {"median": median} for part, median in parts.items()}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from laconic.errors import LaconicError
+from laconic.reading import Source
 
 VARIABLE = "LACONIC_RUN"
 STEPS = "steps"
@@ -58,13 +58,9 @@ class RunConfig:
         text = os.environ.get(VARIABLE)
         if text is None:
             return cls()
-        try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise LaconicError(
-                f"{VARIABLE} does not hold what `laconic run` writes there ({error}): it is set by the launcher for "
-                f"its own workers and by nobody else, so unset it."
-            ) from error
+        instead = "it is set by the launcher for its own workers and by nobody else, so unset it."
+        source = Source(VARIABLE, "setting of `laconic run`", instead)
+        return source.value(source.json(text), cls)
 
     def to_env(self) -> dict[str, str]:
         """Return the environment from which a worker reads this value with `current()`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic.errors import LaconicError
+from laconic.files import is_file
 from laconic.network.network_tree import Network
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import Profile
@@ -43,16 +44,16 @@ class VirtualSetup:
         if not text.endswith(".toml"):
             return cls(Network.flat(workers, bits_per_second(text), 50e-6), Compute())
         path = Path(text)
-        if not path.is_file():
+        if not is_file(path):
             raise LaconicError(f'there is no network file {text}: give a .toml file, or a rate such as "1gbit"')
         try:
-            table = tomllib.loads(path.read_text())
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
             _refuse_unknown(table)
             events = read_events(table.get("events", ()))
             return cls(Network.read(workers, table["network"]), _compute(table.get("compute", {}), path.parent), events)
         except LaconicError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise LaconicError(f"{text} does not describe a network ({error}): see docs/virtual.md") from error
 
 

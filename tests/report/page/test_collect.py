@@ -180,7 +180,7 @@ def _unfinished(folder: Path) -> Path:
         (lambda path: _with(path, "compare.json", "{}"), r"does not say what was compared"),
         (lambda path: _with(path, "table.csv", "strategy,x\nbsp,1\n"), r"table\.csv is not the table"),
         (lambda path: _with(path, "table.csv", "strategy\n"), r"has no rows"),
-        (lambda path: _with(path, "sessions/seed-0.json", '{"groups": [[]]}'), r"does not hold the rows"),
+        (lambda path: _with(path, "sessions/seed-0.json", '{"groups": [[]]}'), r"is no session of this comparison"),
         (_unfinished, r"the comparison in .* has not ended"),
         (lambda path: path.write_text("{}") and path, r"is no plan"),
         (lambda path: path.write_bytes(b"\xff\xfe") and path, r"is broken: it is no UTF-8"),

@@ -23,6 +23,7 @@ FOLDER = Path("/run/laconic/net")
 MOST_WORKERS = 250
 HUB_ADDRESS = "10.77.0.254"
 NETWORK_BITS = 24
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class NetworkState:
     owner: Owner | None = None  # None: it stays until it is removed by name
 
     def __post_init__(self) -> None:
-        if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", self.name) is None:
+        if _NAME.fullmatch(self.name) is None:
             raise ShapedNetworkError(
                 f"{self.name!r} is no name for a network: use small letters, digits and dashes, at most 31 of them."
             )
@@ -120,12 +121,14 @@ class NetworkState:
 
 def load(name: str) -> NetworkState | None:
     """Return the network of this name, or None where there is none."""
+    if not _NAME.fullmatch(name):
+        return None
     path = _path(name)
     try:
         return msgspec.json.decode(path.read_bytes(), type=NetworkState)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ShapedNetworkError(
             f"{path} does not describe a network ({error!r}): remove it, and `ip netns delete` what is left."
         ) from error

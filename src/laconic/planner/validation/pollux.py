@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from laconic.planner.noise import fit, gain, noise_from_gain, steps_for
 from laconic.planner.values import PlanError
+from laconic.reading import Finite, Natural, NotNegative, Positive, Source
 
 FOLDER = Path("pollux") / "traces"
 SHARES = (0.8, 0.9, 0.95, 1.0)  # of the way from the first evaluation to the best that every batch size reaches
@@ -107,20 +108,33 @@ def read(folder: Path) -> dict[str, dict[int, Run]]:
     """Read the runs by model and batch size from files `<model>/validation-<batch>.csv`."""
     found: dict[str, dict[int, Run]] = {}
     for path in folder.glob("*/validation-*.csv"):
-        batch = path.stem.removeprefix("validation-")
-        try:
-            with path.open(newline="") as file:
-                rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-            columns = ("iteration", "metric", "progress", "grad_sqr", "grad_var")
-            run = Run(int(batch), *(tuple(row[name] for row in rows) for name in columns))
-        except (KeyError, TypeError, ValueError) as error:
-            raise PlanError(f"{path} is no validation curve of Pollux's ({error})") from error
-        if not run.steps:
-            raise PlanError(f"{path} has no rows: a run has at least one evaluation")
-        found.setdefault(path.parent.name, {})[run.batch] = run
+        source = Source(
+            path, "validation curve of Pollux's", "copy it again from the artifact (`laconic data`)", PlanError
+        )
+        batch = source.value(path.stem.removeprefix("validation-"), Natural, lax=True)
+        run = Run(batch, *_columns(source.rows(source.text(), _Evaluation)))
+        if any(b <= a for column in (run.steps, run.progress) for a, b in pairwise((0.0, *column))):
+            raise source.refused("its iterations and its progress do not rise from row to row")
+        found.setdefault(path.parent.name, {})[batch] = run
     if not found:
-        raise PlanError(f"{folder} is not there or has no <model>/validation-<batch>.csv")
+        raise PlanError(f"{folder} is not there or has no <model>/validation-<batch>.csv: see `laconic data`")
     return {model: dict(sorted(found[model].items())) for model in sorted(found)}
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """A row of a validation curve."""
+
+    iteration: Positive
+    metric: Finite
+    progress: Positive
+    grad_sqr: NotNegative
+    grad_var: NotNegative
+
+
+def _columns(rows: Sequence[_Evaluation]) -> tuple[tuple[float, ...], ...]:
+    names = ("iteration", "metric", "progress", "grad_sqr", "grad_var")
+    return tuple(tuple(getattr(row, name) for row in rows) for name in names)
 
 
 def _target(runs: Mapping[int, Run], rises: bool, share: float) -> Target:

@@ -6,17 +6,18 @@ and the price of a hop inside a host are published inputs; tensors and operation
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from laconic.cost.cluster import Cluster
 from laconic.errors import LaconicError
 from laconic.profile.zoo import model
+from laconic.reading import NotNegative, Positive, Source
 from laconic.schedule.exchange_methods import BYTESCHEDULER_A2A, METHODS, iteration_seconds
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
@@ -83,31 +84,89 @@ class Experiments:
 _SCALES = {"ms": 1e-3, "Gb/s": 1e9 / 8}
 
 
+@dataclass(frozen=True)
+class _Fact:
+    """A row of `inputs.csv`."""
+
+    name: str
+    field: str
+    value: Positive
+    unit: str
+
+
+@dataclass(frozen=True)
+class _Throughputs:
+    """A row of `throughput.csv`: by number of GPUs, empty where it was not measured."""
+
+    network: str
+    model: str
+    method: Literal[tuple(METHODS)]  # type: ignore[valid-type]
+    g4: Positive | Literal[""]
+    g4_sd: NotNegative | Literal[""]
+    g8: Positive | Literal[""]
+    g8_sd: NotNegative | Literal[""]
+    g16: Positive | Literal[""]
+    g16_sd: NotNegative | Literal[""]
+    g32: Positive | Literal[""]
+    g32_sd: NotNegative | Literal[""]
+
+    def cells(self) -> Iterator[Cell]:
+        for gpus in GPUS:
+            measured, deviation = getattr(self, f"g{gpus}"), getattr(self, f"g{gpus}_sd")
+            if measured != "":
+                yield Cell(self.network, self.model, self.method, gpus, measured, deviation or 0.0)
+
+
 def read(folder: Path) -> Experiments:
     """Read the experiments from `ddl-benchmarks/` in a folder of published measurements."""
+    inputs, throughputs = (_source(folder / "ddl-benchmarks" / name) for name in ("inputs.csv", "throughput.csv"))
     facts: dict[str, dict[str, float]] = {}
-    for row in _rows(folder / "ddl-benchmarks" / "inputs.csv"):
-        facts.setdefault(row["name"], {})[row["field"]] = float(row["value"]) * _SCALES.get(row["unit"], 1.0)
-    cells = [
-        Cell(row["network"], row["model"], row["method"], gpus, float(row[f"g{gpus}"]), float(row[f"g{gpus}_sd"]))
-        for row in _rows(folder / "ddl-benchmarks" / "throughput.csv")
-        for gpus in GPUS
-        if row.get(f"g{gpus}")
-    ]
-    unknown = {cell.method for cell in cells} - METHODS.keys()
-    if unknown:
-        raise LaconicError(f"throughput.csv has methods that are not modelled: {', '.join(sorted(unknown))}")
+    for fact in inputs.rows(inputs.text(), _Fact):
+        facts.setdefault(fact.name, {})[fact.field] = fact.value * _SCALES.get(fact.unit, 1.0)
+    cells = [cell for row in throughputs.rows(throughputs.text(), _Throughputs) for cell in row.cells()]
+    _check_complete(cells, throughputs)
+    _check_facts(facts, cells, inputs)
     return Experiments(tuple(cells), facts)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise LaconicError(
-            f"{path} is not there; set LACONIC_DATA (or --data) to the folder that holds ddl-benchmarks/, the "
-            "throughputs published with arXiv 2005.13247"
-        )
-    with path.open(newline="") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+def _source(path: Path) -> Source:
+    instead = (
+        "set LACONIC_DATA (or --data) to the folder that holds ddl-benchmarks/, the throughputs published with arXiv "
+        "2005.13247; `laconic data` says where they come from"
+    )
+    return Source(path, "table of the survey's experiments", instead)
+
+
+def _check_complete(cells: Sequence[Cell], source: Source) -> None:
+    """Refuse a table in which a method is missing somewhere, or nothing is left to fit a network to."""
+    for network in dict.fromkeys(cell.network for cell in cells):
+        own = [cell for cell in cells if cell.network == network]
+        methods = dict.fromkeys(cell.method for cell in own)
+        for model_, gpus in dict.fromkeys((cell.model, cell.gpus) for cell in own):
+            here = [cell.method for cell in own if (cell.model, cell.gpus) == (model_, gpus)]
+            if missing := [method for method in methods if method not in here]:
+                raise source.refused(
+                    f"{network}, {model_} on {gpus} GPUs has no {', '.join(missing)}, which other rows of this network "
+                    "have: complete it, or leave that method out everywhere"
+                )
+            if len(set(here)) != len(here):
+                raise source.refused(f"{network}, {model_} on {gpus} GPUs has a method twice")
+        if not any(cell.gpus > 4 and cell.explained for cell in own):
+            raise source.refused(f"{network} has no row of several hosts (more than 4 GPUs) to fit its links to")
+
+
+def _check_facts(facts: Facts, cells: Sequence[Cell], source: Source) -> None:
+    """Refuse a table of inputs without what a prediction of these cells needs."""
+    needed = [("PCIe", "allreduce_336M_4gpu")]
+    for cell in cells:
+        needed += [(cell.model, "local_batch"), (cell.model, "single_gpu_iteration")]
+        if cell.network in facts:
+            needed += [(cell.network, "throughput_16KiB"), (cell.network, "throughput_1MiB")]
+    for name, field_ in dict.fromkeys(needed):
+        if field_ not in facts.get(name, {}):
+            raise source.refused(f"there is no {field_} of {name}")
+    for name in dict.fromkeys(cell.model for cell in cells):
+        layers(name, facts[name]["single_gpu_iteration"])  # refuses a model that is not known, or a time too short
 
 
 @cache
@@ -120,6 +179,11 @@ def layers(name: str, iteration_seconds: float) -> LayerTimes:
     passes = ADAM_PASSES if name.startswith("BERT") else SGD_PASSES
     nbytes = tuple(4.0 * tensor.elements for tensor in tensors)
     updates = [passes * n / MEMORY_BYTES_PER_SECOND for n in nbytes]
+    if iteration_seconds <= sum(updates):
+        raise LaconicError(
+            f"an iteration of {name} takes longer than {iteration_seconds:g} s, in which its update alone would not "
+            "fit: give milliseconds, as published"
+        )
     operation = (iteration_seconds - sum(updates)) / sum(tensor.operations for tensor in tensors)
     work = [operation * tensor.operations for tensor in tensors]
     forward = tuple(seconds / 3 + update for seconds, update in zip(work, updates, strict=True))
@@ -152,7 +216,7 @@ def predict(cell: Cell, facts: Facts, between: Price) -> float:
 
 def _planned(cell: Cell, facts: Facts) -> Price:
     """Return the price that MG-WFBP planned with: of its table nearest to the network's named or measured rate."""
-    named = re.match(r"(\d+)", cell.network)
+    named = re.match(r"([1-9]\d{0,5})(?!\d)", cell.network)
     measured = facts.get(cell.network, {}).get("throughput_1MiB", 1e9)
     gigabits = float(named[1]) if named else measured * 8 / 1e9
     return Price(*PLANNED[min(PLANNED, key=lambda rate: abs(math.log(rate / gigabits)))][cell.gpus])

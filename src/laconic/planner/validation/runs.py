@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from dataclasses import dataclass
 from importlib import resources
 
 from laconic.planner.validation.errors import Errors
 from laconic.planner.values import PlanError
+from laconic.reading import Natural, NotNegative, Positive, Source
 
 TABLE = "measured/steps.csv"
-_NUMBERS = ("r", "predicted_seconds", "measured_seconds", "low_seconds", "high_seconds")
 
 
 @dataclass(frozen=True)
@@ -24,13 +22,13 @@ class Run:
 
     model: str
     network: str
-    r: float
-    workers: int
+    r: NotNegative
+    workers: Natural
     strategy: str
-    predicted_seconds: float
-    measured_seconds: float
-    low_seconds: float
-    high_seconds: float
+    predicted_seconds: Positive
+    measured_seconds: Positive
+    low_seconds: NotNegative
+    high_seconds: NotNegative
 
     @property
     def error(self) -> float:
@@ -61,32 +59,10 @@ class RunErrors:
 
 def validate() -> RunErrors:
     """Return the errors on the table that ships with the package."""
-    table = resources.files("laconic.planner") / TABLE
-    if not table.is_file():
-        raise PlanError(f"no run has been measured yet: {TABLE} is not in this package")
-    return read(table.read_text())
+    return read((resources.files("laconic.planner") / TABLE).read_text(encoding="utf-8"))
 
 
 def read(text: str) -> RunErrors:
     """Return the errors on a table of runs given as CSV text."""
-    rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-    if not rows:
-        raise PlanError(f"no run has been measured yet: {TABLE} is empty")
-    return RunErrors(tuple(_run(row, number) for number, row in enumerate(rows, start=1)))
-
-
-def _run(row: dict[str, str], number: int) -> Run:
-    try:
-        numbers = {name: float(row[name]) for name in _NUMBERS}
-        run = Run(
-            model=row["model"],
-            network=row["network"],
-            workers=int(row["workers"]),
-            strategy=row["strategy"],
-            **numbers,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError(f"run {number} of {TABLE} cannot be read ({error!r})") from error
-    if not all(0 < value < math.inf for value in (run.predicted_seconds, run.measured_seconds)):
-        raise PlanError(f"run {number} of {TABLE} takes no positive time: {run}")
-    return run
+    source = Source(TABLE, "table of real runs", "make it with `python bench/plan.py --csv FILE`", PlanError)
+    return RunErrors(tuple(source.rows(text, Run)))

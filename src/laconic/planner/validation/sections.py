@@ -58,7 +58,10 @@ def _section(name: str, data: Path | None, network: str | None) -> object:
     if name == RUNS:
         return runs.validate()
     if data is None:
-        raise LaconicError("set LACONIC_DATA (or --data) to the folder of published measurements")
+        raise LaconicError(
+            "set LACONIC_DATA (or --data) to the folder of published measurements (`laconic data` says which, and "
+            "where they are from)"
+        )
     if name == NCCL:
         return tuple(nccl.validate(data))
     if name == POLLUX:

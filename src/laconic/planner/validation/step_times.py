@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from laconic.planner.validation.published_steps import UNEXPLAINED, Cell, Experiments, first_guess, predict
-from laconic.schedule.exchange_methods import simplest
+from laconic.schedule.exchange_methods import METHODS, simplest
 from laconic.values.price import Price
 
 _SIGNIFICANT = 3.0  # standard deviations of the difference
@@ -94,6 +94,12 @@ class Validation:
         """Return the mean regret of choosing the same method everywhere."""
         return statistics.fmean(result.regret(method) for result in self.results)
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that were measured on this network, the simplest first."""
+        measured = {cell.method for cell, _ in self.predictions}
+        return tuple(method for method in METHODS if method in measured)
+
     @cached_property
     def pairs(self) -> list[Pair]:
         """Pairs of methods whose throughputs differ by more than three standard deviations of their difference.
@@ -111,8 +117,12 @@ class Validation:
         return found
 
     def share_right(self, explained: bool = False) -> float:
-        """Return the share of pairs (if `explained`, without unexplained ones) predicted in the measured order."""
-        return statistics.fmean(pair.right for pair in self.pairs if pair.explained or not explained)
+        """Return the share of pairs (if `explained`, without unexplained ones) predicted in the measured order.
+
+        It is 1 where no two methods differ enough to be ordered.
+        """
+        right = [pair.right for pair in self.pairs if pair.explained or not explained]
+        return statistics.fmean(right) if right else 1.0
 
 
 def validate(experiments: Experiments, network: str) -> Validation:

@@ -5,17 +5,18 @@ Published measurements are read from a folder (`LACONIC_DATA`); four figures of 
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Any
 
-from laconic.errors import LaconicError
+from msgspec import Meta
+
 from laconic.profile.gpus.roofline import SHARES, Shares, forward_seconds, step_seconds
 from laconic.profile.gpus.table import GPUS, Gpu, Precision
 from laconic.profile.zoo import Tensor, bert, gpt2, llama, model
+from laconic.reading import Natural, Positive, Source
 
 # One H200, torch 2.11, models of torchvision and transformers 5.17 in eager mode, `autocast` for bf16, scaled dot
 # product attention, synthetic data: samples, optimizer, milliseconds of a whole step in fp32, tf32 and bf16 (the median
@@ -111,24 +112,65 @@ def published(folder: Path) -> Iterator[Case]:
 
 def held_out(folder: Path) -> Iterator[Case]:
     """Yield cases that the shares were not fitted to: ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI 2020)."""
-    path = folder / "gavel" / "simulation_throughputs.json"
-    if not path.is_file():
-        raise LaconicError(f"{path} is not there; set LACONIC_DATA to the folder with the published measurements")
-    table = json.loads(path.read_text())
+    source = _source(folder / "gavel" / "simulation_throughputs.json")
+    table = source.value(source.json(source.text()), dict[str, dict[str, dict[str, Any]]])
     for name in ("P100", "V100"):
         for batch in (16, 32, 64, 128):
-            rate = table[name.lower()][f"('ResNet-50 (batch size {batch})', 1)"]["null"]
+            job = f"('ResNet-50 (batch size {batch})', 1)"
+            rate = source.value(table.get(name.lower(), {}).get(job, {}).get("null"), Positive)
             tensors = definition("ResNet-50")
             yield Case(f"{name}, Gavel", "ResNet-50", tensors, GPUS[name], batch, "fp32", "sgd", 1 / rate)
 
 
+@dataclass(frozen=True)
+class _Fact:
+    name: str
+    field: str
+    value: Positive
+
+
+@dataclass(frozen=True)
+class _Placement:
+    placement: Natural
+    local_bsz: Natural
+    step_time: Positive
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """A row of vTrain's, whose columns have names for people."""
+
+    tensor: Natural
+    pipeline: Natural
+    data: Natural
+    hidden: Annotated[int, Meta(ge=1, le=2**20)]
+    layers: Annotated[int, Meta(ge=1, le=2**12)]
+    micro: Natural
+    batch: Natural
+    milliseconds: Positive
+
+
+_VTRAIN = {
+    "tensor parallelism": "tensor",
+    "pipeline parallelism": "pipeline",
+    "data parallelism": "data",
+    "hidden size": "hidden",
+    "# layers": "layers",
+    "micro batch": "micro",
+    "global batch": "batch",
+    "iteration time (ms)": "milliseconds",
+}
+
+
 def _survey(path: Path) -> Iterator[Case]:
     """Yield three models on an RTX 2080 Ti (Shi et al., arXiv 2005.13247)."""
-    facts = {(row["name"], row["field"]): float(row["value"]) for row in _rows(path)}
+    source = _source(path)
+    facts = {(row.name, row.field): row.value for row in source.rows(source.text(), _Fact)}
     for name, optimizer in (("ResNet-50", "sgd"), ("BERT-Base", "adam"), ("BERT-Large", "adam")):
-        batch, seconds = int(facts[name, "local_batch"]), facts[name, "single_gpu_iteration"] * 1e-3
-        tensors = definition(name)
-        yield Case("RTX 2080 Ti, survey", name, tensors, GPUS["RTX 2080 Ti"], batch, "fp32", optimizer, seconds)
+        found = [facts.get((name, field)) for field in ("local_batch", "single_gpu_iteration")]
+        batch, milliseconds = source.value(found, tuple[Natural, Positive], lax=True)
+        tensors, chip = definition(name), GPUS["RTX 2080 Ti"]
+        yield Case("RTX 2080 Ti, survey", name, tensors, chip, batch, "fp32", optimizer, milliseconds * 1e-3)
 
 
 def _pollux(folder: Path) -> Iterator[Case]:
@@ -141,21 +183,23 @@ def _pollux(folder: Path) -> Iterator[Case]:
         ("imagenet", "ResNet-50", definition("ResNet-50"), "sgd"),
         ("bert", "BERT-Base, 384 tokens", questions, "adam"),
     ):
-        for row in _rows(folder / job / "placements.csv"):
-            if row["placement"] == "1":
-                batch, seconds = int(row["local_bsz"]), float(row["step_time"])
-                yield Case("T4, Pollux", name, tensors, GPUS["T4"], batch, "fp32", optimizer, seconds)
+        source = _source(folder / job / "placements.csv")
+        for row in source.rows(source.text(), _Placement):
+            if row.placement == 1:
+                yield Case("T4, Pollux", name, tensors, GPUS["T4"], row.local_bsz, "fp32", optimizer, row.step_time)
 
 
 def _vtrain(path: Path) -> Iterator[Case]:
     """Yield GPTs on A100s of one host (Bang et al., MICRO 2024), without tensor or pipeline parallelism."""
-    for row in _rows(path, comments=False):
-        if row["tensor parallelism"] == "1" == row["pipeline parallelism"]:
-            hidden, layers, batch = (int(row[key]) for key in ("hidden size", "# layers", "micro batch"))
-            passes = int(row["global batch"]) // int(row["data parallelism"]) // batch
-            tensors, seconds = _megatron(hidden, layers), float(row["iteration time (ms)"]) * 1e-3
-            name = f"GPT of {layers} layers of {hidden}"
-            yield Case("A100, vTrain", name, tensors, GPUS["A100 40GB"], batch, "fp16", "adam", seconds, passes)
+    source = _source(path)
+    names, _, body = source.text().partition("\n")
+    renamed = ",".join(_VTRAIN.get(name.strip(), "") for name in names.split(","))
+    for row in source.rows(f"{renamed}\n{body}", _Iteration):
+        if row.tensor == row.pipeline == 1:
+            passes = row.batch // row.data // row.micro
+            tensors, seconds = _megatron(row.hidden, row.layers), row.milliseconds * 1e-3
+            name = f"GPT of {row.layers} layers of {row.hidden}"
+            yield Case("A100, vTrain", name, tensors, GPUS["A100 40GB"], row.micro, "fp16", "adam", seconds, passes)
 
 
 @cache
@@ -164,8 +208,6 @@ def _megatron(hidden: int, layers: int) -> tuple[Tensor, ...]:
     return tuple(gpt2(hidden, layers, 1024, 51200))
 
 
-def _rows(path: Path, comments: bool = True) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise LaconicError(f"{path} is not there; set LACONIC_DATA to the folder with the published measurements")
-    with path.open(newline="") as file:
-        return list(csv.DictReader(line for line in file if not (comments and line.startswith("#"))))
+def _source(path: Path) -> Source:
+    instead = "set LACONIC_DATA to the folder with the published measurements (`laconic data` says where they are from)"
+    return Source(path, "table of measured steps", instead)

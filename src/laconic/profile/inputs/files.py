@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 from laconic.errors import LaconicError
+from laconic.files import is_file
 
 MOST_BYTES = 4 * 2**30  # of text: larger files are refused
 
@@ -19,7 +20,7 @@ class InputError(LaconicError, ValueError):
 def text_of(path: str | Path, what: str) -> str:
     """Return the file's text; whether it is gzipped is read from its first bytes, not from its name."""
     path = Path(path)
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"there is no file {path}: give the path of {what}")
     try:
         with path.open("rb") as plain:

@@ -7,7 +7,6 @@ better of out of place and in place, as training uses either. Sizes in the log a
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import re
@@ -102,7 +101,7 @@ def parse(text: str, where: str = "this text", operation: str | None = None, ran
     if stripped.startswith("{"):
         rows, named, counted = _json(stripped, where)
     elif re.search(r"^\s*size\s*,", text, re.MULTILINE):
-        rows, named, counted = _csv(text), None, None
+        rows, named, counted = _csv(text, where), None, None
     else:
         rows, named, counted = _table(text)
     if not rows:
@@ -210,11 +209,15 @@ def _row(nbytes: int, dtype: str, blocks: list[tuple[float, float, float]]) -> R
     return Row(nbytes, DTYPES.get(dtype, dtype), seconds, bus, max(tolerated))
 
 
-def _csv(text: str) -> list[Row]:
+def _csv(text: str, where: str) -> list[Row]:
     """Read CSV, in which a line of column names stands among others; times are in µs."""
     rows: list[Row] = []
     columns: tuple[str, ...] = ()
-    for cells in csv.reader(io.StringIO(text)):
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise InputError(f"{where} is no complete CSV of nccl-tests ({error}): give {_WHAT}") from error
+    for cells in lines:
         cells = [cell.strip() for cell in cells]
         if cells[:2] == ["size", "count"]:
             columns = tuple(cell.replace("cputime", "time") for cell in cells)
@@ -232,9 +235,9 @@ def _json(text: str, where: str) -> tuple[list[Row], str | None, int | None]:
         config = table.get("config", {})
         each = max(1, int(config.get("nthreads", 1)) * int(config.get("ngpus", 1)))
         devices = len(config.get("devices", ()))
-        named = (table.get("args") or [None])[0]
+        named = str(table["args"][0]) if table.get("args") else None
         rows = [row for result in table.get("results", ()) for row in _results(result)]
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"{where} is no complete JSON of nccl-tests ({error}): give {_WHAT}") from error
     return rows, named, devices * each or None
 

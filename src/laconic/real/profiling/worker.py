@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn, optim
 
 from laconic.errors import ContractError, LaconicError
-from laconic.files import replacing
+from laconic.files import write_text
 from laconic.profile.links import LinkTrials
 from laconic.profile.machine import machine
 from laconic.real.profiling.codecs import Codecs
@@ -146,11 +146,10 @@ class ProfilingWorker:
             asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
             links = self._links.result(*asked) if self._real.size == self.size > 1 else None
             found = Profile(model, self.size, machine(self._config.threads), links, self._codecs.result())
-            with replacing(Path(self._config.profile_to)) as beside:
-                beside.write_text(found.to_json(), encoding="utf-8")
+            write_text(Path(self._config.profile_to), found.to_json())
         self._real.world.barrier().wait()
         if self.rank == 0:
-            print(f"laconic: {len(self._steps)} steps are profiled, and the script ends here", file=sys.stderr)
+            print(f"laconic: {len(self.steps)} steps are profiled, and the script ends here", file=sys.stderr)
         sys.exit(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from laconic.files import exists
 from laconic.planner.values import Advice
 from laconic.report.page.files import read_text
 from laconic.report.page.read_comparison import is_comparison, read_comparison
@@ -32,7 +33,7 @@ def collect(paths: Sequence[Path]) -> Inputs:
 
 def read(path: Path) -> Planned | Compared | Run:
     """Read one input: a plan from a file, a comparison or a run from a folder."""
-    if not path.exists():
+    if not exists(path):
         raise ReportError(f"there is no {path}: give a folder of `laconic run` or `laconic compare`, or a plan.")
     if path.is_file():
         return Planned(path, Advice.from_json(read_text(path), str(path)))

@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(read_text(path))
     except ReportError:
         raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is broken: it is no JSON ({error}).") from error
     if not isinstance(found, dict):
         raise ReportError(f"{path} is broken: it holds no table of names and values.")
@@ -43,7 +43,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     for place, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReportError(f"{path} is broken: line {place} is no JSON ({error}).") from error
         if not isinstance(record, dict):
             raise ReportError(f"{path} is broken: line {place} holds no table of names and values.")

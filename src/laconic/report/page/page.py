@@ -10,12 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from laconic._version import __version__
-from laconic.files import replacing
+from laconic.files import write_text
 from laconic.report.page import comparison, curves, plan, predicted, run
 from laconic.report.page.collect import collect
 from laconic.report.page.html import Markup, el, join
 from laconic.report.page.svg import marks
-from laconic.report.page.values import Inputs, ReportError
+from laconic.report.page.values import Inputs
 
 
 def write(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -24,11 +24,7 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Path:
     if out is None:
         out = next((path for path in paths if path.is_dir()), Path()) / "report.html"
     content = render(inputs)
-    try:
-        with replacing(out) as beside:
-            beside.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ReportError(f"{out} cannot be written: {error.strerror}. Choose another place with --out.") from error
+    write_text(out, content)
     return out
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from laconic.experiments.folder import NAME
+from laconic.experiments.folder import NAME, Session
 from laconic.experiments.measure import Line, Quantity
 from laconic.experiments.outcome import RunOutcome
 from laconic.experiments.settings import groups
 from laconic.experiments.statistics import Spread
+from laconic.reading import Source
 from laconic.report.page.files import read_json, read_text
 from laconic.report.page.values import Compared, ReportError
 
@@ -120,14 +121,15 @@ def _outcomes(path: Path, count: int, at_once: Any) -> dict[int, RunOutcome]:
 
     In every group the row that computes alone is first, and the baseline second.
     """
-    kept = read_json(path)
+    source = Source(path, "session of this comparison", "compare again.", ReportError)
+    kept = source.value(read_json(path), Session)
     found: dict[int, RunOutcome] = {}
     try:
-        for places, members in zip(groups(count, at_once), kept["groups"], strict=True):
-            for place, fields in zip(places, members[1:], strict=True):
-                found.setdefault(place, RunOutcome.from_json(fields))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReportError(f"{path} does not hold the rows of {path.parents[1] / 'table.csv'} ({error!r}).") from error
+        for places, members in zip(groups(count, at_once), kept.groups, strict=True):
+            for place, outcome in zip(places, members[1:], strict=True):
+                found.setdefault(place, outcome)
+    except ValueError as error:
+        raise source.refused(f"its rows are not those of {path.parents[1] / 'table.csv'}") from error
     return found
 
 
