@@ -15,7 +15,7 @@ from laconic.testing.in_memory import meet
 from laconic.testing.inputs import KINDS, drawn
 from laconic.values.tensor_spec import TensorSpec
 
-SHAPES = ((1,), (2,), (3,), (1, 1), (7,), (3, 2), (17,), (2, 3, 2), (9, 7), (24, 20), (1001,))
+SHAPES = ((0,), (1,), (2,), (3,), (1, 1), (7,), (3, 2), (17,), (2, 3, 2), (9, 7), (24, 20), (1001,))
 WORKERS = (1, 2, 3)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
