@@ -72,7 +72,9 @@ def virtual_seconds(profile: Profile, strategy: str, network: Network, workers: 
         ("bsp / terngrad", 1, 0.01),
         ("bsp / power_sgd(2)+ef", 1, 0.05),
         ("local(4)", 4, 0.001),
+        ("local(1)", 1, 0.001),
         ("local(4) / scaled_sign+ef", 4, 0.01),
+        ("slowmo(4)", 4, 0.001),
         ("accumulate(4)", 4, 0.001),
     ],
 )
