@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from laconic.errors import ContractError
+from laconic.liveness import pipe_heartbeat
 from laconic.rpc.endpoint import Endpoint
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.server_setup import Shards, address_of
@@ -21,6 +22,8 @@ def serve(
     model: nn.Module, optimizer: Optimizer, strategy: Strategy, description: dict[str, Any], config: RunConfig
 ) -> NoReturn:
     """Serve this server's shards until all workers are done, then end the process: called by `distribute`."""
+    if config.heartbeat_pipe is not None:
+        pipe_heartbeat.start(config.heartbeat_pipe, config.heartbeat_seconds)
     parameters = Parameters.of(model, gather_sparse=False)
     members = list(range(len(parameters.dense)))
     workers = range(config.workers or 1)
