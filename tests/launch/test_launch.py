@@ -18,6 +18,7 @@ from laconic.errors import LaconicError, StrategyError
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.request import LaunchError, Request, read_slowness, read_stragglers
 from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.liveness.detection import EXIT_REFUSED
 from laconic.values.run_config import RunConfig, attempt_prefix
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -52,6 +53,7 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
     [
         ({"command": ()}, "nothing to run"),
         ({"command": ("missing.py",)}, "'missing.py' does not exist"),
+        ({"command": (".",)}, "'.' is a folder, not a script"),
         ({"command": ("no.such.module",), "module": True}, "no module named 'no.such.module'"),
         ({"workers": 0}, "--workers 0"),
         ({"nodes": 0}, "--nodes 0"),
@@ -93,6 +95,14 @@ def test_who_is_slower_is_read_as_people_write_it(script: str) -> None:
 def test_a_bad_strategy_is_refused_before_anything_starts(script: str) -> None:
     refused = CliRunner().invoke(app, ["run", "--strategy", "no such word at all", script])
     assert isinstance(refused.exception, StrategyError)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("text", ["bsp", "auto", "torch:ddp", "{bias: bsp / ps, else: asp / ps}"])
+def test_servers_for_a_strategy_without_any_are_refused_before_anything_starts(script: str, text: str) -> None:
+    """Before, processes started first, and each server was started eleven times."""
+    refused = CliRunner().invoke(app, ["run", "--servers", "1", "--strategy", text, script])
+    assert isinstance(refused.exception, LaconicError) and "server" in str(refused.exception)
     assert not Path("runs").exists()
 
 
@@ -176,7 +186,8 @@ def test_the_scripts_own_arguments_pass_untouched(script: str, tmp_path: Path) -
 def test_a_module_runs_as_python_would_run_it_and_a_dry_run_is_one_lone_process(script: str, tmp_path: Path) -> None:
     target = ("--target", "loss=1.6", "--target", "accuracy=0.9")
     done = laconic("run", "--workers", "4", "--dry-run", *target, "-m", "show", "--deep", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == EXIT_REFUSED, done.stderr
+    assert done.stderr.startswith("laconic: the script does not call laconic.distribute()"), done.stderr
     arguments, path, environment = shown(done.stdout)
     assert arguments[1:] == ["--deep"] and path == str(tmp_path)
     assert environment["RANK"] == "0" and environment["WORLD_SIZE"] is None

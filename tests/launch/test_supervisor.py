@@ -119,7 +119,7 @@ def test_a_refusal_ends_the_run_at_once(run: Run, capfd: pytest.CaptureFixture[s
     """Before, a server that refused the script's strategy was started eleven times."""
     supervisor, code, message = run({"rank 0": ["stay"], "rank 1": ["stay"], "server 0": ["exit 78"]})
     assert code == 78 and supervisor.result_fields()["restarts"] == {}
-    assert "the run failed: laconic refused what its script asks for (server 0)." in message
+    assert "the run failed: laconic refused to go on (server 0)." in message
 
 
 def test_a_run_that_has_lost_rank_0_has_failed(run: Run, tmp_path: Path) -> None:

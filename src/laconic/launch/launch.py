@@ -99,7 +99,7 @@ class _Run:
             folder,
             request.nodes,
             command=sys.argv,
-            worker_command=[sys.executable, *request.python_arguments()],
+            worker_command=[sys.executable, *request.script_words],
             strategy=request.strategy,
             workers=request.workers,
             rendezvous=request.rendezvous,

@@ -139,6 +139,8 @@ class Request:
             # `python -m` looks in the current folder first; only the outermost package is looked for, none is imported.
             if PathFinder.find_spec(name.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
                 raise LaunchError(f"no module named {name!r} can be imported from here: check the name after -m.")
+        elif Path(name).is_dir():
+            raise LaunchError(f"{name!r} is a folder, not a script: name the .py file in it that trains.")
         elif not Path(name).is_file():
             raise LaunchError(f"the script {name!r} does not exist (looked in {Path.cwd()}).")
 
@@ -203,9 +205,14 @@ class Request:
             stragglers=list(self.stragglers),
         )
 
+    @property
+    def script_words(self) -> list[str]:
+        """The script (or -m and the module) and its own arguments, as one writes them after `python`."""
+        return [*(["-m"] if self.module else []), *self.command]
+
     def python_arguments(self) -> list[str]:
-        """Return the arguments after `python`: unbuffered, then the script (or module) and its own arguments."""
-        return ["-u", *(["-m"] if self.module else []), *self.command]
+        """Return the arguments after `python`: unbuffered, then what runs the script (or module) and its arguments."""
+        return ["-u", "-m", "laconic.launch.script_process", *self.script_words]
 
 
 def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[str, float]:

@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 from torch import nn
 from torch.optim import Optimizer
 
-from laconic.errors import ContractError
 from laconic.liveness import pipe_heartbeat
 from laconic.rpc.endpoint import Endpoint
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.server_setup import Shards, address_of
+from laconic.runtime.server_setup import Shards, address_of, served_sentences
 from laconic.runtime.tiers import Tier
-from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
+from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
 
 
@@ -28,7 +27,7 @@ def serve(
     members = list(range(len(parameters.dense)))
     workers = range(config.workers or 1)
     endpoint = Endpoint.of_server(config)
-    for sentence in _sentences(strategy):
+    for sentence in served_sentences(strategy):
         tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
         name = address_of(0, workers, sentence, members)
         shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, workers, description)
@@ -37,12 +36,3 @@ def serve(
                 endpoint.host(shards.address(g, k, c), shards.build(g, k))
     endpoint.serve_until_done(len(workers))
     sys.exit(0)
-
-
-def _sentences(strategy: Strategy) -> list[Sentence]:
-    if isinstance(strategy, Map | Tiers):
-        raise ContractError(f"separate servers hold the whole model: write `{strategy}` without a map or tiers")
-    if isinstance(strategy, Phases):
-        return [sentence for part in strategy.parts_within for sentence in _sentences(part)]
-    assert isinstance(strategy, Sentence)
-    return [strategy]

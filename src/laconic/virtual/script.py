@@ -15,8 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from laconic.errors import LaconicError
 from laconic.network.network_tree import Network
+from laconic.runtime import undistributed
 from laconic.runtime.current_worker import rank
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import Profile
@@ -131,7 +134,10 @@ def run_script(
         sys.modules["__main__"] = main
         sys.argv = [str(script), *arguments]
         _allowing_exit(lambda: _with_output(logs, lambda: exec(code, main.__dict__)))
+        undistributed.at_end()
 
+    undistributed.forget_all()
+    steps = register_optimizer_step_pre_hook(undistributed.before_step)
     sys.path.insert(0, str(script.parent))
     try:
         return simulate(
@@ -148,6 +154,7 @@ def run_script(
             servers,
         )
     finally:
+        steps.remove()
         sys.path.remove(str(script.parent))
 
 
