@@ -27,6 +27,7 @@ from laconic.launch import processes
 from laconic.launch.failure_report import report_failure
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
+from laconic.launch.run_store import open_store
 from laconic.liveness.detection import EXIT_LOST, EXIT_REFUSED, Judge, Lost, describe_exit, interval, lost_file
 from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.values.run_config import attempt_prefix
@@ -115,7 +116,7 @@ class Agent(LocalElasticAgent):
         attempt = group.spec.max_restarts - self._remaining_restarts
         self._server = None
         if group.group_rank == 0:
-            self._server = TCPStore(self.context.address, 0, is_master=True, wait_for_workers=False)
+            self._server = open_store(self.context.address)
             group.store.set("laconic/store", f"{attempt} {self._server.port} {self.context.address}")
         attempt, port, group.master_addr = group.store.get("laconic/store").decode().split()
         self.attempt, group.master_port = int(attempt), int(port)
