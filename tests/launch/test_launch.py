@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,8 @@ from typer.testing import CliRunner
 
 from laconic.cli.app import app
 from laconic.errors import LaconicError, StrategyError
+from laconic.launch import profiling
+from laconic.launch.launch import _Run
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.request import LaunchError, Request, read_slowness, read_stragglers
 from laconic.launch.run_folder import RunRecord, choose_folder
@@ -150,6 +157,39 @@ def test_the_record_is_whole_at_every_moment(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"run.json", "run-node-1.json"}
 
 
+@contextmanager
+def full_disk(largest_file: int = 0) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes; writing more fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(LaconicError, match="cannot be made or written to: File too large"):
+        choose_folder(str(tmp_path / "run"), "train")
+    assert not any((tmp_path / "run" / "logs").iterdir())
+
+
+def test_a_disk_that_fills_up_during_the_run_leaves_the_record_whole(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, the launcher ended with a traceback."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    run = _Run(Request(command=(script,)), choose_folder("run", "train"))
+    run._record.begin(0)
+    monkeypatch.setattr(run, "_run_manager", run._wake.set)
+    monkeypatch.setattr(run, "_report", lambda: 0)
+    with full_disk():
+        code = run.execute()
+    assert code == 1 and "run.json cannot be written: File too large" in capsys.readouterr().err
+    assert "result" not in json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_file()] == ["run.json"]
+
+
 def test_the_console_gets_the_log_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", console)
@@ -213,3 +253,23 @@ def test_the_doctor_reports_what_is_there_and_what_is_missing(tmp_path: Path) ->
     assert all(finding["ok"] or finding["remedy"] for finding in findings.values())
     after = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     assert after == before
+
+
+def test_the_logs_of_a_profiling_run_that_failed_are_still_there(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the report named a log in a folder that was removed the moment after."""
+
+    def fail(request: Request) -> int:
+        logs = Path(str(request.folder)) / "logs"
+        logs.mkdir()
+        (logs / "rank-1.log").write_text("why it failed")
+        return 3
+
+    monkeypatch.setattr(profiling, "launch", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(LaconicError, match="exit code 3") as failed:
+        profiling.measure((script,), workers=2)
+    logs = Path(str(failed.value).rpartition(" ")[2])
+    assert (logs / "rank-1.log").read_text() == "why it failed"

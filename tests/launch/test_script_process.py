@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -32,12 +33,15 @@ print("trained")
 """
 
 
-def process(config: RunConfig, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def process(
+    config: RunConfig, *words: str, folder: Path, largest_file: int = resource.RLIM_INFINITY
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **config.to_env(), "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-u", "-m", "laconic.launch.script_process", *words]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
+    )  # fmt: skip
 
 
 def test_training_without_distribute_is_refused_in_its_first_steps(tmp_path: Path) -> None:
@@ -94,6 +98,15 @@ def test_an_error_of_the_script_has_the_traceback_that_python_shows(tmp_path: Pa
     )
     assert done.returncode == plain.returncode == 1
     assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr)
+
+
+def test_a_full_disk_in_the_middle_of_a_run_is_a_sentence(tmp_path: Path) -> None:
+    fill = "file = open('big', 'wb', buffering=0)\nfile.write(bytes(5000))\nfile.write(b'.')\n"
+    (tmp_path / "fill.py").write_text(fill)
+    done = process(RunConfig(), "fill.py", folder=tmp_path, largest_file=5000)
+    assert done.returncode == EXIT_REFUSED
+    (line,) = done.stderr.splitlines()
+    assert "fill.py writes in line 3 does not fit on the disk: File too large" in line
 
 
 def test_a_refusal_of_laconic_is_a_sentence_without_a_traceback(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from laconic.errors import LaconicError
 from laconic.launch.failure_report import explain, print_line, shown
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.net import find
@@ -141,7 +142,11 @@ class _Run:
         if self._request.trace and self._manager is not None:
             print_line(merge(self._folder, self._manager.ranks, self._node))
         result_fields = {"attempts": 0, "lost": None} if self._manager is None else self._manager.result_fields()
-        self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **result_fields)
+        try:
+            self._record.end(state, code, seconds=round(time.monotonic() - begin, 3), **result_fields)
+        except LaconicError as error:
+            print_line(str(error))
+            return code or 1
         return code
 
     def _run_manager(self) -> None:

@@ -57,16 +57,22 @@ def _run_profiling(request: Request, steps: int, path: Path) -> None:
     if steps < 1:
         raise LaconicError(f"--steps {steps} makes no sense: a median needs at least one step, and more is better")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="laconic-profile-") as folder:
-        measured = Path(folder) / "profile.json"
-        code = launch(
-            replace(request, folder=folder, heartbeat_seconds=60.0, profile_to=str(measured), profile_steps=steps)
+    folder = Path(tempfile.mkdtemp(prefix="laconic-profile-"))
+    measured = folder / "profile.json"
+    code = launch(
+        replace(request, folder=str(folder), heartbeat_seconds=60.0, profile_to=str(measured), profile_steps=steps)
+    )
+    if code:  # the report of the failure has named logs in that folder: they stay
+        raise LaconicError(
+            f"the profiling run ended with exit code {code}: the script's own output is above, and its logs are in "
+            f"{folder / 'logs'}"
         )
-        if code:
-            raise LaconicError(f"the profiling run ended with exit code {code}: the script's own output is above")
-        if not measured.is_file():
-            raise LaconicError(
-                f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
-                "or ask for fewer --steps"
-            )
+    try:
         shutil.move(measured, path)
+    except FileNotFoundError:
+        raise LaconicError(
+            f"the script ended before it had taken {steps} steps, so there is no profile: let it train for longer, "
+            "or ask for fewer --steps"
+        ) from None
+    finally:
+        shutil.rmtree(folder)

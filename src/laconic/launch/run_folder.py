@@ -8,11 +8,14 @@ import socket
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from laconic._version import __version__
 from laconic.errors import LaconicError
 from laconic.files import replacing
+
+_PROBE_BYTES = 1 << 14
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
@@ -32,13 +35,15 @@ def _make(folder: Path, exist_ok: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=exist_ok)
         (folder / "logs").mkdir(exist_ok=True)
+        with TemporaryFile(dir=folder / "logs") as probe:  # a full disk, or a folder of somebody else
+            probe.write(bytes(_PROBE_BYTES))
     except FileExistsError as error:
         if exist_ok:
             raise LaconicError(f"the run folder {folder} cannot be made: {error.filename} is a file.") from error
         raise
     except OSError as error:
         raise LaconicError(
-            f"the run folder {folder} cannot be made: {error.strerror}. Choose another with --folder."
+            f"the run folder {folder} cannot be made or written to: {error.strerror}. Choose another with --folder."
         ) from error
     return folder.absolute()
 
@@ -73,8 +78,15 @@ class RunRecord:
         self._write()
 
     def _write(self) -> None:
-        with replacing(self._folder / self._name) as beside:
-            beside.write_text(json.dumps(self._fields, indent=2) + "\n")
+        path = self._folder / self._name
+        try:
+            with replacing(path) as beside:
+                beside.write_text(json.dumps(self._fields, indent=2) + "\n")
+        except OSError as error:
+            raise LaconicError(
+                f"the run's record {path} cannot be written: {error.strerror}. What the run has written since may be "
+                "missing too."
+            ) from error
 
 
 def versions() -> dict[str, str]:

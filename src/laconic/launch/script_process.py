@@ -9,21 +9,25 @@ Nothing here imports torch before the script does, because scripts choose by env
 from __future__ import annotations
 
 import builtins
+import errno
 import runpy
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from laconic.errors import LaconicError, WorkerLost
 from laconic.liveness.detection import EXIT_LOST, EXIT_REFUSED
 from laconic.values.run_config import RunConfig
 
 _OPTIMIZERS = "torch.optim.optimizer"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main() -> None:
@@ -34,10 +38,21 @@ def main() -> None:
         _run_script(sys.argv[1:])
         _check_end()
     except LaconicError as error:
-        sys.last_value = error  # as Python does for what it prints itself: those who run at exit look there
+        _end(error, str(error), EXIT_LOST if isinstance(error, WorkerLost) else EXIT_REFUSED)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        *_, last = extract_tb(error.__traceback__)
+        where = error.filename or f"what {last.filename} writes in line {last.lineno}"
+        _end(error, f"{where} does not fit on the disk: {error.strerror}. Free some space.", EXIT_REFUSED)
+
+
+def _end(error: Exception, sentence: str, code: int) -> NoReturn:
+    sys.last_value = error  # as Python does for what it prints itself: those who run at exit look there
+    with suppress(OSError):  # the log may be on a full disk
         sys.stdout.flush()
-        print(f"laconic: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_LOST if isinstance(error, WorkerLost) else EXIT_REFUSED)
+        print(f"laconic: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
 
 
 def _run_script(words: Sequence[str]) -> None:
