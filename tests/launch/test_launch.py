@@ -24,7 +24,7 @@ from laconic.launch import profiling
 from laconic.launch.launch import _Run
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.request import LaunchError, Request, read_slowness, read_stragglers
-from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.launch.run_folder import RunRecord, choose_folder, first_life
 from laconic.liveness.detection import EXIT_REFUSED
 from laconic.values.run_config import RunConfig, attempt_prefix
 
@@ -76,6 +76,8 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
         ({"servers": -1}, "--servers -1"),
         ({"servers": 1, "server_restarts": -1}, "--server-restarts -1"),
         ({"servers": 1, "colocate": True}, "add --servers and --net"),
+        ({"servers": 1, "resume": True}, "add --servers and the --folder"),
+        ({"servers": 1, "resume": True, "folder": "nowhere"}, "there is nothing to continue"),
         ({"keys": "keys.json"}, "add --servers"),
         ({"servers": 1, "nodes": 2, "rendezvous": "10.0.0.1:29400"}, "--keys FILE"),
         ({"slowness": (1.0, 0.5)}, "from 1 on"),
@@ -144,6 +146,11 @@ def test_run_folders_are_never_shared_by_accident(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").write_text("")
     with pytest.raises(LaconicError, match="cannot be made"):
         choose_folder("file", "train")
+
+
+def test_a_run_that_continues_another_begins_after_its_lives(tmp_path: Path) -> None:
+    first = [first_life(tmp_path, resume) for resume in (False, True, True, False)]
+    assert first[0] == first[3] == 0 and first[2] > first[1] > 1000
 
 
 def test_the_record_is_whole_at_every_moment(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class _Run:
         """Called by the process manager before it starts processes."""
         assert self._manager is not None
         context, self._node = self._manager.context, node
-        if node == 0 and not self._begun:  # servers of another run may have left snapshots in the same folder
+        if node == 0 and not self._begun and not self._request.resume:  # another run's servers may have left some
             shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
         self._begun = True
         self._record.begin(node)

@@ -47,6 +47,7 @@ class Request:
     servers: int = 0  # parameter-server processes, on the first host
     server_restarts: int = 10  # of each server
     colocate: bool = False  # on a shaped network: server k shares worker k's network namespace
+    resume: bool = False  # let servers continue from their snapshots in the folder
     keys: str | None = None  # the file of the run's keys; None: in the run folder
     slowness: Sequence[float] = ()  # factors by worker, repeated cyclically
     stragglers: Sequence[float] = ()  # a probability and a factor
@@ -90,6 +91,16 @@ class Request:
             raise LaunchError("--colocate is about servers on a shaped network: add --servers and --net.")
         if self.keys is not None and (self.engine == "virtual" or not self.servers):
             raise LaunchError("--keys is for real processes that connect to servers: add --servers, or leave it out.")
+        if self.resume and not (self.servers and self.folder is not None and self.engine == "real"):
+            raise LaunchError(
+                "--resume lets real servers continue from their snapshots: add --servers and the --folder of the run "
+                "to continue. A run without servers continues by itself where its script calls laconic.resume."
+            )
+        if self.resume and self.nodes == 1 and not any(Path(str(self.folder)).glob("snapshots/**/snapshot.*")):
+            raise LaunchError(
+                f"there is nothing to continue: no server has left a snapshot in {self.folder}. Leave --resume out, or "
+                "give the --folder of the run that was interrupted."
+            )
         if self.servers and self.nodes > 1 and self.keys is None:
             raise LaunchError(
                 "workers of several machines need the same keys to connect to the servers: give --keys FILE, which the "
@@ -201,6 +212,7 @@ class Request:
             net_bits_per_second=None if state is None else min(filter(None, state.bits_per_second), default=None),
             net_delay_seconds=0.0 if state is None else state.delay_seconds,
             servers=self.servers,
+            resume=self.resume,
             slowness=list(self.slowness),
             stragglers=list(self.stragglers),
         )

@@ -16,6 +16,7 @@ from laconic.errors import LaconicError
 from laconic.files import replacing
 
 _PROBE_BYTES = 1 << 14
+_LIVES = 1 << 20  # more than a process has in one run
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
@@ -46,6 +47,18 @@ def _make(folder: Path, exist_ok: bool) -> Path:
             f"the run folder {folder} cannot be made or written to: {error.strerror}. Choose another with --folder."
         ) from error
     return folder.absolute()
+
+
+def first_life(folder: Path, resume: bool) -> int:
+    """Return the life with which processes of a run with servers begin, and note it in the folder.
+
+    Servers take no message from a life before one that they know: a run that continues another begins after its lives.
+    """
+    file = folder / "first-life"
+    life = int(file.read_text()) + _LIVES if resume and file.exists() else 0
+    with replacing(file) as beside:
+        beside.write_text(str(life))
+    return life
 
 
 class RunRecord:

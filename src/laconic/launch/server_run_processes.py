@@ -22,7 +22,10 @@ _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 @dataclass(eq=False)
 class RestartableProcess:
-    """A worker or server process that may be restarted: `life` counts its starts from 0; all append to one log."""
+    """A worker or server process that may be restarted: `life` counts its starts from 0; all append to one log.
+
+    Where the run continues another, the lives of `config` begin after those of that run.
+    """
 
     name: str
     machine: str
@@ -43,7 +46,7 @@ class RestartableProcess:
         self.life += 1
         self.code = None
         pipe = self._heartbeats = HeartbeatPipe(self.machine, self.config.heartbeat_seconds)
-        run_environment = replace(self.config, life=self.life, heartbeat_pipe=pipe.writer).to_env()
+        run_environment = replace(self.config, life=self.config.life + self.life, heartbeat_pipe=pipe.writer).to_env()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,

@@ -20,6 +20,7 @@ from laconic.launch.failure_report import show_log
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
 from laconic.launch.request import Request
+from laconic.launch.run_folder import first_life
 from laconic.launch.server_run_hosts import Hosts, join_hosts, keys_file
 from laconic.launch.server_run_processes import RestartableProcess, build_processes
 from laconic.liveness.detection import EXIT_LOST, EXIT_REFUSED, describe_exit, name_ranks
@@ -201,7 +202,9 @@ def build_supervisor(
     """Return a supervisor that is ready to run: it has the run's store and keys, and has started nothing yet."""
     context = LaunchContext.of(request, folder)
     hosts = join_hosts(request, context)
-    config = replace(request.config(folder), keys_file=str(keys_file(request, folder)))
+    config = replace(
+        request.config(folder), keys_file=str(keys_file(request, folder)), life=first_life(folder, request.resume)
+    )
     return Supervisor(
         context, hosts, build_processes(request, context, config, hosts.node, hosts.port), print_line, on_start
     )

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from laconic.files import replacing
 from laconic.runtime.handed_over import refuse_rivals
 from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.runtime.session import Session
+from laconic.values.run_config import RunConfig
 
 _FORMAT = 1
 _NAME = re.compile(r"step-\d{9}-\d+")
@@ -37,15 +39,11 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     session = _session(optimizer, "checkpoint")
     root = Path(path)
     group = session.group
+    if not session.collective:
+        return _checkpoint_beside_servers(root, session, optimizer, extra)
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
     folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "format": _FORMAT,
-        "workers": group.size,
-        "session": session.state_dict(),
-        "random": _random_states(),
-        "extra": {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()},
-    }
+    content = _content(session, extra)
     if group.rank == 0 or session.replicas_differ:
         content["model"] = model.state_dict()
         content["optimizer"] = optimizer.base.state_dict()  # type: ignore[attr-defined]
@@ -70,6 +68,8 @@ def resume(
     workers has changed, the sum of the error memories is conserved.
     """
     session = _session(optimizer, "resume")
+    if not session.collective:
+        return _resume_beside_servers(Path(path), session, optimizer, objects)
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))
     step = -1 if folder is None else int(folder.name.split("-")[1])
@@ -81,11 +81,8 @@ def resume(
     if folder is None:
         return {}
     first = _read(folder / "rank-0.pt", device)
-    if session.autotuner is None and first["session"]["strategy"] != str(session.strategy):
-        raise ContractError(
-            f"{folder} was written by `{first['session']['strategy']}`, this run is `{session.strategy}`: its memory "
-            "means nothing here. Resume with the same strategy, or load the model's state_dict alone"
-        )
+    if session.autotuner is None:
+        _refuse_other_strategy(folder, first, session)
     same = first["workers"] == group.size
     mine = first if group.rank == 0 or not same else _read(folder / f"rank-{group.rank}.pt", device)
     session.load_state_dict(mine["session"])
@@ -99,10 +96,72 @@ def resume(
     else:
         everyone = [_read(folder / f"rank-{r}.pt", device)["session"] for r in range(first["workers"])]
         session.redistribute_state(everyone)
-    extras = dict(mine["extra"])
+    return _restore_extras(folder, mine, objects)
+
+
+def _content(session: Session, extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "workers": session.group.size,
+        "session": session.state_dict(),
+        "random": _random_states(),
+        "extra": {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()},
+    }
+
+
+def _checkpoint_beside_servers(
+    root: Path, session: Session, optimizer: optim.Optimizer, extra: Mapping[str, Any]
+) -> Path:
+    """Save what this worker alone has, once the servers hold its updates on disk.
+
+    Workers of servers do not wait for each other, so each has a file of its own, which it replaces.
+    """
+    content = _content(session, extra)
+    session.worker.make_durable()  # type: ignore[attr-defined]  # `_session` has refused all other workers
+    content["model"] = session.model.state_dict()
+    content["optimizer"] = optimizer.base.state_dict()  # type: ignore[attr-defined]
+    root.mkdir(parents=True, exist_ok=True)
+    _write(root / f"rank-{session.group.rank}.pt", content)
+    return root
+
+
+def _resume_beside_servers(
+    root: Path, session: Session, optimizer: optim.Optimizer, objects: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Restore what this worker alone had; model and optimizer of the servers are where their snapshots left them."""
+    file, config = root / f"rank-{session.group.rank}.pt", RunConfig.current()
+    if not file.exists():
+        return {}
+    if not config.resume and not config.life:
+        raise ContractError(
+            f"{file} belongs to a run whose servers this one does not continue: start it with `laconic run --resume` "
+            f"and the --folder of that run, or remove {root} to begin anew"
+        )
+    content = _read(file, session.parameters.device)
+    _refuse_other_strategy(file, content, session)
+    session.load_state_dict(content["session"])
+    own = content["model"]
+    if not session.replicas_differ:  # the servers' values, which the parameters hold since distribute(), are newer
+        own = {**own, **{name: p.detach() for name, p in session.model.named_parameters()}}
+    session.model.load_state_dict(own)
+    optimizer.base.load_state_dict(content["optimizer"])  # type: ignore[attr-defined]
+    _set_random_states(content["random"])
+    return _restore_extras(file, content, objects)
+
+
+def _refuse_other_strategy(where: Path, content: Mapping[str, Any], session: Session) -> None:
+    if content["session"]["strategy"] != str(session.strategy):
+        raise ContractError(
+            f"{where} was written by `{content['session']['strategy']}`, this run is `{session.strategy}`: its memory "
+            "means nothing here. Resume with the same strategy, or load the model's state_dict alone"
+        )
+
+
+def _restore_extras(where: Path, content: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
+    extras = dict(content["extra"])
     for name, thing in objects.items():
         if name not in extras:
-            raise ContractError(f"{folder} holds no {name!r}; it has {', '.join(extras) or 'no extras'}")
+            raise ContractError(f"{where} holds no {name!r}; it has {', '.join(extras) or 'no extras'}")
         thing.load_state_dict(extras.pop(name))
     return extras
 
@@ -111,10 +170,11 @@ def _session(optimizer: optim.Optimizer, verb: str) -> Session:
     refuse_rivals(optimizer, verb)
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
-    if not optimizer.session.collective:
+    if not optimizer.session.collective and not getattr(optimizer.session.worker, "is_server_only", False):
         raise ContractError(
-            f"`{optimizer.session.strategy}` keeps model and optimizer on its servers, which save themselves in the "
-            "run's folder: call laconic.finish(model, optimizer), then save model.state_dict() on rank 0"
+            f"`{optimizer.session.strategy}` keeps model and optimizer on servers that live in the workers: start it "
+            "with --servers, whose state is saved with the run; or call laconic.finish(model, optimizer), then save "
+            "model.state_dict() on rank 0"
         )
     return optimizer.session
 
