@@ -118,7 +118,7 @@ class Endpoint:
             elif self._resumes:
                 raise LaconicError(
                     f"{folder} holds no snapshot of what this server serves: continue the run with the script, "
-                    "--strategy, --workers and --servers that it was started with, or leave --resume out."
+                    "--strategy and --workers that it was started with, or leave --resume out."
                 )
             if every_bytes is None:
                 own = tensor_bytes(state if state is not None else actor.state())
