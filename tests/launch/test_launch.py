@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +20,12 @@ from typer.testing import CliRunner
 
 from laconic.cli.app import app
 from laconic.errors import LaconicError, StrategyError
+from laconic.launch import profiling
+from laconic.launch.launch import _Run
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.request import LaunchError, Request, read_slowness, read_stragglers
-from laconic.launch.run_folder import RunRecord, choose_folder
+from laconic.launch.run_folder import RunRecord, choose_folder, first_life
+from laconic.liveness.detection import EXIT_REFUSED
 from laconic.values.run_config import RunConfig, attempt_prefix
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -52,6 +60,7 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
     [
         ({"command": ()}, "nothing to run"),
         ({"command": ("missing.py",)}, "'missing.py' does not exist"),
+        ({"command": (".",)}, "'.' is a folder, not a script"),
         ({"command": ("no.such.module",), "module": True}, "no module named 'no.such.module'"),
         ({"workers": 0}, "--workers 0"),
         ({"nodes": 0}, "--nodes 0"),
@@ -67,6 +76,8 @@ def shown(output: str) -> tuple[list[str], str, dict[str, str]]:
         ({"servers": -1}, "--servers -1"),
         ({"servers": 1, "server_restarts": -1}, "--server-restarts -1"),
         ({"servers": 1, "colocate": True}, "add --servers and --net"),
+        ({"servers": 1, "resume": True}, "add --servers and the --folder"),
+        ({"servers": 1, "resume": True, "folder": "nowhere"}, "there is nothing to continue"),
         ({"keys": "keys.json"}, "add --servers"),
         ({"servers": 1, "nodes": 2, "rendezvous": "10.0.0.1:29400"}, "--keys FILE"),
         ({"slowness": (1.0, 0.5)}, "from 1 on"),
@@ -93,6 +104,14 @@ def test_who_is_slower_is_read_as_people_write_it(script: str) -> None:
 def test_a_bad_strategy_is_refused_before_anything_starts(script: str) -> None:
     refused = CliRunner().invoke(app, ["run", "--strategy", "no such word at all", script])
     assert isinstance(refused.exception, StrategyError)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("text", ["bsp", "auto", "torch:ddp", "{bias: bsp / ps, else: asp / ps}"])
+def test_servers_for_a_strategy_without_any_are_refused_before_anything_starts(script: str, text: str) -> None:
+    """Before, processes started first, and each server was started eleven times."""
+    refused = CliRunner().invoke(app, ["run", "--servers", "1", "--strategy", text, script])
+    assert isinstance(refused.exception, LaconicError) and "server" in str(refused.exception)
     assert not Path("runs").exists()
 
 
@@ -129,6 +148,11 @@ def test_run_folders_are_never_shared_by_accident(tmp_path: Path, monkeypatch: p
         choose_folder("file", "train")
 
 
+def test_a_run_that_continues_another_begins_after_its_lives(tmp_path: Path) -> None:
+    first = [first_life(tmp_path, resume) for resume in (False, True, True, False)]
+    assert first[0] == first[3] == 0 and first[2] > first[1] > 1000
+
+
 def test_the_record_is_whole_at_every_moment(tmp_path: Path) -> None:
     record = RunRecord(tmp_path, nodes=1, workers=2)
     record.begin(0)
@@ -138,6 +162,39 @@ def test_the_record_is_whole_at_every_moment(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["result"]["state"] == "succeeded"
     RunRecord(tmp_path, nodes=2).begin(1)
     assert {path.name for path in tmp_path.iterdir()} == {"run.json", "run-node-1.json"}
+
+
+@contextmanager
+def full_disk(largest_file: int = 0) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes; writing more fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(LaconicError, match="cannot be made or written to: File too large"):
+        choose_folder(str(tmp_path / "run"), "train")
+    assert not any((tmp_path / "run" / "logs").iterdir())
+
+
+def test_a_disk_that_fills_up_during_the_run_leaves_the_record_whole(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, the launcher ended with a traceback."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    run = _Run(Request(command=(script,)), choose_folder("run", "train"))
+    run._record.begin(0)
+    monkeypatch.setattr(run, "_run_manager", run._wake.set)
+    monkeypatch.setattr(run, "_report", lambda: 0)
+    with full_disk():
+        code = run.execute()
+    assert code == 1 and "run.json cannot be written: File too large" in capsys.readouterr().err
+    assert "result" not in json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_file()] == ["run.json"]
 
 
 def test_the_console_gets_the_log_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +233,8 @@ def test_the_scripts_own_arguments_pass_untouched(script: str, tmp_path: Path) -
 def test_a_module_runs_as_python_would_run_it_and_a_dry_run_is_one_lone_process(script: str, tmp_path: Path) -> None:
     target = ("--target", "loss=1.6", "--target", "accuracy=0.9")
     done = laconic("run", "--workers", "4", "--dry-run", *target, "-m", "show", "--deep", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == EXIT_REFUSED, done.stderr
+    assert done.stderr.startswith("laconic: the script does not call laconic.distribute()"), done.stderr
     arguments, path, environment = shown(done.stdout)
     assert arguments[1:] == ["--deep"] and path == str(tmp_path)
     assert environment["RANK"] == "0" and environment["WORLD_SIZE"] is None
@@ -202,3 +260,23 @@ def test_the_doctor_reports_what_is_there_and_what_is_missing(tmp_path: Path) ->
     assert all(finding["ok"] or finding["remedy"] for finding in findings.values())
     after = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     assert after == before
+
+
+def test_the_logs_of_a_profiling_run_that_failed_are_still_there(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the report named a log in a folder that was removed the moment after."""
+
+    def fail(request: Request) -> int:
+        logs = Path(str(request.folder)) / "logs"
+        logs.mkdir()
+        (logs / "rank-1.log").write_text("why it failed")
+        return 3
+
+    monkeypatch.setattr(profiling, "launch", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(LaconicError, match="exit code 3") as failed:
+        profiling.measure((script,), workers=2)
+    logs = Path(str(failed.value).rpartition(" ")[2])
+    assert (logs / "rank-1.log").read_text() == "why it failed"

@@ -99,6 +99,35 @@ def test_a_server_that_keeps_dying_ends_the_run(run: Run) -> None:
     assert supervisor.result_fields()["lost"] == ["server 0"]
 
 
+@pytest.mark.parametrize("who", ["server 0", "rank 1"])
+def test_a_frozen_process_is_named_killed_and_started_again(run: Run, tmp_path: Path, who: str) -> None:
+    """Before, nothing happened until --timeout, which has no default."""
+    log = f"{who.replace(' ', '-')}.log"
+    back = f'wait {log} "life": 1'
+    _, code, message = run({"rank 0": [back], who: ["beat; freeze"]}, restarts=1, heartbeat_seconds=1.0)
+    assert code == 0 and [life["life"] for life in lives(tmp_path, log)] == [0, 1]
+    assert re.search(rf"{who} on \S+ was lost: no heartbeat came for \d\.\d s\. It starts again", message)
+
+
+def test_a_frozen_server_that_may_not_return_ends_the_run(run: Run) -> None:
+    plan = {"rank 0": ["stay"], "rank 1": ["stay"], "server 0": ["beat; freeze"]}
+    _, code, message = run(plan, server_restarts=0, heartbeat_seconds=1.0)
+    assert code == 128 + 9 and re.search(r"the run failed: server 0 on \S+ was lost: no heartbeat came", message)
+
+
+def test_a_refusal_ends_the_run_at_once(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before, a server that refused the script's strategy was started eleven times."""
+    supervisor, code, message = run({"rank 0": ["stay"], "rank 1": ["stay"], "server 0": ["exit 78"]})
+    assert code == 78 and supervisor.result_fields()["restarts"] == {}
+    assert "the run failed: laconic refused to go on (server 0)." in message
+
+
+def test_a_run_that_has_lost_rank_0_has_failed(run: Run, tmp_path: Path) -> None:
+    _, code, message = run({"rank 0": ["exit 3"]})
+    assert code == 3 and "finished" in (tmp_path / "logs" / "rank-1.log").read_text()
+    assert "the run failed: rank 0 was lost for good" in message
+
+
 def test_a_run_without_any_worker_left_has_failed(run: Run) -> None:
     _, code, message = run({"rank 0": ["exit 3"], "rank 1": ["exit 3"]})
     assert code == 3 and "no worker of this machine came to its end" in message

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "scripts" / "loop.py"
@@ -88,6 +89,20 @@ def processes_with(text: str) -> list[int]:
         except (OSError, ValueError, IndexError):
             continue
     return found
+
+
+def listens_at(pid: int) -> set[str]:
+    """The addresses, as the kernel writes them in hexadecimal, at which a process accepts connections."""
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
 def names(text: str, rank: int) -> bool:

@@ -25,14 +25,18 @@ from tests.real.launching import (
     SOURCE,
     START_SECONDS,
     Launched,
+    listens_at,
     names,
     processes_with,
 )
+
+LOOPBACK = "0100007F"  # 127.0.0.1
 
 
 def test_a_killed_worker_is_named_by_the_launcher_and_by_every_survivor(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "4")
     run.until_step(5, ranks=4)
+    assert listens_at(run.process.pid) == listens_at(run.pid(0)) == {LOOPBACK}, "the store is open to other machines"
     os.kill(run.pid(2), signal.SIGKILL)
     assert run.exit_code(LOST_SECONDS) == 128 + signal.SIGKILL
     assert names(run.console, 2) and "SIGKILL" in run.console

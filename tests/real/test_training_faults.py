@@ -39,6 +39,23 @@ def test_a_restarted_run_ends_where_a_quiet_one_does(
 
 
 @pytest.mark.long
+def test_a_killed_run_with_servers_is_continued(launch: Callable[..., Launched], tmp_path: Path) -> None:
+    def start(*options: str) -> Launched:
+        saved = ("--steps", "60", "--checkpoint", str(tmp_path / "saved"))
+        strategy = ("--strategy", "asp / none / ps")
+        return launch("--workers", "1", "--servers", "1", *strategy, *options, "--", *saved, script=SCRIPT)
+
+    run = start()
+    run.until_step(25, ranks=1)
+    run.process.kill()
+    run.process.wait()
+    again = start("--resume")
+    assert again.exit_code(START_SECONDS) == 0, again.console
+    begins = [int(line.split()[-1]) for line in again.log(0).splitlines() if line.startswith("begins at")]
+    assert begins[0] == 0 and begins[1] >= 20
+
+
+@pytest.mark.long
 def test_survivors_of_a_training_run_name_the_dead(launch: Callable[..., Launched]) -> None:
     run = launch("--workers", "3", "--", "--steps", "1000000", script=SCRIPT)
     run.until_step(25, ranks=3)

@@ -16,7 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def endpoint(
-    folder: Path, rank: int, life: int = 0, keys: Keys | None = None, unreachable_seconds: float = 60.0
+    folder: Path,
+    rank: int,
+    life: int = 0,
+    keys: Keys | None = None,
+    unreachable_seconds: float = 60.0,
+    resumes: bool = False,
 ) -> Endpoint:
     """Return the endpoint of a worker, or of a server with snapshots, that finds the others through this folder."""
     return Endpoint(
@@ -28,6 +33,7 @@ def endpoint(
         HEARTBEAT_SECONDS,
         snapshots=folder / "snapshots",
         unreachable_seconds=unreachable_seconds,
+        resumes=resumes,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import zmq
 
-from laconic.errors import ContractError, WorkerLost
+from laconic.errors import ContractError, LaconicError, WorkerLost
 from laconic.rpc.authentication import MessageAuthenticator, make_key
 from laconic.rpc.control import Hello
 from laconic.rpc.control import encode as encode_control
@@ -185,6 +185,31 @@ def test_a_worker_that_leaves_is_safe_and_not_missed(stack: ExitStack, folder: P
     expected = shard()
     expected.write(0, push())
     assert torch.equal(values(again), values(expected))
+
+
+def test_a_run_that_is_continued_finds_its_servers_as_its_checkpoint_left_them(stack: ExitStack, folder: Path) -> None:
+    server, worker = endpoint(folder, -1), endpoint(folder, 0)
+    server.host("s", shard(), every_bytes=1 << 40)
+    for _ in range(3):
+        worker.call("s", push(), writes=True).wait()
+    worker.make_durable()
+    worker.call("s", push(), writes=True).wait()  # after the checkpoint, and nobody holds it on disk
+    worker.close()
+    server.close()  # both are killed
+
+    resumed, late = opened(stack, folder, -1, resumes=True), opened(stack, folder, 0, life=1 << 20)
+    resumed.host("s", shard())
+    expected = shard()
+    for _ in range(3):
+        expected.write(0, push())
+    (seen,) = late.call("s", PULL, writes=False).wait().tensors
+    assert torch.equal(seen, values(expected))
+    expected.write(0, push())
+    late.call("s", push(), writes=True).wait()  # with the momentum of the earlier ones
+    (seen,) = late.call("s", PULL, writes=False).wait().tensors
+    assert torch.equal(seen, values(expected))
+    with pytest.raises(LaconicError, match="holds no snapshot of what this server serves"):
+        resumed.host("another", shard())
 
 
 def test_a_worker_of_the_past_is_turned_away(stack: ExitStack, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from laconic.architecture.server.copy_buffers import Copies
-from laconic.errors import WorkerLost
+from laconic.errors import LaconicError, WorkerLost
 from laconic.rpc.envelope import Answer, Envelope
 from laconic.rpc.frames import Malformed
 from laconic.rpc.inbox import Inbox
@@ -166,3 +167,23 @@ def test_a_read_that_waits_for_a_lost_life_is_answered() -> None:
     assert inbox.receive(Envelope(0, 0, 1, False, 0, 0, ActorMessage("pull"))) == []
     answers = inbox.receive(Envelope(1, 1, 1, True, 1, 0, ActorMessage("push")))
     assert {(answer.to, answer.writes) for answer in answers} == {(0, False), (1, True)}
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_in_words_and_the_one_before_stays(tmp_path: Path) -> None:
+    kept = Snapshots(tmp_path / "actor")
+    kept.save({"value": torch.ones(4)})
+    written = threading.Event()
+    saver = Saver(kept, 1, written.set)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as a full disk
+    try:
+        saver.begin({"value": torch.ones(4000)})
+        assert written.wait(60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(LaconicError, match=r"a snapshot cannot be written to .*actor: File too large"):
+        saver.finished()
+    saver.close()
+    newest = kept.newest()
+    assert newest is not None and newest["value"].tolist() == [1.0] * 4
+    assert [path.name for path in (tmp_path / "actor").iterdir()] == ["snapshot.000000000001"]

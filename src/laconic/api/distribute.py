@@ -23,9 +23,10 @@ from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.runtime.own_device import refuse_first_device
-from laconic.runtime.session import Options, Session
+from laconic.runtime.session import Options, Session, has_session
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
+from laconic.runtime.undistributed import note_distributed
 from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
 from laconic.worker import Group, Worker
@@ -79,6 +80,7 @@ def distribute(
         raise ContractError(f'sparse is "gather" or "dense", not {sparse!r}')
     _refuse(model, optimizer)
     refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
+    note_distributed()
     config = RunConfig.current()
     asked = config.strategy or strategy or "bsp"
     budget = budget_of(asked)
@@ -92,12 +94,18 @@ def distribute(
         sys.exit(0)
     settings = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
     if config.role == "server":
-        if isinstance(chosen, Rival) or is_collective(chosen):
-            raise ContractError(f"`{chosen}` has no server: leave --servers out, or write ps as its architecture")
+        if isinstance(chosen, Rival):
+            raise ContractError(f"`{chosen}` has no server: leave --servers out")
         from laconic.real.serve import serve  # a process that only computes needs no sockets
 
         serve(model, optimizer, chosen, describe(model, optimizer, str(chosen), settings), config)
     worker = connect()
+    if config.servers and isinstance(worker, RealWorker) and has_session(worker):
+        raise ContractError(
+            "a run with --servers has one model, and this script calls distribute() again: its servers serve the first "
+            "model alone. Leave --servers out (workers then host the servers), or put all parts into one nn.Module and "
+            "their parameters into one optimizer"
+        )
     if isinstance(worker, RealWorker):
         refuse_first_device(next(model.parameters()).device, torch.cuda.device_count())
     slow_down(worker, model, optimizer, counts=config.alone or isinstance(chosen, Rival))

@@ -43,6 +43,10 @@ def run(
     server_restarts: Annotated[
         int, typer.Option(help="How often a lost server may be restarted from its snapshot.")
     ] = 10,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="With --servers and --folder: continue from the snapshots of an earlier run."),
+    ] = False,
     colocate: Annotated[
         bool,
         typer.Option("--colocate", help="With --net: put server K into worker K's place; otherwise each has its own."),
@@ -123,6 +127,7 @@ def run(
         trace=trace,
         servers=servers,
         server_restarts=server_restarts,
+        resume=resume,
         colocate=colocate,
         keys=keys,
         slowness=read_slowness(slowness) if slowness else (),

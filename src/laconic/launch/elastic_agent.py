@@ -27,7 +27,8 @@ from laconic.launch import processes
 from laconic.launch.failure_report import report_failure
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
-from laconic.liveness.detection import EXIT_LOST, Judge, Lost, describe_exit, interval, lost_file
+from laconic.launch.run_store import open_store
+from laconic.liveness.detection import EXIT_LOST, EXIT_REFUSED, Judge, Lost, describe_exit, interval, lost_file
 from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.values.run_config import attempt_prefix
 
@@ -115,7 +116,7 @@ class Agent(LocalElasticAgent):
         attempt = group.spec.max_restarts - self._remaining_restarts
         self._server = None
         if group.group_rank == 0:
-            self._server = TCPStore(self.context.address, 0, is_master=True, wait_for_workers=False)
+            self._server = open_store(self.context.address)
             group.store.set("laconic/store", f"{attempt} {self._server.port} {self.context.address}")
         attempt, port, group.master_addr = group.store.get("laconic/store").decode().split()
         self.attempt, group.master_port = int(attempt), int(port)
@@ -205,7 +206,8 @@ class Agent(LocalElasticAgent):
             return Lost.decode(lost_note.read_text())
         # Signals before exit codes before victims: a peer's death makes others fail within the same moment.
         worst = min(failed, key=lambda rank: (failed[rank] == EXIT_LOST, failed[rank] > 0, rank))
-        return Lost((worst,), self.context.host_name, *describe_exit(failed[worst]))
+        is_final = failed[worst] == EXIT_REFUSED
+        return Lost((worst,), self.context.host_name, *describe_exit(failed[worst]), final=is_final)
 
     def _watch_store(self, worker_group: WorkerGroup) -> None:
         size = worker_group.workers[0].world_size

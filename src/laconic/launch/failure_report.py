@@ -68,6 +68,8 @@ def explain(error: BaseException, request: Request) -> str:
         return f"the run at {request.rendezvous} has been ended by another machine: look at its console."
     if isinstance(error, LaconicError):
         return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be written or read: {error.strerror}."
     return f"{type(error).__name__}: {error}"
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from laconic.errors import LaconicError
 from laconic.launch.failure_report import explain, print_line, shown
 from laconic.launch.log_follower import LogFollower
 from laconic.launch.net import find
@@ -100,7 +101,7 @@ class _Run:
             folder,
             request.nodes,
             command=sys.argv,
-            worker_command=[sys.executable, *request.python_arguments()],
+            worker_command=[sys.executable, *request.script_words],
             strategy=request.strategy,
             workers=request.workers,
             rendezvous=request.rendezvous,
@@ -142,9 +143,13 @@ class _Run:
         if self._request.trace and self._manager is not None:
             print_line(merge(self._folder, self._manager.ranks, self._node))
         result_fields = {"attempts": 0, "lost": None} if self._manager is None else self._manager.result_fields()
-        self._record.end(
-            state, code, seconds=round(time.monotonic() - begin, 3), **result_fields, **self._summarise(code)
-        )
+        try:
+            self._record.end(
+                state, code, seconds=round(time.monotonic() - begin, 3), **result_fields, **self._summarise(code)
+            )
+        except LaconicError as error:
+            print_line(str(error))
+            return code or 1
         return code
 
     def _summarise(self, code: int) -> dict[str, Any]:
@@ -183,7 +188,7 @@ class _Run:
         """Called by the process manager before it starts processes."""
         assert self._manager is not None
         context, self._node = self._manager.context, node
-        if node == 0 and not self._begun:  # servers of another run may have left snapshots in the same folder
+        if node == 0 and not self._begun and not self._request.resume:  # another run's servers may have left some
             shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
         if not self._begun:
             forget_figures(self._folder, ranks, size)

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laconic.errors import LaconicError
-from laconic.files import is_file
+from laconic.files import exists, is_file
 from laconic.launch.net import HUB_ADDRESS, find
 from laconic.launch.net.state import load
 from laconic.network.interfaces import resolves_to_loopback
@@ -48,6 +48,7 @@ class Request:
     servers: int = 0  # parameter-server processes, on the first host
     server_restarts: int = 10  # of each server
     colocate: bool = False  # on a shaped network: server k shares worker k's network namespace
+    resume: bool = False  # let servers continue from their snapshots in the folder
     keys: str | None = None  # the file of the run's keys; None: in the run folder
     slowness: Sequence[float] = ()  # factors by worker, repeated cyclically
     stragglers: Sequence[float] = ()  # a probability and a factor
@@ -91,6 +92,16 @@ class Request:
             raise LaunchError("--colocate is about servers on a shaped network: add --servers and --net.")
         if self.keys is not None and (self.engine == "virtual" or not self.servers):
             raise LaunchError("--keys is for real processes that connect to servers: add --servers, or leave it out.")
+        if self.resume and not (self.servers and self.folder is not None and self.engine == "real"):
+            raise LaunchError(
+                "--resume lets real servers continue from their snapshots: add --servers and the --folder of the run "
+                "to continue. A run without servers continues by itself where its script calls laconic.resume."
+            )
+        if self.resume and self.nodes == 1 and not any(Path(str(self.folder)).glob("snapshots/**/snapshot.*")):
+            raise LaunchError(
+                f"there is nothing to continue: no server has left a snapshot in {self.folder}. Leave --resume out, or "
+                "give the --folder of the run that was interrupted."
+            )
         if self.servers and self.nodes > 1 and self.keys is None:
             raise LaunchError(
                 "workers of several machines need the same keys to connect to the servers: give --keys FILE, which the "
@@ -140,6 +151,8 @@ class Request:
             # `python -m` looks in the current folder first; only the outermost package is looked for, none is imported.
             if PathFinder.find_spec(name.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
                 raise LaunchError(f"no module named {name!r} can be imported from here: check the name after -m.")
+        elif exists(name) and not is_file(name):
+            raise LaunchError(f"{name!r} is a folder, not a script: name the .py file in it that trains.")
         elif not is_file(name):
             raise LaunchError(f"the script {name!r} does not exist (looked in {Path.cwd()}).")
 
@@ -200,13 +213,19 @@ class Request:
             net_bits_per_second=None if state is None else min(filter(None, state.bits_per_second), default=None),
             net_delay_seconds=0.0 if state is None else state.delay_seconds,
             servers=self.servers,
+            resume=self.resume,
             slowness=list(self.slowness),
             stragglers=list(self.stragglers),
         )
 
+    @property
+    def script_words(self) -> list[str]:
+        """The script (or -m and the module) and its own arguments, as one writes them after `python`."""
+        return [*(["-m"] if self.module else []), *self.command]
+
     def python_arguments(self) -> list[str]:
-        """Return the arguments after `python`: unbuffered, then the script (or module) and its own arguments."""
-        return ["-u", *(["-m"] if self.module else []), *self.command]
+        """Return the arguments after `python`: unbuffered, then what runs the script (or module) and its arguments."""
+        return ["-u", "-m", "laconic.launch.script_process", *self.script_words]
 
 
 def read_target(text: str, refusal: type[LaconicError] = LaunchError) -> tuple[str, float]:

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from laconic._version import __version__
 from laconic.errors import LaconicError
 from laconic.files import write_text
 from laconic.values.run_config import TRAFFIC
+
+_PROBE_BYTES = 1 << 14
+_LIVES = 1 << 20  # more than a process has in one run
 
 
 def choose_folder(wanted: str | None, stem: str) -> Path:
@@ -34,13 +38,15 @@ def _make(folder: Path, exist_ok: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=exist_ok)
         (folder / "logs").mkdir(exist_ok=True)
+        with TemporaryFile(dir=folder / "logs") as probe:  # a full disk, or a folder of somebody else
+            probe.write(bytes(_PROBE_BYTES))
     except FileExistsError as error:
         if exist_ok:
             raise LaconicError(f"the run folder {folder} cannot be made: {error.filename} is a file.") from error
         raise
     except OSError as error:
         raise LaconicError(
-            f"the run folder {folder} cannot be made: {error.strerror}. Choose another with --folder."
+            f"the run folder {folder} cannot be made or written to: {error.strerror}. Choose another with --folder."
         ) from error
     return folder.absolute()
 
@@ -52,6 +58,17 @@ def forget_figures(folder: Path, ranks: Sequence[int], size: int) -> None:
         rank = int(path.stem.removeprefix("rank-"))
         if rank in ranks or rank >= size:
             path.unlink(missing_ok=True)
+
+
+def first_life(folder: Path, resume: bool) -> int:
+    """Return the life with which processes of a run with servers begin, and note it in the folder.
+
+    Servers take no message from a life before one that they know: a run that continues another begins after its lives.
+    """
+    file = folder / "first-life"
+    life = int(file.read_text()) + _LIVES if resume and file.exists() else 0
+    write_text(file, str(life))
+    return life
 
 
 class RunRecord:

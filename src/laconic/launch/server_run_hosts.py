@@ -15,6 +15,7 @@ from torch.distributed import TCPStore
 from laconic.errors import LaconicError
 from laconic.launch.launch_context import JOIN_SECONDS, LaunchContext, wait_for_host
 from laconic.launch.request import Request
+from laconic.launch.run_store import open_store, open_store_if_free
 from laconic.liveness.detection import Judge, Lost, interval
 from laconic.liveness.store_thread import StoreAddress, Watch
 from laconic.network.interfaces import is_own
@@ -88,8 +89,8 @@ def join_hosts(request: Request, context: LaunchContext) -> Hosts:
     keys = keys_file(request, context.folder)
     if request.nodes == 1:
         Keys.make().write(keys)
-        return Hosts(request, context, TCPStore(context.address, 0, is_master=True, wait_for_workers=False), 0)
-    if is_own(host) and (store := _host(host, port)) is not None:
+        return Hosts(request, context, open_store(context.address), 0)
+    if is_own(host) and (store := open_store_if_free(host, port)) is not None:
         if not keys.exists():
             Keys.make().write(keys)
         return Hosts(request, context, store, 0)
@@ -110,11 +111,3 @@ def join_hosts(request: Request, context: LaunchContext) -> Hosts:
 def keys_file(request: Request, folder: Path) -> Path:
     """Return the path of the run's keys on this host."""
     return folder / "keys.json" if request.keys is None else Path(request.keys).absolute()
-
-
-def _host(host: str, port: int) -> TCPStore | None:
-    """Return a new store, or None where another launcher on this machine hosts it."""
-    try:
-        return TCPStore(host, port, is_master=True, wait_for_workers=False)
-    except RuntimeError:  # torch's DistNetworkError: the port is taken
-        return None

@@ -13,6 +13,8 @@ from laconic.launch import processes
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.net import find
 from laconic.launch.request import Request
+from laconic.liveness.detection import Lost
+from laconic.liveness.pipe_heartbeat import HeartbeatPipe
 from laconic.values.run_config import RunConfig
 
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
@@ -20,9 +22,13 @@ _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 @dataclass(eq=False)
 class RestartableProcess:
-    """A worker or server process that may be restarted: `life` counts its starts from 0; all append to one log."""
+    """A worker or server process that may be restarted: `life` counts its starts from 0; all append to one log.
+
+    Where the run continues another, the lives of `config` begin after those of that run.
+    """
 
     name: str
+    machine: str
     is_server: bool
     restarts: int  # how often it may be restarted
     log: Path
@@ -33,12 +39,14 @@ class RestartableProcess:
     code: int | None = None  # the exit code of its latest life; None while it runs
     gone: bool = False  # it died, and is not restarted
     _process: subprocess.Popen[bytes] | None = None
+    _heartbeats: HeartbeatPipe | None = None
 
     def start(self) -> None:
         """Start the process, for the first time or again."""
         self.life += 1
         self.code = None
-        run_environment = replace(self.config, life=self.life).to_env()
+        pipe = self._heartbeats = HeartbeatPipe(self.machine, self.config.heartbeat_seconds)
+        run_environment = replace(self.config, life=self.config.life + self.life, heartbeat_pipe=pipe.writer).to_env()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -47,7 +55,9 @@ class RestartableProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that what it starts itself can be ended with it
+                pass_fds=(pipe.writer,),
             )
+        pipe.close_writer()
 
     def poll(self) -> int | None:
         """Return its exit code if it has ended since the last poll; the processes it has started are ended too."""
@@ -55,7 +65,17 @@ class RestartableProcess:
             return None
         processes.kill([self._process])
         self.code, self._process = code, None  # its process id may soon be reused
+        if self._heartbeats is not None:
+            self._heartbeats.close()
+            self._heartbeats = None
         return code
+
+    def kill_if_silent(self) -> Lost | None:
+        """Kill it if its heartbeats have stopped, and return that loss: a frozen process is lost as a dead one is."""
+        silence = None if self._heartbeats is None else self._heartbeats.look()
+        if silence is not None:
+            processes.kill(self.processes)
+        return silence
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -80,6 +100,7 @@ def build_processes(
         kind = "server" if is_server else "rank"
         return RestartableProcess(
             name=f"{kind} {number}",
+            machine=context.host_name,
             is_server=is_server,
             restarts=request.server_restarts if is_server else request.restarts,
             log=context.log_of(kind, number),

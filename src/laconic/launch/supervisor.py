@@ -20,9 +20,10 @@ from laconic.launch.failure_report import show_log
 from laconic.launch.launch_context import LaunchContext
 from laconic.launch.process_manager import OnStart
 from laconic.launch.request import Request
+from laconic.launch.run_folder import first_life
 from laconic.launch.server_run_hosts import Hosts, join_hosts, keys_file
 from laconic.launch.server_run_processes import RestartableProcess, build_processes
-from laconic.liveness.detection import EXIT_LOST, describe_exit, name_ranks
+from laconic.liveness.detection import EXIT_LOST, EXIT_REFUSED, describe_exit, name_ranks
 
 _POLL_SECONDS = 0.05
 _SERVER_EXIT_SECONDS = 3.0  # for servers to end by themselves once all workers have left
@@ -93,7 +94,8 @@ class Supervisor:
     def report(self) -> int:
         """Report losses and restarts, and return the exit code for the shell.
 
-        A run that has lost some of its workers has still ended well; one that has lost all, or a server, has not.
+        A run that has lost some of its workers has still ended well; one that has lost rank 0, which keeps what was
+        learnt, or all of them, or a server, has not.
         """
         if restarted := [f"{member.name} ({member.life})" for member in self._members if member.life > 0]:
             self._print_line(f"started again: {', '.join(restarted)}")
@@ -102,9 +104,14 @@ class Supervisor:
             self._print_line(f"{loss.who} was lost after {loss.seconds:.1f} s for good: {loss.cause}")
             if loss.who in gone:
                 show_log(loss.who, gone[loss.who].log, tail=loss.who != "rank 0")
-        if self._failure is None and not all(worker.gone for worker in self._workers):
+        failure = self._failure
+        if failure is None and all(worker.gone for worker in self._workers):
+            failure = "no worker of this machine came to its end."
+        elif failure is None and "rank 0" in gone:
+            failure = "rank 0 was lost for good, and with it what it alone does, such as saving the model."
+        if failure is None:
             return 0
-        self._print_line(f"the run failed: {self._failure or 'no worker of this machine came to its end.'}")
+        self._print_line(f"the run failed: {failure}")
         code = next((member.code for member in gone.values() if member.code), EXIT_LOST)
         return 128 - code if code < 0 else code
 
@@ -124,17 +131,18 @@ class Supervisor:
     def _check_all(self) -> None:
         for member in self._members:
             if code := member.poll():
-                self._lose(member, code)
+                self._lose(member, code, *describe_exit(code))
+            elif (silence := member.kill_if_silent()) is not None:
+                self._lose(member, member.poll() or EXIT_LOST, silence.cause, silence.advice)
         self._restart_servers()
         self._failure = self._failure or self._hosts.failure()
         if (lost := self._hosts.lost()) is not None:
             self._note(name_ranks(lost.ranks), lost.machine, lost.cause)
             self._print_line(f"{lost.sentence()} The run goes on.")
 
-    def _lose(self, member: RestartableProcess, code: int) -> None:
-        """Report which process died and why; then restart it, or go on without it."""
-        cause, advice = describe_exit(code)
-        restarted = member.life < member.restarts
+    def _lose(self, member: RestartableProcess, code: int, cause: str, advice: str) -> None:
+        """Report which process was lost and why; then restart it, or go on without it."""
+        restarted = member.life < member.restarts and code != EXIT_REFUSED
         self._note(member.name, self.context.host_name, cause, member.life, restarted)
         loss_text = f"{member.name} on {self.context.host_name} was lost: {cause}."
         if restarted:
@@ -143,6 +151,9 @@ class Supervisor:
             member.start()
             return
         member.gone = True
+        if code == EXIT_REFUSED:
+            self._failure = f"{cause.removesuffix('.')} ({member.name})."
+            return
         if member.is_server:
             self._failure = (
                 f"{loss_text} It was started again {member.restarts} times already (--server-restarts), and nobody can "
@@ -191,7 +202,9 @@ def build_supervisor(
     """Return a supervisor that is ready to run: it has the run's store and keys, and has started nothing yet."""
     context = LaunchContext.of(request, folder)
     hosts = join_hosts(request, context)
-    config = replace(request.config(folder), keys_file=str(keys_file(request, folder)))
+    config = replace(
+        request.config(folder), keys_file=str(keys_file(request, folder)), life=first_life(folder, request.resume)
+    )
     return Supervisor(
         context, hosts, build_processes(request, context, config, hosts.node, hosts.port), print_line, on_start
     )

@@ -17,6 +17,12 @@ from laconic.reading import Source
 EXIT_LOST = 75
 """Exit code of a rank that ends because another was lost (EX_TEMPFAIL: the same command may work next time)."""
 
+EXIT_REFUSED = 78
+"""Exit code of a process whose script asked for something that laconic refuses (EX_CONFIG): starting it again is of no
+use."""
+
+REFUSED = "laconic refused to go on"
+
 START_SECONDS = 300.0
 """How long a rank may take to its first beat: loading data differs between hosts far more than training does."""
 
@@ -42,7 +48,7 @@ class Lost:
 
     def sentence(self) -> str:
         """Return the headline and what to do about it, on one line."""
-        return f"{self.headline()} {self.advice}"
+        return f"{self.headline()} {self.advice}".rstrip()
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -145,6 +151,8 @@ def describe_exit(code: int) -> tuple[str, str]:
         return "it was killed by SIGKILL", (
             "If nobody killed it, the machine ran out of memory: see `dmesg`, use a smaller batch or fewer workers."
         )
+    if code == EXIT_REFUSED:
+        return REFUSED, "The last line of its log says why."
     if code < 0:
         return f"it was ended by {_signal_name(-code)}", "The end of its log shows where."
     return f"it ended with exit code {code}", "Its log holds the traceback."

@@ -14,15 +14,17 @@ import math
 import os
 import re
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from laconic.errors import WorkerLost
+from laconic.errors import LaconicError, WorkerLost
 from laconic.liveness.detection import (
     EXIT_LOST,
+    REFUSED,
     START_SECONDS,
     UNKNOWN,
     Judge,
@@ -39,6 +41,7 @@ _LEAVE_SECONDS = 3.0  # for the main thread to raise and unwind by itself once i
 _EAGER_SECONDS = 3.0  # read often at first, to learn the hosts of all ranks
 _ANNOUNCE_SECONDS = 2.0
 _FLUSH_SECONDS = 1.0
+_NAMED_CHARACTERS = 200
 _PEER_TROUBLE = re.compile(r"connect|closed|reset|broken pipe|timed? ?out|remote|unreachable|no route|abort", re.I)
 
 
@@ -91,9 +94,7 @@ class Heartbeat:
             self._decided.wait(_ANNOUNCE_SECONDS)
         self._stopped = True
         if crashed and self._verdict is None:
-            cause = f"it ended with {_name(error)}"
-            lost = Lost((self._rank,), self._host, cause, "Its log holds the traceback.")
-            self._watch.announce(lost, _ANNOUNCE_SECONDS)
+            self._watch.announce(_describe_error(error, self._rank, self._host), _ANNOUNCE_SECONDS)
             return
         self._watch.done(_ANNOUNCE_SECONDS)
         if not self._agent_hosts and self._rank == 0:  # the store ends with this process: let the others read why
@@ -202,6 +203,11 @@ def _until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _name(error: BaseException | None) -> str:
-    message = (str(error).splitlines() or [""])[0][:200]
-    return type(error).__name__ + (f": {message}" if message else "")
+def _describe_error(error: BaseException | None, rank: int, machine: str) -> Lost:
+    """Return the loss of a rank that ended with this error; a refusal is given in full, and is final."""
+    if isinstance(error, LaconicError):
+        why = " ".join(str(error).split()).removesuffix(".")
+        return Lost((rank,), machine, f"{REFUSED}: {why}", "", final=True)
+    first_line = textwrap.shorten((str(error).splitlines() or [""])[0], _NAMED_CHARACTERS, placeholder=" …")
+    name = type(error).__name__ + (f": {first_line}" if first_line else "")
+    return Lost((rank,), machine, f"it ended with {name}", "Its log holds the traceback.")

@@ -41,7 +41,7 @@ def interfaces() -> list[Interface]:
 
 def address_towards(host: str) -> str:
     """Return this machine's own address on the route to `host`, by the routing table (no packet is sent)."""
-    family, target = _resolve(host)
+    family, target = resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))  # any port: connecting a datagram socket only looks up the route
@@ -68,7 +68,7 @@ def interface_towards(host: str) -> str:
 
 def is_own(host: str) -> bool:
     """Return whether `host` is this machine: only addresses of one's own can be bound to."""
-    family, target = _resolve(host)
+    family, target = resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((target, 0))
@@ -79,7 +79,7 @@ def is_own(host: str) -> bool:
 
 def resolves_to_loopback(host: str) -> bool:
     """Return whether `host` resolves to the loopback here, which no other machine can reach."""
-    return ipaddress.ip_address(_resolve(host)[1]).is_loopback
+    return ipaddress.ip_address(resolve(host)[1]).is_loopback
 
 
 def host_towards(host: str) -> str:
@@ -96,7 +96,8 @@ def prepare_environment(master_host: str, environment: MutableMapping[str, str] 
         environment.update(dict.fromkeys(wanted, name))
 
 
-def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
+def resolve(host: str) -> tuple[socket.AddressFamily, str]:
+    """Return the family and the address of a host, IPv4 where it has both."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:

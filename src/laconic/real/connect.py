@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from laconic.liveness import pipe_heartbeat
 from laconic.liveness.heartbeat import Heartbeat
 from laconic.network.interfaces import prepare_environment
 from laconic.real.recording import Recording, rank_file
@@ -64,6 +65,8 @@ def _join() -> RealWorker:
 def _server_only_worker(config: RunConfig) -> RealWorker:
     """Make the worker of a run with servers, which joins no process group: if it dies, the others go on, and it may
     return."""
+    if config.heartbeat_pipe is not None:
+        pipe_heartbeat.start(config.heartbeat_pipe, config.heartbeat_seconds)
     torch.set_num_threads(config.threads)
     device()  # becomes torch's current one
     return RealWorker(place=(rank(), size()))

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from torch import nn
 from torch.optim import Optimizer
 
-from laconic.errors import ContractError
+from laconic.liveness import pipe_heartbeat
 from laconic.rpc.endpoint import Endpoint
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.server_setup import Shards, address_of
+from laconic.runtime.server_setup import Shards, address_of, served_sentences
 from laconic.runtime.tiers import Tier
-from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
+from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
 
 
@@ -21,11 +21,13 @@ def serve(
     model: nn.Module, optimizer: Optimizer, strategy: Strategy, description: dict[str, Any], config: RunConfig
 ) -> NoReturn:
     """Serve this server's shards until all workers are done, then end the process: called by `distribute`."""
+    if config.heartbeat_pipe is not None:
+        pipe_heartbeat.start(config.heartbeat_pipe, config.heartbeat_seconds)
     parameters = Parameters.of(model, gather_sparse=False)
     members = list(range(len(parameters.dense)))
     workers = range(config.workers or 1)
     endpoint = Endpoint.of_server(config)
-    for sentence in _sentences(strategy):
+    for sentence in served_sentences(strategy):
         tier = Tier(sentence, None)  # type: ignore[arg-type]  # a server belongs to no group
         name = address_of(0, workers, sentence, members)
         shards = Shards(tier, name, parameters.specs, parameters.dense, optimizer, workers, description)
@@ -41,12 +43,3 @@ def serve(
 def _say(what: str) -> None:
     sys.stderr.write(f"laconic: {what}\n")  # in one piece: the launcher may end this process at any time
     sys.stderr.flush()
-
-
-def _sentences(strategy: Strategy) -> list[Sentence]:
-    if isinstance(strategy, Map | Tiers):
-        raise ContractError(f"separate servers hold the whole model: write `{strategy}` without a map or tiers")
-    if isinstance(strategy, Phases):
-        return [sentence for part in strategy.parts_within for sentence in _sentences(part)]
-    assert isinstance(strategy, Sentence)
-    return [strategy]

@@ -274,6 +274,10 @@ class RealWorker:
         send = partial(self.endpoint.call, address, message, writes)
         return ActorCallHandle(self._queue.put(send, priority, message.nbytes), self)
 
+    def make_durable(self) -> None:
+        """Wait until separate servers hold on disk what this worker has sent them."""
+        self.endpoint.make_durable()
+
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Do nothing: processes share no optimizer steps."""
 

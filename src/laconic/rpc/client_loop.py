@@ -51,7 +51,7 @@ class ClientLoop:
         self._authenticators: dict[bytes, MessageAuthenticator] = {}
         self._counted: deque[tuple[str, float, float, float]] = deque()
         self._wake = Wake()
-        self._is_leaving = self._is_closing = False
+        self._is_saving = self._is_leaving = self._is_closing = False
         self._tick_seconds = float("-inf")  # the last one; -inf makes the next one happen at once
         self._ticked_seconds = time.monotonic()
         self.refused = 0
@@ -89,6 +89,16 @@ class ClientLoop:
         """Whether every message has its answer."""
         with self._lock:
             return not any(channel.calls for channel in self._channels.values())
+
+    def make_durable(self) -> None:
+        """Wait until the servers hold on disk what this process has written so far."""
+        with self._lock:
+            self._is_saving = True
+            self._tick_seconds = float("-inf")
+            self._wake.notify()
+            self._lock.wait_for(lambda: all(r.outbox.is_safe or r.failed for r in self._channels.values()))
+            self._is_saving = False
+        self._flush_ledger()
 
     def leave(self) -> None:
         """Wait until all writes are durable, then tell the servers that this process leaves."""
@@ -207,7 +217,7 @@ class ClientLoop:
             )
 
     def _ask_to_save(self, channel: Channel) -> None:
-        wants = channel.is_nearly_full or (self._is_leaving and not channel.outbox.is_safe)
+        wants = channel.is_nearly_full or ((self._is_leaving or self._is_saving) and not channel.outbox.is_safe)
         if wants and channel.is_ready and not channel.save_requested:
             assert channel.connection is not None and channel.connection.authenticator is not None
             channel.connection.send_control(Save(channel.connection.authenticator.session, channel.address))

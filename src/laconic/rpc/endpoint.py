@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import zmq
 
+from laconic.errors import LaconicError
 from laconic.liveness.detection import START_SECONDS, interval
 from laconic.network.interfaces import address_towards
 from laconic.rpc.channel import CallTimeouts, PendingCall
@@ -53,10 +54,12 @@ class Endpoint:
         host: str = "127.0.0.1",
         snapshots: Path | None = None,
         unreachable_seconds: float | None = None,
+        resumes: bool = False,
     ) -> None:
         self._keys, self._directory, self._rank, self._life = keys, directory, rank, life
         self._ledger = Ledger() if ledger is None else ledger
         self._host, self._snapshots, self._heartbeat_seconds = host, snapshots, heartbeat_seconds
+        self._resumes = resumes
         self._unreachable_seconds = unreachable_seconds or max(120.0, _UNREACHABLE * heartbeat_seconds)
         self._context: zmq.Context[Any] = zmq.Context()
         self._server_loop: ServerLoop | None = None
@@ -87,6 +90,7 @@ class Endpoint:
             config.heartbeat_seconds,
             address_towards(host),
             None if config.folder is None else Path(config.folder) / "snapshots" / config.heartbeat_prefix(),
+            resumes=config.resume,
         )
 
     def host(self, address: str, actor: Actor, snapshots: Path | None = None, every_bytes: int | None = None) -> None:
@@ -111,6 +115,11 @@ class Endpoint:
             state = kept.newest()
             if state is not None:
                 inbox.restore(state)
+            elif self._resumes:
+                raise LaconicError(
+                    f"{folder} holds no snapshot of what this server serves: continue the run with the script, "
+                    "--strategy and --workers that it was started with, or leave --resume out."
+                )
             if every_bytes is None:
                 own = tensor_bytes(state if state is not None else actor.state())
                 every_bytes = max(_SHARDS_PER_SNAPSHOT * own, _LEAST_SNAPSHOT_BYTES)
@@ -124,6 +133,11 @@ class Endpoint:
         if self._client_loop is None:
             self._client_loop = self._make_client_loop(self._rank, self._life, self._ledger)
         return self._client_loop.call(address, message, writes)
+
+    def make_durable(self) -> None:
+        """Wait until the servers hold on disk what this process has written so far."""
+        if self._client_loop is not None:
+            self._client_loop.make_durable()
 
     def leave(self) -> None:
         """Wait until all writes are durable, and tell the servers that this process sends nothing more."""

@@ -18,6 +18,8 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
+from laconic.errors import LaconicError
+from laconic.liveness.detection import EXIT_REFUSED
 from laconic.rpc import control
 from laconic.rpc.control import Control
 from laconic.rpc.frames import Limits, encode
@@ -99,6 +101,9 @@ class ServerLoop:
                 poller.poll(round(self._interval_seconds * 1000))
                 self._wake.drain()
                 self._serve_pending()
+        except LaconicError as error:
+            print(f"laconic: {error}", file=sys.stderr, flush=True)
+            os._exit(EXIT_REFUSED)
         except Exception:  # a server that failed must not look like one that is slow
             traceback.print_exc()
             print("laconic: a server failed, so that its process ends", file=sys.stderr, flush=True)

@@ -89,19 +89,19 @@ class Snapshots:
     """One actor's folder: numbered snapshots, of which the last two are kept, and how often the actor was started."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def begin_epoch(self) -> int:
         """Count this start of the actor on disk, before any worker can learn of it, and return the count."""
-        file = self._folder / "epoch"
+        file = self.folder / "epoch"
         source = Source(file, "count of a server's starts", "remove the run's folder, and start a new run.")
         epoch = source.value(source.text(), Natural, lax=True) + 1 if file.exists() else 1
         with replacing(file) as beside:
             beside.write_text(str(epoch))
             with beside.open("rb") as written:
                 os.fsync(written.fileno())
-        _sync_folder(self._folder)
+        _sync_folder(self.folder)
         return epoch
 
     def newest(self) -> dict[str, Any] | None:
@@ -117,12 +117,12 @@ class Snapshots:
         """Write the next snapshot and delete those that are no longer needed."""
         files = self._files()
         number = int(files[-1].suffix[1:]) + 1 if files else 1
-        write(self._folder / f"snapshot.{number:012d}", state)
+        write(self.folder / f"snapshot.{number:012d}", state)
         for old in files[: len(files) + 1 - _KEPT]:
             old.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("snapshot.*") if path.suffix[1:].isdigit())
+        return sorted(path for path in self.folder.glob("snapshot.*") if path.suffix[1:].isdigit())
 
 
 def tensor_bytes(state: Any) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,17 @@ import torch
 from torch import nn, optim
 
 from laconic.errors import ContractError, Disagreement
-from laconic.files import make_folder, replacing, write_text
-from laconic.runtime.saved_training import Part, own_part, read_part, restore, restore_extras, session_of
+from laconic.files import make_folder, write_text
+from laconic.runtime.saved_training import (
+    Part,
+    own_part,
+    read_file,
+    restore,
+    restore_extras,
+    session_of,
+    write_part,
+)
+from laconic.runtime.server_checkpoint import checkpoint_beside_servers, resume_beside_servers
 from laconic.runtime.session import Session
 
 _NAME = re.compile(r"step-\d{9}-\d+")
@@ -33,13 +43,14 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     - `extra`: objects with a `state_dict` (scheduler, scaler, `ShardSampler`) are saved by it; other values as they are
       (numbers, text, tensors, lists and dicts of these).
     """
-    session = session_of(optimizer, "checkpoint")
+    session = session_of(optimizer, "checkpoint", beside_servers=True)
     root = Path(path)
     group = session.group
+    if not session.collective:
+        return checkpoint_beside_servers(root, session, optimizer, _extras(extra))
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
     make_folder(folder)
-    extras = {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()}
-    _write(folder / f"rank-{group.rank}.pt", own_part(session, model, optimizer, extras))
+    write_part(folder / f"rank-{group.rank}.pt", own_part(session, model, optimizer, _extras(extra)))
     group.barrier().wait()
     if group.rank == 0:
         write_text(root / "latest", folder.name)
@@ -63,7 +74,9 @@ def resume(
     - `model`, `optimizer`: what `laconic.distribute` returned.
     - `objects`: objects with `load_state_dict` that were given to `checkpoint` under the same names: they are restored.
     """
-    session = session_of(optimizer, "resume")
+    session = session_of(optimizer, "resume", beside_servers=True)
+    if not session.collective:
+        return resume_beside_servers(Path(path), session, optimizer, objects)
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))
     step = -1 if folder is None else int(folder.name.split("-")[1])
@@ -75,7 +88,7 @@ def resume(
     if folder is None:
         return {}
     mine = _read_own(folder, session)
-    restore(session, model, optimizer, mine, lambda rank: _read(folder / f"rank-{rank}.pt", device), folder)
+    restore(session, model, optimizer, mine, lambda rank: read_file(folder / f"rank-{rank}.pt", device), folder)
     return restore_extras(mine["extra"], objects, folder)
 
 
@@ -84,6 +97,10 @@ def _unused(root: Path, session: Session) -> int:
     used = [int(p.name.split("-")[2]) for p in root.glob(f"step-{session.steps:09d}-*") if _NAME.fullmatch(p.name)]
     choice = torch.tensor([max(used, default=-1) + 1], device=session.parameters.device)
     return int(session.group.broadcast(choice, control=1.0).wait())
+
+
+def _extras(extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.state_dict() if hasattr(v, "state_dict") else _plain(k, v) for k, v in extra.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -119,16 +136,6 @@ def _latest(root: Path) -> Path | None:
     return root / name
 
 
-def _write(path: Path, content: Part) -> None:
-    with replacing(path) as beside, beside.open("wb") as file:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:  # torch's writer hides what the system said, and says where in its source
-            raise OSError(f"torch could not save it: {str(error).splitlines()[0][-60:]}") from error
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _read_own(folder: Path, session: Session) -> Part:
     """Return this worker's part, or the first worker's where the number of workers has changed. Where one worker cannot
     read its part, all raise: the others would wait for it in their first step."""
@@ -136,9 +143,9 @@ def _read_own(folder: Path, session: Session) -> Part:
     mine: Part | None = None
     error: ContractError | None = None
     try:
-        mine = _read(folder / "rank-0.pt", device)
+        mine = read_file(folder / "rank-0.pt", device)
         if group.rank > 0 and mine["workers"] == group.size:
-            mine = _read(folder / f"rank-{group.rank}.pt", device)
+            mine = read_file(folder / f"rank-{group.rank}.pt", device)
     except ContractError as refusal:
         error = refusal
     failed = torch.tensor([0.0 if error is None else 1.0], device=device)
@@ -148,10 +155,3 @@ def _read_own(folder: Path, session: Session) -> Part:
     if anyone or mine is None:
         raise Disagreement(f"another rank cannot read its part of {folder}, and says why in its log")
     return mine
-
-
-def _read(path: Path, device: torch.device) -> Part:
-    if not path.exists():
-        raise ContractError(f"the checkpoint has no {path}: every rank's file must be reachable from every machine")
-    with path.open("rb") as file:
-        return read_part(file, path, device)

@@ -6,14 +6,18 @@ part, and in every part where workers have models of their own.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor, nn, optim
 
+from laconic.compression.optional import takes_of
 from laconic.errors import ContractError
+from laconic.files import replacing
 from laconic.runtime.handed_over import refuse_rivals
 from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.runtime.random_states import random_states, set_random_states
@@ -26,15 +30,18 @@ FORMAT = 2
 _KEYS = {"format", "workers", "replicas_differ", "session", "random", "extra"}
 
 
-def session_of(optimizer: optim.Optimizer, verb: str) -> Session:
-    """Return the session of an optimizer that `distribute` returned; refuse others, and strategies with a server."""
+def session_of(optimizer: optim.Optimizer, verb: str, beside_servers: bool = False) -> Session:
+    """Return the session of an optimizer that `distribute` returned; refuse others, and strategies with a server, but
+    for `beside_servers` that processes of their own host: these save themselves with the run."""
     refuse_rivals(optimizer, verb)
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
-    if not optimizer.session.collective:
+    apart = beside_servers and getattr(optimizer.session.worker, "is_server_only", False)
+    if not optimizer.session.collective and not apart:
         raise ContractError(
-            f"`{optimizer.session.strategy}` keeps model and optimizer on its servers, which save themselves in the "
-            "run's folder: call laconic.finish(model, optimizer), then save model.state_dict() on rank 0"
+            f"`{optimizer.session.strategy}` keeps model and optimizer on servers: start it with --servers, whose state "
+            "is saved with the run, and call laconic.checkpoint; or call laconic.finish(model, optimizer), then save "
+            "model.state_dict() on rank 0"
         )
     return optimizer.session
 
@@ -70,6 +77,25 @@ def read_part(file: IO[bytes], where: object, device: torch.device) -> Part:
     if missing := sorted(_KEYS - part.keys()):
         raise ContractError(f"{where} is an incomplete checkpoint, without {', '.join(missing)}: resume from another")
     return part
+
+
+def read_file(path: Path, device: torch.device) -> Part:
+    """Return the part that the file at this path holds."""
+    if not path.exists():
+        raise ContractError(f"the checkpoint has no {path}: every rank's file must be reachable from every machine")
+    with path.open("rb") as file:
+        return read_part(file, path, device)
+
+
+def write_part(path: Path, part: Part) -> None:
+    """Write a part, whole or not at all."""
+    with replacing(path) as beside, beside.open("wb") as file:
+        try:
+            torch.save(part, file)
+        except RuntimeError as error:  # torch's writer hides what the system said, and says where in its source
+            raise OSError(f"torch could not save it: {str(error).splitlines()[0][-60:]}") from error
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def restore(
@@ -163,5 +189,5 @@ def _mean_of(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def _taken_settings(strategy: Strategy) -> set[str]:
     """Return the settings of the optimizer that a strategy's compressors take over."""
     if isinstance(strategy, Sentence):
-        return set(strategy.compressor.takes)
+        return set(takes_of(strategy.compressor))
     return {name for part in strategy.parts_within for name in _taken_settings(part)}

@@ -24,8 +24,8 @@ from laconic.architecture.server.store import Store
 from laconic.errors import ContractError
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.meeting import Meeting
-from laconic.runtime.tiers import Tier
-from laconic.strategy import Sentence
+from laconic.runtime.tiers import Tier, is_collective
+from laconic.strategy import Map, Phases, Sentence, Strategy, Tiers
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Home, Worker
 
@@ -111,6 +111,20 @@ class Shards:
 def address_of(session: int, ranks: Sequence[int], sentence: Sentence, members: Sequence[int]) -> str:
     """Return the address of this sentence's shards for these parameters: the same on every worker and server."""
     return f"{session}/{zlib.crc32(f'{list(ranks)} {sentence} {list(members)}'.encode()):08x}"
+
+
+def served_sentences(strategy: Strategy) -> list[Sentence]:
+    """Return the sentences for which separate servers host shards; refuse a strategy without any."""
+    if is_collective(strategy):
+        raise ContractError(
+            f"`{strategy}` has no server: leave --servers out, or write ps as its architecture, as in `asp / none / ps`"
+        )
+    if isinstance(strategy, Map | Tiers):
+        raise ContractError(f"separate servers hold the whole model: write `{strategy}` without a map or tiers")
+    if isinstance(strategy, Phases):
+        return [sentence for part in strategy.parts_within for sentence in served_sentences(part)]
+    assert isinstance(strategy, Sentence)
+    return [strategy]
 
 
 def refuse_levels(level: str | None) -> None:

@@ -541,6 +541,11 @@ class Session:
 _sessions: WeakKeyDictionary[Worker, Counter[tuple[int, ...]]] = WeakKeyDictionary()
 
 
+def has_session(worker: Worker) -> bool:
+    """Return whether this worker has made a session before, be it closed by now."""
+    return worker in _sessions
+
+
 def _next_session_number(worker: Worker, ranks: tuple[int, ...]) -> int:
     """Return how many sessions these workers have had before: the same number on each of them."""
     counts = _sessions.setdefault(worker, Counter())

@@ -46,7 +46,9 @@ class RunConfig:
     role: str = "worker"  # or "server", in one of these
     index: int = 0  # which of the servers this one is
     keys_file: str | None = None  # where this run's keys are
-    life: int = 0  # how often this process was started before
+    life: int = 0  # how often this process was started before; much larger where a run was continued
+    resume: bool = False  # servers continue from the snapshots that an earlier run left in the folder
+    heartbeat_pipe: int | None = None  # in a run with servers: the descriptor that takes this process's heartbeats
     slowness: Sequence[float] = field(default_factory=list)  # by worker, cycled: factors of computing time
     stragglers: Sequence[float] = field(default_factory=list)  # a probability, and then a factor
     alone: bool = False  # train without communication, to measure what a step costs without it

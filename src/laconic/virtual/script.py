@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from laconic.errors import LaconicError
+from laconic.runtime import undistributed
 from laconic.runtime.current_worker import rank
 from laconic.virtual.setup import VirtualSetup
 from laconic.virtual.simulate import Simulated, simulate
@@ -42,7 +45,10 @@ def run_script(
         sys.modules["__main__"] = main
         sys.argv = [str(script), *arguments]
         _allowing_exit(lambda: _with_output(logs, lambda: exec(code, main.__dict__)))
+        undistributed.at_end()
 
+    undistributed.forget_all()
+    steps = register_optimizer_step_pre_hook(undistributed.before_step)
     sys.path.insert(0, str(script.parent))
     try:
         return simulate(
@@ -59,6 +65,7 @@ def run_script(
             servers,
         )
     finally:
+        steps.remove()
         sys.path.remove(str(script.parent))
 
 

@@ -1,7 +1,8 @@
 """A process of a run with servers that ends in each of its lives as its instructions say: `{"rank 1": ["kill", "end"],
 …}`.
 
-Without an instruction it acts by its role: a worker ends, a server stays. It never imports torch.
+Without an instruction it acts by its role: a worker ends, a server stays. It never imports torch, and is silent until
+it is told to `beat`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ for step in steps.split("; "):
     what, *about = step.split(" ", 2)
     if what == "wait":
         wait_for(*about)
+    elif what == "beat":
+        from laconic.liveness import pipe_heartbeat
+
+        pipe_heartbeat.start(message["heartbeat_pipe"], message["heartbeat_seconds"])
+    elif what == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif what == "child":
         print(f"child {subprocess.Popen(['sleep', '1000']).pid}", flush=True)
     elif what == "kill":

@@ -48,6 +48,10 @@ def check(text: str, *, virtual: bool = False, dry_run: bool = False, servers: i
         method.check(virtual=virtual, dry_run=dry_run)
         if servers:
             raise StrategyError(f"`{method}` has no server: leave --servers out.")
+    elif servers and not virtual:
+        from laconic.runtime.server_setup import served_sentences  # reading a text needs no runtime
+
+        served_sentences(method)
 
 
 def parse(text: str) -> Rival:
