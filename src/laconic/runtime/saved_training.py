@@ -39,9 +39,9 @@ def session_of(optimizer: optim.Optimizer, verb: str, beside_servers: bool = Fal
     apart = beside_servers and getattr(optimizer.session.worker, "is_server_only", False)
     if not optimizer.session.collective and not apart:
         raise ContractError(
-            f"`{optimizer.session.strategy}` keeps model and optimizer on servers: start it with --servers, whose state "
-            "is saved with the run, and call laconic.checkpoint; or call laconic.finish(model, optimizer), then save "
-            "model.state_dict() on rank 0"
+            f"`{optimizer.session.strategy}` keeps model and optimizer on servers: start it with --servers, whose "
+            "state is saved with the run, and call laconic.checkpoint; or call laconic.finish(model, optimizer), then "
+            "save model.state_dict() on rank 0"
         )
     return optimizer.session
 
