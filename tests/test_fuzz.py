@@ -19,6 +19,7 @@ import laconic
 from laconic.cli import app as cli
 from laconic.errors import LaconicError, WriteError
 from laconic.files import make_folder, replacing, write_text
+from laconic.launch.profiling import measure
 from laconic.planner.validation.claims import PUBLISHED
 from laconic.planner.validation.sections import recompute
 from laconic.reading import Positive, Source
@@ -143,6 +144,15 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path, place: str) -
         with pytest.raises(WriteError, match="cannot be written"):
             attempt()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "plan.json"]
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "train.py"))
+    with pytest.raises(WriteError, match=r"train.py/laconic/profiles cannot be written .Not a directory."):
+        measure((str(tmp_path / "train.py"),), workers=1)
 
 
 def test_an_interrupted_block_leaves_nothing_beside(tmp_path: Path) -> None:

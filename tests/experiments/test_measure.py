@@ -14,6 +14,7 @@ from laconic.experiments.compare import Comparison
 from laconic.experiments.measure import RowOutcomes, line_of
 from laconic.experiments.outcome import RunOutcome, RunRecords
 from laconic.experiments.settings import Settings, Tuning
+from laconic.reading import Source
 from laconic.report.table import as_csv, as_text, write
 
 BLOCK = 4
@@ -155,7 +156,8 @@ def test_outcomes_survive_json() -> None:
     from dataclasses import asdict
 
     made = outcome(0.5, 100.0, {4: 3.0})
-    assert RunOutcome.from_json(json.loads(json.dumps(asdict(made)))) == made
+    read = Source("a session", "outcome", "run it again").value(json.loads(json.dumps(asdict(made))), RunOutcome)
+    assert read == made
 
 
 @pytest.fixture

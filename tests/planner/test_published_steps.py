@@ -357,7 +357,7 @@ def test_the_command_says_what_is_missing_and_the_report_is_complete(
     monkeypatch.delenv("LACONIC_DATA", raising=False)
     asked = ["validate", "--section", "published step times"]
     assert "LACONIC_DATA" in str(CliRunner().invoke(app, asked).exception)
-    assert "is not there" in str(CliRunner().invoke(app, [*asked, "--data", "/absent"]).exception)
+    assert "there is no table" in str(CliRunner().invoke(app, [*asked, "--data", "/absent"]).exception)
     values = json.loads(report.as_json(list(found.values())))["published step times"]
     assert [v["network"] for v in values] == ["10GbE", "100GbIB"] and all(len(v["cells"]) == 84 for v in values)
     report.show(list(found.values()))

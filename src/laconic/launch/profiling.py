@@ -14,6 +14,7 @@ from laconic.launch.launch import launch
 from laconic.launch.net.state import load
 from laconic.launch.request import Request
 from laconic.profile.cache import ProfileKey, make_cache_folder
+from laconic.values.profile import Profile, ProfileError
 
 
 def measure(
@@ -46,13 +47,22 @@ def measure(
         None if words is None else tuple(words),
     )
     cached = subject.path
-    if fresh or not cached.is_file():
+    if fresh or not _is_whole(cached):
         _run_profiling(request, steps, cached)
     if out is None:
         return cached
     with replacing(Path(out)) as beside:
         shutil.copyfile(cached, beside)
     return Path(out)
+
+
+def _is_whole(cached: Path) -> bool:
+    """Return whether the cache holds this profile; one that was damaged is measured again."""
+    try:
+        Profile.read(cached)
+    except ProfileError:
+        return False
+    return True
 
 
 def _run_profiling(request: Request, steps: int, path: Path) -> None:

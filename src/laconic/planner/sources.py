@@ -46,7 +46,7 @@ def subject_of(
 ) -> Subject:
     """Return the subject that a text names: `train.py`, `profile.json`, `trace.json.gz` or `resnet50`, say."""
     if not 1 <= workers <= MOST_WORKERS:
-        raise PlanError(f"{workers} workers make no sense: write --workers 1 to {MOST_WORKERS}")
+        raise PlanError(f"a plan is for at least one worker, at most {MOST_WORKERS}, not {workers}: change --workers")
     path = Path(text)
     if path.suffix == ".py":
         return _of_script(text, arguments, workers, network, net, fresh)
