@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+import laconic
 from laconic.errors import ContractError
 from laconic.launch.request import Request
 from laconic.launch.supervisor import Supervisor, build_supervisor
 from laconic.real.connect import _join
+from laconic.runtime.session import _next_session_number
 from laconic.values.run_config import RunConfig
 from tests.real.launching import processes_with
 
@@ -149,6 +152,18 @@ def test_a_worker_among_servers_is_joined_to_nobody(monkeypatch: pytest.MonkeyPa
         with pytest.raises(ContractError, match="leave --servers out"):
             group.barrier()
     assert worker.ledger.sent_bytes() == 0
+
+
+def test_servers_serve_one_model_and_a_second_distribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the workers waited for a server of the second model, which nobody starts."""
+    for name, value in {**RunConfig(servers=1).to_env(), "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    worker = _join()
+    monkeypatch.setattr("laconic.api.distribute.connect", lambda: worker)
+    _next_session_number(worker, worker.world.ranks)  # the first model's
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(ContractError, match=r"one model, and this script calls distribute\(\) again"):
+        laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "asp / none / ps")
 
 
 def _lives(pid: int) -> bool:
