@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_is_no_advice_to_trust_it(tmp_path: Path) -> None:
     )
     kept = laconic.checkpoint(tmp_path, model, optimizer) / "rank-0.pt"
     kept.write_bytes(kept.read_bytes()[:300])
-    with pytest.raises(LaconicError, match="is no whole checkpoint") as refusal:
+    with pytest.raises(LaconicError, match="cannot be read as a checkpoint") as refusal:
         laconic.resume(tmp_path, model, optimizer)
     assert "weights_only" not in str(refusal.value)
 

@@ -17,8 +17,8 @@ from types import ModuleType
 from laconic.errors import StrategyError
 
 _PART = r"[A-Za-z_][A-Za-z0-9_]*"
-FILE = r"[A-Za-z0-9_.~/-]*[A-Za-z0-9_-]\.py"
-PLACE = rf"(?:{FILE}|__main__|{_PART}(?:\.{_PART})+):{_PART}"
+FILE = r"[A-Za-z0-9_.~/][A-Za-z0-9_.~/-]{0,400}\.py"
+PLACE = rf"(?:{FILE}|__main__|{_PART}(?:\.{_PART}){{1,20}}):{_PART}"
 """A class in a file, in a module of a package, or in the session of an interpreter."""
 
 _loaded: dict[str, ModuleType] = {}

@@ -68,6 +68,8 @@ class Everything(Compressor):
     """A compressor that implements every protocol, with values that no default has."""
 
     joins = True
+    transparent = True
+    cost = "transform"
     takes = ("momentum", "weight_decay")
     takes_factors = True
     wire = torch.float16

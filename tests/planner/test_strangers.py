@@ -112,7 +112,7 @@ def test_advice_shows_what_nobody_has_measured_and_never_recommends_it() -> None
     tried = [text for text in map(str, candidates(DEPLOYMENT)) if "firsts" in text or "rarely" in text]
     found = advise(DEPLOYMENT, "a model", "a network", Preferences(loss_budget=10.0), ["bsp", *tried])
     rows = {option.strategy: option for option in found.options}
-    (mine,) = [row for text, row in rows.items() if text.startswith("bsp / firsts(0.25)+error_feedback / allreduce")]
+    mine = rows["bsp / firsts(0.25)+error_feedback / allreduce"]
     assert mine.risk is None and mine.coding_seconds > 0
     assert mine.guarantee == "contraction (δ = 0.25) with error feedback: SGD's rate after a burn-in of order 1/δ"
     assert rows["rarely(5) / none / allreduce"].guarantee == "rarely: once in 5"

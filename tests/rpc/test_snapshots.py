@@ -181,7 +181,7 @@ def test_a_snapshot_that_does_not_fit_is_refused_in_words_and_the_one_before_sta
         assert written.wait(60)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    with pytest.raises(LaconicError, match=r"a snapshot cannot be written to .*actor: File too large"):
+    with pytest.raises(LaconicError, match=r"actor/snapshot\S* cannot be written .File too large."):
         saver.finished()
     saver.close()
     newest = kept.newest()

@@ -12,10 +12,10 @@ from laconic.errors import StrategyError
 from laconic.literals import CONSTANTS, NAME, NUMBER, read_number
 from laconic.places import PLACE
 
-_TOKEN = re.compile(
-    rf"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<place>{PLACE})|(?P<number>{NUMBER})|(?P<name>{NAME})|(?P<mark><=|>=|==|[^\s])""",
-    re.DOTALL,
-)
+_STRING = r"""(?P<string>"(?:[^"\\]|\\.)*")"""
+_OTHERS = rf"""(?P<number>{NUMBER})|(?P<name>{NAME})|(?P<mark><=|>=|==|[^\s])"""
+_TOKEN = re.compile(f"{_STRING}|{_OTHERS}", re.DOTALL)
+_TOKEN_OR_PLACE = re.compile(f"{_STRING}|(?P<place>{PLACE})|{_OTHERS}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Token:
 
 def tokens(text: str) -> list[Token]:
     """Return the pieces of a text. It never fails: a stray character is a mark that no rule takes."""
-    found = [Token(match.lastgroup or "", match.group(), match.start()) for match in _TOKEN.finditer(text)]
+    pattern = _TOKEN_OR_PLACE if ":" in text else _TOKEN  # a place takes long to look for
+    found = [Token(match.lastgroup or "", match.group(), match.start()) for match in pattern.finditer(text)]
     return [*found, Token("end", "", len(text))]
 
 

@@ -107,7 +107,7 @@ class Advice:
 
     @classmethod
     def from_json(cls, text: str, where: str = "this text") -> Advice:
-        """Return the advice from the text that `to_json` gave; errors call its source `where`."""
+        """Return the advice from the `text` that `to_json` gave; errors call its source `where`."""
         source = Source(where, "plan", "`laconic plan --json` writes them", PlanError)
         table = source.json(text)
         if not isinstance(table, dict) or "laconic_plan" not in table:

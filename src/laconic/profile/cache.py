@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic._version import __version__
-from laconic.errors import LaconicError
+from laconic.errors import WriteError
 from laconic.profile.machine import machine
 from laconic.values.profile import VERSION
 
@@ -50,7 +50,7 @@ def make_cache_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise LaconicError(
+        raise WriteError(
             f"the cache folder {folder} cannot be written ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
         ) from error
 

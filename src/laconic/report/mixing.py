@@ -24,7 +24,9 @@ def show(texts: Sequence[str], sizes: Sequence[int], matrices: bool = False) -> 
     """Print a row for each topology and number of workers, as a table in Markdown, and the matrices if asked to."""
     for size in sizes:
         if not 1 <= size <= MOST_WORKERS:
-            raise StrategyError(f"{size} workers cannot be laid out: write --workers 1 to {MOST_WORKERS}")
+            raise StrategyError(
+                f"--workers {size} makes no sense: a graph joins at least one worker, and here at most {MOST_WORKERS}"
+            )
     topologies = {text: _topology(text) for text in texts or _names()}
     laid_out = {(text, size): made.mixing(size) for text, made in topologies.items() for size in sizes}
     table = Table(*_HEADINGS, box=box.MARKDOWN)

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from laconic.errors import LaconicError
 from laconic.rpc.snapshots import Snapshots
 
 
@@ -65,9 +64,6 @@ class Saver:
             try:
                 self._snapshots.save(state)
                 self._saved.put(state)
-            except OSError as error:
-                where, why = self._snapshots.folder, error.strerror or error
-                self._saved.put(LaconicError(f"a snapshot cannot be written to {where}: {why}."))
             except Exception as error:
                 self._saved.put(error)
             del state

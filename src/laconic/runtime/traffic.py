@@ -34,15 +34,23 @@ class Traffic:
 
     Bytes are counted where they are handed to the transport. Bytes and waiting include the first broadcast of the
     model; bytes are NaN under another library's method, whose messages nobody counts.
+
+    - `steps`: the number of steps made.
+    - `seconds`: from `distribute` to the end of the last step.
+    - `step_seconds`: the median over the last thousand steps; NaN before the first.
+    - `payload_bytes`: sent by compressors and sync rules.
+    - `control_bytes`: sent by the library itself, to make workers agree.
+    - `received_bytes`: received, of both kinds.
+    - `waited_seconds`: blocked in communication.
     """
 
     steps: int
-    seconds: float  # from distribute() to the end of the last step
-    step_seconds: float  # the median over the last thousand steps; NaN before the first
-    payload_bytes: float  # sent: what compressors and sync rules exchange
-    control_bytes: float  # sent: what the library itself needs to make workers agree
+    seconds: float
+    step_seconds: float
+    payload_bytes: float
+    control_bytes: float
     received_bytes: float
-    waited_seconds: float  # blocked in communication
+    waited_seconds: float
 
     @property
     def sent_bytes(self) -> float:

@@ -23,15 +23,13 @@ class TrainingState:
     The model is saved tensor by tensor, so that other programs can read it; the optimizer, and each worker's own
     memory, random states and extras, as one value each. Every worker takes part in saving and in loading. As many
     workers load as have saved: `laconic.checkpoint` and `laconic.resume` also continue with another number.
+
+    - `model`, `optimizer`: what `laconic.distribute` returned.
+    - `extra`: objects with `state_dict` and `load_state_dict` that are saved with each worker: a scheduler, a
+      `ShardSampler`.
     """
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, **extra: Any) -> None:
-        """Describe a training.
-
-        - `model`, `optimizer`: what `laconic.distribute` returned.
-        - `extra`: objects with `state_dict` and `load_state_dict` that are saved with each worker: a scheduler, a
-          `ShardSampler`.
-        """
         for name, thing in extra.items():
             if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
                 raise ContractError(
