@@ -52,7 +52,7 @@ def test_spoilt_inputs_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_many_spoilt_inputs_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    try_all(tmp_path, 40, seed=1)
+    try_all(tmp_path, 20, seed=1)
 
 
 # ---------------------------------------------------------------------------------------------- what a refusal says

@@ -192,7 +192,7 @@ def test_a_disk_that_fills_up_during_the_run_leaves_the_record_whole(
     monkeypatch.setattr(run, "_report", lambda: 0)
     with full_disk():
         code = run.execute()
-    assert code == 1 and "run.json cannot be written: File too large" in capsys.readouterr().err
+    assert code == 1 and "run.json cannot be written (File too large)" in capsys.readouterr().err
     assert "result" not in json.loads((tmp_path / "run" / "run.json").read_text())
     assert [path.name for path in (tmp_path / "run").iterdir() if path.is_file()] == ["run.json"]
 

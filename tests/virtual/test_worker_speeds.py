@@ -105,7 +105,7 @@ def test_the_command_lines_options_set_the_speeds(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("LACONIC_RUN", "")  # what the run leaves there ends with the test
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "net.toml").write_text(
-        '[network]\nlevels = [{bandwidth = "1000000Tbit"}]\n[compute]\nforward = "1s"\nbackward = "2s"\nslowness = [9]\n'
+        '[network]\nlevels = [{bandwidth = "99999Tbit"}]\n[compute]\nforward = "1s"\nbackward = "2s"\nslowness = [9]\n'
     )
     request = Request(
         command=(str(tmp_path / "train.py"),),

@@ -74,6 +74,10 @@ def ask(
     longest = max(average, (sum(pace) - min(pace)) / min(pace)) if tau_max is None else tau_max
     require(0 <= average <= longest, f"--tau-avg {average:g} must lie between 0 and --tau-max {longest:g}")
     bound = None if gradient_bound is None else gradient_bound**2
+    size = None if model_bytes is None else _number(model_bytes, "model-bytes")
+    step, a_round = (None if text is None else seconds(text) for text in (step_seconds, round_seconds))
+    _check_size("step-seconds", step, zero_too=True)
+    _check_size("round-seconds", a_round, zero_too=True)
     return Question(
         Problem(smoothness, sigma**2, mu, bound, gap, distance),
         workers,
@@ -82,9 +86,9 @@ def ask(
         pace,
         average,
         longest,
-        None if model_bytes is None else _number(model_bytes, "model-bytes"),
-        None if step_seconds is None else seconds(step_seconds),
-        None if round_seconds is None else seconds(round_seconds),
+        size,
+        step,
+        a_round,
     )
 
 

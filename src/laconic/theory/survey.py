@@ -122,6 +122,8 @@ def asynchronous_seconds(question: Question) -> float | None:
     """Return the seconds for as many gradients when each worker computes and communicates at its own pace."""
     if question.step_seconds is None or question.round_seconds is None:
         return None
+    if not question.step_seconds + question.round_seconds:
+        return 0.0
     pace = sum(1 / (question.step_seconds / speed + question.round_seconds) for speed in question.speeds)
     return question.iterations * question.workers / pace
 

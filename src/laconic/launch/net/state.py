@@ -128,7 +128,7 @@ def load(name: str) -> NetworkState | None:
         return msgspec.json.decode(path.read_bytes(), type=NetworkState)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ShapedNetworkError(
             f"{path} does not describe a network ({error!r}): remove it, and `ip netns delete` what is left."
         ) from error

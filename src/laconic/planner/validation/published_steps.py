@@ -139,6 +139,8 @@ def _source(path: Path) -> Source:
 
 def _check_complete(cells: Sequence[Cell], source: Source) -> None:
     """Refuse a table in which a method is missing somewhere, or nothing is left to fit a network to."""
+    if not cells:
+        raise source.refused("it has no throughput")
     for network in dict.fromkeys(cell.network for cell in cells):
         own = [cell for cell in cells if cell.network == network]
         methods = dict.fromkeys(cell.method for cell in own)

@@ -47,6 +47,7 @@ OPERATIONS = {  # the programs' names without underscores
     "alltoall": "all_to_all",
     "broadcast": "broadcast",
 }
+MOST_RANKS = 10_000_000
 _WHAT = "the output of nccl-tests, such as `all_reduce_perf -b 8 -e 1G -f 2 -g 8 | tee log`"
 
 
@@ -113,7 +114,7 @@ def parse(text: str, where: str = "this text", operation: str | None = None, ran
         )
     name = _operation(operation or named or _guessed(where), where)
     ranks = ranks or counted or _ranks(name, rows)
-    if ranks is None or ranks < 2:
+    if ranks is None or not 2 <= ranks <= MOST_RANKS:
         raise InputError(f"{where} is of {ranks or 'an unknown number of'} ranks; give their number (at least 2)")
     return NcclLog(name, ranks, tuple(rows))
 

@@ -120,6 +120,6 @@ def _number(value: Any) -> float | None:
     """Return a finite number, which may be written as text, or None."""
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
