@@ -116,7 +116,7 @@ def _texts() -> Iterator[Subject]:
         _lines("torch:ddp16(bucket_cap_mb=25)", "torch:powersgd(rank=2)"),
         _each_text(lambda text: check(text, virtual=False, dry_run=False, servers=0)),
     )
-    yield Subject("rate", _lines("100Mbit", "1Gb/s", "1e9", "2.5kbit"), _each_text(bits_per_second))
+    yield Subject("rate", _lines("100Mbit", "1Gb/s", "1000bit", "2.5kbit"), _each_text(bits_per_second))
     yield Subject("time", _lines("50us", "25ms", "1s", "0.5"), _each_text(seconds))
     yield Subject("slowness", _lines("1,1,1,5"), _each_text(lambda text: WorkerSpeeds.read(read_slowness(text), ())))
     yield Subject("stragglers", _lines("0.2x3"), _each_text(lambda text: WorkerSpeeds.read((), read_stragglers(text))))

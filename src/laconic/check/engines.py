@@ -35,7 +35,8 @@ def trains(sentence: Sentence) -> str | None:
 class _Case(tuple[int, tuple[float, ...]]):
     def __str__(self) -> str:
         count, speeds = self
-        return f"{count} workers{'' if len(set(speeds)) == 1 else f', step times {list(speeds[:count])}'}"
+        who = "1 worker" if count == 1 else f"{count} workers"
+        return who if len(set(speeds)) == 1 else f"{who}, step times {list(speeds[:count])}"
 
 
 def keeps_replicas(sentence: Sentence) -> str | None:

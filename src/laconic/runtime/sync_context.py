@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from laconic.architecture.server.client import ServerClient
-from laconic.errors import StrategyError
+from laconic.errors import ContractError, StrategyError
 from laconic.runtime.in_flight import Communication, InFlight
 from laconic.runtime.session_interface import Training
 from laconic.runtime.tiers import Tier
@@ -179,6 +179,11 @@ class TierContext:
         self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
     ) -> Generator[list[Handle], Any, list[Tensor]]:
         members = self.members if only is None else [self.members[k] for k in only]
+        if len(tensors) != len(members):
+            raise ContractError(
+                f"average() got {len(tensors)} tensors for {len(members)} parameters: give one for each, in their "
+                "order, or name the parameters that the tensors belong to with only=[...]"
+            )
         specs = [self.session.parameters.specs[i] for i in members]
         return self.tier.average(specs, tensors, self.step, exact)
 
