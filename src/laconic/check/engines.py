@@ -75,7 +75,7 @@ def exchanges_when_it_declares(sentence: Sentence) -> str | None:
 
 def resumes(sentence: Sentence) -> str | None:
     """A run that is saved half-way and resumed ends as one that was never interrupted: all memory is in the state."""
-    if sentence.sync.make().races:
+    if sentence.sync.make().races or not sentence.architecture.make().collective:  # servers save themselves
         raise DoesNotApply
     whole = _digests(trained_virtually(sentence, 3))
     with TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def resumes(sentence: Sentence) -> str | None:
 
 def resumes_with_fewer(sentence: Sentence) -> str | None:
     """What three workers saved, two can resume."""
-    if sentence.sync.make().replicas_differ:
+    if sentence.sync.make().replicas_differ or not sentence.architecture.make().collective:
         raise DoesNotApply
     with TemporaryDirectory() as folder:
         trained_virtually(sentence, 3, save=Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, is_dataclass
 from types import ModuleType
 
@@ -14,10 +15,14 @@ from laconic.compression.base import Compressor
 from laconic.compression.wrapper import Wrapping
 from laconic.errors import LaconicError
 from laconic.knobs import Technique, knobs
+from laconic.language.tokenizer import Reader
 from laconic.language.word import Word
 from laconic.places import is_place, module_at, place_of
 from laconic.schedule.base import Schedule
 from laconic.strategy import Sentence, Strategy
+
+_INNER = (("topk", 0.1), ("qsgd",), ("cast_int8",))
+"""What stands before a word that wraps others."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +74,31 @@ def can_be_written(sentence: Sentence) -> str | None:
 
 
 def _tried(word: Word, made: Technique) -> Sentence:
-    """Return a sentence around the word; a word that wraps others stands behind a sparse codec."""
-    return Sentence.of((Word.of("topk", 0.1), word)) if isinstance(made, Wrapping) else Sentence.of(word)
+    """Return a sentence around the word; a word that wraps others stands behind the first codec that it accepts."""
+    if not made.wraps:
+        return Sentence.of(word)
+    for inner in _INNER[:-1]:
+        with suppress(LaconicError):
+            return Sentence.of((Word.of(*inner), word))
+    return Sentence.of((Word.of(*_INNER[-1]), word))
 
 
 def _words(source: str) -> list[Word]:
     if source.endswith(".py") or ("." in source and not is_place(source) and "(" not in source):
         registry.extend(source)
         return _defined_in(module_at(source), source)
-    parsed = Strategy.parse(source)
-    given = [word for word in parsed.words if word.name in source] if isinstance(parsed, Sentence) else []
-    if len(given) != 1:
+    return [_one_word(source)]
+
+
+def _one_word(source: str) -> Word:
+    reader = Reader(source)
+    positional, named = [], {}
+    name = reader.advance().text if reader.token.kind in ("name", "place") else ""
+    if name:
+        positional, named = reader.arguments(name)
+    if not name or reader.token.kind != "end":
         raise LaconicError(f"{source} is not one word; write a file, a module, or a technique such as topk(0.1)")
-    return given
+    return Word.of(name, *positional, **named)
 
 
 def _defined_in(module: ModuleType, source: str) -> list[Word]:
