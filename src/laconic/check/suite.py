@@ -92,10 +92,8 @@ def _words(source: str) -> list[Word]:
 
 def _one_word(source: str) -> Word:
     reader = Reader(source)
-    positional, named = [], {}
     name = reader.advance().text if reader.token.kind in ("name", "place") else ""
-    if name:
-        positional, named = reader.arguments(name)
+    positional, named = reader.arguments(name)
     if not name or reader.token.kind != "end":
         raise LaconicError(f"{source} is not one word; write a file, a module, or a technique such as topk(0.1)")
     return Word.of(name, *positional, **named)
