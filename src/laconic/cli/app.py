@@ -98,6 +98,8 @@ def main() -> None:
 
 def _end(sentence: str, code: int) -> NoReturn:
     print(f"laconic: {sentence}", file=sys.stderr)
+    if launched := sys.modules.get("laconic.launch.launch"):  # threads of torch's stores may be left
+        launched.exit_process(code)
     raise SystemExit(code) from None
 
 
