@@ -38,8 +38,10 @@ def module_at(source: str) -> ModuleType:
     running = sys.modules.get("__main__")
     if running is not None and _file_of(running) == path:  # the training script itself, which must not run twice
         return running
+    if str(path) in _loaded:
+        return _loaded[str(path)]
     known = next((module for module in list(sys.modules.values()) if _file_of(module) == path), None)
-    return known or _loaded.get(str(path)) or _executed(path, source)
+    return known or _executed(path, source)
 
 
 def class_at(place: str) -> object:

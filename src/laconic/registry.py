@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar, cast
 from laconic.errors import LaconicError, StrategyError
 from laconic.knobs import Knob, Technique, knob, knobs, unwritable
 from laconic.literals import NAME, shown
-from laconic.places import class_at, is_place, module_at
+from laconic.places import class_at, is_place, module_at, place_of
 
 __all__ = [
     "AXES",
@@ -46,6 +46,7 @@ __all__ = [
     "knob",
     "knobs",
     "load",
+    "name_of",
     "named_sentence",
     "normal",
     "technique",
@@ -298,6 +299,11 @@ def is_registered(kind: type[Technique]) -> bool:
 def entry_of(target: Callable[..., Any]) -> Entry:
     """Return the entry of a registered word class or function."""
     return next(entry for entry in entries() if entry.target is target)
+
+
+def name_of(kind: type[Technique]) -> str:
+    """Return how a sentence names a word class: by its registered name, or by its place where it has none."""
+    return kind.name if is_registered(kind) else place_of(kind)
 
 
 def entries(axis: str | None = None) -> tuple[Entry, ...]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor
 from laconic.strategy import Sentence, Strategy
 from laconic.testing.in_memory import answer_requests, meet, spec_of
+from laconic.testing.inputs import drawn
 
 __all__ = ["KINDS", "answer_requests", "compressor", "meet", "spec_of", "tensor"]
 
@@ -24,13 +25,4 @@ def compressor(text: str) -> Compressor:
 
 def tensor(kind: str, shape: tuple[int, ...] = (24, 20), seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return an input of some kind; `single` and `long` have shapes of their own."""
-    draw = torch.Generator().manual_seed(1000 + seed)
-    shape = {"single": (1,), "long": (120, 101)}.get(kind, shape)
-    x = torch.randn(shape, generator=draw)
-    if kind == "heavy":
-        x = x**5
-    elif kind == "sparse":
-        x = x * (torch.rand(shape, generator=draw) < 0.05)
-    elif kind in ("constant", "zero"):
-        x = torch.full(shape, 0.37 if kind == "constant" else 0.0)
-    return x.to(dtype)
+    return drawn(kind, {"single": (1,), "long": (120, 101)}.get(kind, shape), seed, dtype)

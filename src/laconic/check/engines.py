@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,11 +22,31 @@ UNEQUAL = (1.0, 1.2, 1.5, 5.0)
 LONGEST_SECONDS = 240
 
 
-def trains(sentence: Sentence) -> str | None:
+@dataclass(frozen=True)
+class Trainings:
+    """A sentence to train with, what its words declare, and a training of three workers that nothing disturbs."""
+
+    sentence: Sentence
+
+    @cached_property
+    def rule(self) -> Sync:
+        made: Sync = self.sentence.sync.make()
+        return made
+
+    @cached_property
+    def collective(self) -> bool:
+        return bool(self.sentence.architecture.make().collective)
+
+    @cached_property
+    def undisturbed(self) -> list[Trained]:
+        return trained_virtually(self.sentence, 3)
+
+
+def trains(subject: Trainings) -> str | None:
     """It trains among one, two, three and four virtual workers, of equal and of unequal speed."""
 
     def judge(case: tuple[int, tuple[float, ...]]) -> str | None:
-        for worker in trained_virtually(sentence, *case):
+        for worker in trained_virtually(subject.sentence, *case):
             if not bool(worker.finished.isfinite().all()):
                 return "a parameter is not finite in the end"
         return None
@@ -39,11 +61,10 @@ class _Case(tuple[int, tuple[float, ...]]):
         return who if len(set(speeds)) == 1 else f"{who}, step times {list(speeds[:count])}"
 
 
-def keeps_replicas(sentence: Sentence) -> str | None:
+def keeps_replicas(subject: Trainings) -> str | None:
     """Workers hold the same parameters after every step, unless the rule declares `replicas_differ`, and after
     `laconic.finish` in any case."""
-    rule: Sync = sentence.sync.make()
-    found = trained_virtually(sentence, 3)
+    rule, found = subject.rule, subject.undisturbed
     for step in range(0 if rule.replicas_differ or rule.races else len(found[0].parameters)):
         if other := _unlike([worker.parameters[step] for worker in found]):
             return f"3 workers: after step {step + 1}, worker {other} has other parameters than worker 0"
@@ -52,20 +73,20 @@ def keeps_replicas(sentence: Sentence) -> str | None:
     return None
 
 
-def repeats(sentence: Sentence) -> str | None:
+def repeats(subject: Trainings) -> str | None:
     """Two runs end with the same bits, unless the rule declares that it `races`."""
-    if sentence.sync.make().races:
+    if subject.rule.races:
         raise DoesNotApply
-    first, again = (_digests(trained_virtually(sentence, 3, UNEQUAL)) for _ in range(2))
+    first, again = (_digests(trained_virtually(subject.sentence, 3, UNEQUAL)) for _ in range(2))
     return None if first == again else "3 workers: a second run of the same seed ends with other parameters"
 
 
-def exchanges_when_it_declares(sentence: Sentence) -> str | None:
+def exchanges_when_it_declares(subject: Trainings) -> str | None:
     """The rule declares a `cadence`: it exchanges in every `period`-th step and in no other."""
-    cadence = sentence.sync.make().cadence
+    cadence = subject.rule.cadence
     if cadence is None or cadence.is_asynchronous or cadence.period > STEPS:
         raise DoesNotApply
-    sent = trained_virtually(sentence, 3)[0].sent_bytes
+    sent = subject.undisturbed[0].sent_bytes
     declared = [step % cadence.period == 0 for step in range(1, STEPS + 1)]
     wrong = next((step for step, nbytes in enumerate(sent) if (nbytes > 0) is not declared[step]), None)
     if wrong is None:
@@ -73,39 +94,39 @@ def exchanges_when_it_declares(sentence: Sentence) -> str | None:
     return f"3 workers: {sent[wrong]:.0f} bytes in step {wrong + 1}, with a period of {cadence.period}"
 
 
-def resumes(sentence: Sentence) -> str | None:
+def resumes(subject: Trainings) -> str | None:
     """A run that is saved half-way and resumed ends as one that was never interrupted: all memory is in the state."""
-    if sentence.sync.make().races or not sentence.architecture.make().collective:  # servers save themselves
+    if subject.rule.races or not subject.collective:  # servers save themselves
         raise DoesNotApply
-    whole = _digests(trained_virtually(sentence, 3))
+    whole = _digests(subject.undisturbed)
     with TemporaryDirectory() as folder:
-        trained_virtually(sentence, 3, save=Path(folder))
-        resumed = _digests(trained_virtually(sentence, 3, resume=Path(folder)))
+        trained_virtually(subject.sentence, 3, save=Path(folder))
+        resumed = _digests(trained_virtually(subject.sentence, 3, resume=Path(folder)))
     return None if whole == resumed else "3 workers: the resumed run ends with other parameters"
 
 
-def resumes_with_fewer(sentence: Sentence) -> str | None:
+def resumes_with_fewer(subject: Trainings) -> str | None:
     """What three workers saved, two can resume."""
-    if sentence.sync.make().replicas_differ or not sentence.architecture.make().collective:
+    if subject.rule.replicas_differ or not subject.collective:
         raise DoesNotApply
     with TemporaryDirectory() as folder:
-        trained_virtually(sentence, 3, save=Path(folder))
-        found = trained_virtually(sentence, 2, resume=Path(folder))
+        trained_virtually(subject.sentence, 3, save=Path(folder))
+        found = trained_virtually(subject.sentence, 2, resume=Path(folder))
     finite = all(bool(worker.finished.isfinite().all()) for worker in found)
     return None if finite else "3 workers, then 2: a parameter is not finite in the end"
 
 
-def is_the_same_on_processes(sentence: Sentence) -> str | None:
+def is_the_same_on_processes(subject: Trainings) -> str | None:
     """Two real processes end with the bits of two virtual workers, unless the rule declares that it `races`."""
-    command = [sys.executable, "-m", "laconic", "run", "--workers", "2", "--strategy", str(sentence)]
-    if not sentence.architecture.make().collective:
+    command = [sys.executable, "-m", "laconic", "run", "--workers", "2", "--strategy", str(subject.sentence)]
+    if not subject.collective:
         command += ["--servers", "1"]
     command += ["-m", "laconic.check.training"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     real = read_digest(done.stdout + done.stderr)
-    if sentence.sync.make().races or not sentence.architecture.make().collective:
+    if subject.rule.races or not subject.collective:
         return None
-    virtual = trained_virtually(sentence, 2)[0].digest
+    virtual = trained_virtually(subject.sentence, 2)[0].digest
     return None if real == virtual else "2 workers: processes end with other parameters than virtual workers"
 
 
@@ -120,7 +141,7 @@ def _digests(found: list[Trained]) -> list[str]:
 
 def findings(sentence: Sentence, real: bool) -> list[Finding]:
     """Return what trainings with a sentence show, on processes too where that is wanted."""
-    checks: list[Callable[[Sentence], str | None]] = [
+    checks: list[Callable[[Trainings], str | None]] = [
         trains,
         keeps_replicas,
         exchanges_when_it_declares,
@@ -130,4 +151,4 @@ def findings(sentence: Sentence, real: bool) -> list[Finding]:
     ]
     if real:
         checks.append(is_the_same_on_processes)
-    return look(checks, sentence)
+    return look(checks, Trainings(sentence))

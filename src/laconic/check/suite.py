@@ -17,7 +17,7 @@ from laconic.errors import LaconicError
 from laconic.knobs import Technique, knobs
 from laconic.language.tokenizer import Reader
 from laconic.language.word import Word
-from laconic.places import is_place, module_at, place_of
+from laconic.places import is_place, module_at
 from laconic.schedule.base import Schedule
 from laconic.strategy import Sentence, Strategy
 
@@ -114,6 +114,5 @@ def _defined_in(module: ModuleType, source: str) -> list[Word]:
 
 
 def _with_defaults(kind: type[Technique]) -> Word:
-    name = kind.name if registry.is_registered(kind) else place_of(kind)
     required = {knob.name: knob.fit_example for knob in knobs(kind) if knob.default is MISSING}
-    return Word(name, tuple(required.items()))
+    return Word(registry.name_of(kind), tuple(required.items()))

@@ -10,7 +10,6 @@ from laconic import registry
 from laconic.errors import StrategyError
 from laconic.knobs import Knob, Technique, knobs
 from laconic.literals import shown
-from laconic.places import place_of
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class Word:
     @classmethod
     def _of_object(cls, made: Technique) -> Word:
         kind = type(made)
-        registered = registry.is_registered(kind)
-        arguments = tuple((knob.name, getattr(made, knob.name)) for knob in knobs(kind))
-        return cls(kind.name if registered else place_of(kind), arguments)
+        return cls(registry.name_of(kind), tuple((knob.name, getattr(made, knob.name)) for knob in knobs(kind)))
 
     @property
     def technique(self) -> type[Technique]:
