@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laconic.cli.app import main
+from laconic.cli.app import command
 
 if __name__ == "__main__":
-    main()
+    command()

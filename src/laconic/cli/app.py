@@ -78,6 +78,16 @@ for command in app.registered_commands:
     command.callback = options.extendable(command.callback)
 
 
+def command() -> None:
+    """Run the command line as a process of its own, which is what the installed command and `python -m laconic` do."""
+    try:
+        main()
+    except SystemExit as end:
+        if launched := sys.modules.get("laconic.launch.launch"):  # threads of torch's stores may be left
+            launched.exit_process(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
 def main() -> None:
     """Run the command line; an error is printed as one line on stderr, the traceback of a defect goes to a file."""
     try:
@@ -98,8 +108,6 @@ def main() -> None:
 
 def _end(sentence: str, code: int) -> NoReturn:
     print(f"laconic: {sentence}", file=sys.stderr)
-    if launched := sys.modules.get("laconic.launch.launch"):  # threads of torch's stores may be left
-        launched.exit_process(code)
     raise SystemExit(code) from None
 
 
