@@ -606,7 +606,8 @@ def counted(ledger: Any, kind: str | None) -> tuple[float, float]:
 def type_of(parameter: str) -> Any:
     """Return the class that `laconic.simulate` takes for one of its parameters, wherever it is defined."""
     hint = typing.get_type_hints(laconic.simulate)[parameter]
-    return next(kind for kind in typing.get_args(hint) if kind is not type(None))
+    kinds = typing.get_args(hint) or (hint,)
+    return next(kind for kind in kinds if isinstance(kind, type) and kind.__module__.startswith("laconic"))
 
 
 def network_of(case: Case) -> Any:

@@ -357,6 +357,10 @@ class Worker(Protocol):
         this, in the same order."""
         ...
 
+    def communication_stream(self, device: torch.device) -> torch.cuda.Stream | None:
+        """Return the CUDA stream on which communications compute beside the training, where there is one."""
+        ...
+
     def catch_up(self) -> None:
         """Let every event happen that precedes this worker's time. On the real engine this does nothing, since real
         time passes by itself."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from laconic import registry
 from laconic.compression import optional
-from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
+from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.flat import Joint
 from laconic.compression.wrapper import Wrapper
 from laconic.errors import StrategyError
@@ -23,16 +23,16 @@ from laconic.worker import Edge, Meet, Meets
 from tests.compression.table import compressor
 
 SPEC = TensorSpec("x", (4, 5), torch.float32)
+BUCKET = TensorBucket((SPEC,), torch.arange(20.0))
+BUCKET_MEET = BucketMeet(0, 2, 7, 1.0, False, lambda: [Meeting(0, 2, 7, "x")])
 PROTOCOLS = [kind for _, kind in inspect.getmembers(optional, inspect.isclass) if kind.__module__ == optional.__name__]
 CORE = ("meets", "asks", "accepts", "init", "exchange", "payload_bytes")
 ARGUMENTS: dict[str, Any] = {
     "spec": SPEC,
     "size": 3,
     "x": torch.arange(20.0),
-    "xs": [torch.arange(20.0)],
+    "bucket": BUCKET,
     "state": {},
-    "states": [{}],
-    "meets": [Meeting(0, 2, 7, "x")],
 }
 """What members are called with; `meet` is a meeting of two neighbours in `edge`, and of all workers elsewhere."""
 
@@ -106,8 +106,8 @@ class Everything(Compressor):
     def spread(self, spec: TensorSpec) -> float:
         return 13.0 * spec.numel
 
-    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
-        return _answer("all", len(xs), len(states), meets[0].step)  # type: ignore[no-any-return]
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return _answer("bucket", bucket.lengths, meet.step)  # type: ignore[no-any-return]
 
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         return _answer("edge", x.sum().item(), sorted(state), meet.other)  # type: ignore[no-any-return]
@@ -118,8 +118,8 @@ def value(of: object, member: str) -> Any:
     found = getattr(of, member)
     if not callable(found):
         return found
-    meet = EdgeMeeting(0, 2, 7, "x", other=1) if member == "edge" else Meeting(0, 2, 7, "x")
-    given = ARGUMENTS | {"meet": meet}
+    meets = {"edge": EdgeMeeting(0, 2, 7, "x", other=1), "exchange_bucket": BUCKET_MEET}
+    given = ARGUMENTS | {"meet": meets.get(member, Meeting(0, 2, 7, "x"))}
     found = found(**{name: given[name] for name in inspect.signature(found).parameters})
     if inspect.isgenerator(found):
         with pytest.raises(StopIteration) as end:
@@ -156,7 +156,7 @@ def test_around_a_compressor_without_it_a_wrapper_says_what_holds_without() -> N
     assert not optional.joins_of(made) and not optional.takes_of(made) and not optional.takes_factors_of(made)
     assert optional.wire_of(made) is optional.refusal_of_memory(made) is None
     assert not optional.conserved_of(made) and not optional.has_memory(made)
-    assert optional.exchange_all_of(made, [], [], []) is None
+    assert optional.exchange_bucket_of(made, BUCKET, BUCKET_MEET) is None
     with pytest.raises(StrategyError, match="Plain exchanges with all workers at once"):
         optional.edge_of(made, torch.zeros(2), {}, EdgeMeeting(0, 2, 0, "x", other=1))
 
@@ -169,7 +169,7 @@ def test_a_wrapper_with_messages_of_its_own_makes_no_promise_for_them() -> None:
     made = Doubling(Everything())
     assert optional.variance_of(made, SPEC) is optional.contraction_of(made, SPEC) is optional.wire_of(made) is None
     assert optional.spread_of(made, SPEC) == 0
-    assert optional.exchange_all_of(made, [], [], []) is None
+    assert optional.exchange_bucket_of(made, BUCKET, BUCKET_MEET) is None
     with pytest.raises(StrategyError, match="Doubling exchanges with all workers at once"):
         optional.edge_of(made, torch.zeros(2), {}, EdgeMeeting(0, 2, 0, "x", other=1))
     assert optional.conserved_of(made) == ("left", "right") and optional.settling_of(made) == 17

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.base import Architecture, Carrying, ReadByHost
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
 from laconic.worker import Broadcast, Gather, GatherRagged, Group, Meets, Merge, Reduce, Request, RingPass, Scatter
@@ -104,7 +104,7 @@ def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
     own = torch.tensor(parts, dtype=torch.int64, device=x.device)
-    lengths = (yield group.all_gather(own, control=1.0)).view(group.size, len(parts)).tolist()
+    lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
     totals = [sum(row) for row in lengths]
     everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, totals)
     rows = everyone.split(totals)

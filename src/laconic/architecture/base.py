@@ -31,6 +31,19 @@ Carrying = Generator[Handle, Any, Any]
 """A request being carried out: it yields handles, receives their results and returns the request's result."""
 
 
+class ReadByHost:
+    """A handle whose result the host reads, so that waiting for it always blocks the host."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def done(self) -> bool:
+        return self._handle.done()
+
+    def wait(self) -> Any:
+        return self._handle.wait()
+
+
 class Architecture(Technique):
     """How workers exchange: through a server, in a collective, or with neighbours.
 

@@ -73,9 +73,9 @@ plan.register(app)
 catalogue.register(app)
 check.register(app)
 
-for command in app.registered_commands:
-    assert command.callback is not None
-    command.callback = options.extendable(command.callback)
+for registered in app.registered_commands:
+    assert registered.callback is not None
+    registered.callback = options.extendable(registered.callback)
 
 
 def command() -> None:

@@ -58,7 +58,6 @@ class Outcome:
 
 
 Exchange = Generator[Request, Any, Outcome]
-Exchanges = Generator[Request, Any, list[Outcome]]
 REQUESTS: dict[Meets, tuple[type, ...]] = {
     "reduce": (Reduce,),
     "gather": (Gather, GatherRagged),

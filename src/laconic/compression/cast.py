@@ -11,6 +11,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Payload
 from laconic.compression.base import Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
 from laconic.compression.payload import unpack
 from laconic.registry import knob, technique
@@ -49,6 +50,21 @@ class Cast(Codec):
         own = share.to(x.dtype) * meet.size
         mean = yield meet.sum(share)
         return Outcome(mean.to(x.dtype), state, sent=own)
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return self._exchange_bucket(bucket, meet) if self.nearest else None
+
+    def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        flat = bucket.flat if meet.size == 1 else bucket.flat.div_(meet.size)
+        share = bucket.buffer("share", flat.numel(), self.wire).copy_(flat)
+        own = share.to(flat.dtype).mul_(meet.size) if meet.own else None
+        bucket.flat.copy_((yield meet.sum(share)))
+        return own
+
+    @property
+    def nearest(self) -> bool:
+        """Whether a value's format depends on the value alone."""
+        return True
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel * min(self.wire.itemsize, spec.dtype.itemsize)
@@ -94,8 +110,12 @@ class CastBF16(Cast):
         "nearest", choices=("nearest", "stochastic"), doc="how values between two representable ones are rounded"
     )
 
+    @property
+    def nearest(self) -> bool:
+        return self.rounding == "nearest"
+
     def shorten(self, x: Tensor, meet: Meet) -> Tensor:
-        if self.rounding == "nearest":
+        if self.nearest:
             return x.to(self.wire)
         pattern = x.float().contiguous().view(torch.int32)
         draws = (kernels.integers(meet.key(), 0, x.numel(), x.device) >> 8).to(torch.int32).view_as(pattern)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
 from laconic.kernels.messages import finite
 from laconic.worker import Meet, Meets
 
@@ -55,9 +56,9 @@ class Codec(Compressor):
         """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`."""
         return False
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
         """Encode each x + error, all flat, into one payload, and leave in `error` the part that was not encoded and is
-        finite."""
+        finite; without errors, encode each x."""
         raise NotImplementedError
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -90,6 +91,20 @@ class Codec(Compressor):
         payload = self.encode(single, meet)
         mean = yield from self.average(payload, single, meet)
         return Outcome(mean.to(x.dtype), state, sent=self.decode(payload, x.shape, meet).to(x.dtype))
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        if not self.lists or self.meets != "gather" or bucket.flat.dtype != torch.float32:
+            return None
+        if is_changed_below(self, "encode", "feed_all") or is_changed_below(self, "average", "exchange_bucket"):
+            return None
+        return self._exchange_bucket(bucket, meet)
+
+    def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        payload = self.feed_all(bucket.tensors, None, meet.each())
+        own = torch.cat(self.means(payload[None], bucket.lengths)) if meet.own else None
+        rows = yield meet.gather(payload)
+        bucket.put(self.means(rows, bucket.lengths))
+        return own
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
         """Gather the payloads of all workers and return the mean of their decoded tensors, added up in the order of

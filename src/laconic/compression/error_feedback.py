@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Exchanges, Outcome, State
+from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
-from laconic.compression.optional import refusal_of_memory, spread_of
+from laconic.compression.optional import exchange_bucket_of, refusal_of_memory, spread_of
 from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
@@ -74,7 +75,7 @@ class Remembering(StatefulWrapper):
         return self._general(x, state, meet)
 
     def _is_plain(self, x: Tensor) -> bool:
-        return x.dtype == torch.float32 and self.how == ErrorFeedback() and counted(self.inner, x) == 1.0
+        return x.dtype == torch.float32 and self.how == ErrorFeedback() and counted(self.inner, _spec_of(x)) == 1.0
 
     def _fused(self, codec: Codec, x: Tensor, state: State, meet: Meet) -> Exchange:
         """Exchange with as few passes over memory as the codec has."""
@@ -83,24 +84,48 @@ class Remembering(StatefulWrapper):
         mean = yield from codec.average(payload, x, meet)
         return Outcome(mean, {"error": error})
 
-    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
-        codec = self.inner
-        if not isinstance(codec, Codec) or not codec.lists or not all(map(self._is_plain, xs)):
-            return None
-        return self._fused_all(codec, xs, states, meets)
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        codec, single = self.inner, bucket.flat.dtype == torch.float32
+        shares = bucket.fact("shares", lambda: [counted(codec, spec) for spec in bucket.specs])
+        plain = self.how == ErrorFeedback() and set(shares) == {1.0}
+        if plain and single and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
+            return self._fused_bucket(codec, bucket, meet)
+        exchange = exchange_bucket_of(codec, bucket.inner, replace(meet, own=True))
+        return None if exchange is None else self._general_bucket(exchange, shares, bucket, meet)
 
-    def _fused_all(
-        self, codec: Codec, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]
-    ) -> Exchanges:
-        """Encode all tensors in one launch, and send them in one message."""
-        errors = [state["error"].view(-1) for state in states]
-        rows = yield meets[0].gather(codec.feed_all([x.reshape(-1) for x in xs], errors, meets))
-        means = codec.means(rows, [x.numel() for x in xs])
-        return [Outcome(mean.view(x.shape), state) for mean, x, state in zip(means, xs, states, strict=True)]
+    def _fused_bucket(self, codec: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        """Encode all tensors with as few passes over memory as the codec has."""
+        before = bucket.flat + bucket.vectors["error"] if meet.own else None
+        rows = yield meet.gather(codec.feed_all(bucket.tensors, bucket.memory("error"), meet.each()))
+        bucket.put(codec.means(rows, bucket.lengths))
+        return None if before is None else before - bucket.vectors["error"]
+
+    def _general_bucket(
+        self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet
+    ) -> BucketExchange:
+        rate = meet.rate if self.how.inside else 1.0
+        flat, error = bucket.flat, bucket.vectors["error"]
+        before = error.clone() if self.how.low_pass < 1 else None
+        if rate != 1:
+            flat.mul_(rate)
+        error.mul_(self.how.decay).add_(flat)
+        flat.copy_(error)
+        own = yield from exchange
+        own = flat if own is None else own
+        counts = own if set(shares) == {1.0} else bucket.scaled(own, shares)
+        error.sub_(counts)
+        if before is not None:
+            error.sub_(before).mul_(self.how.low_pass).add_(before)
+        finite(error)
+        if rate == 0:
+            flat.zero_()
+        elif any(share / rate != 1 for share in shares):
+            flat.copy_(bucket.scaled(flat, [share / rate for share in shares]))
+        return counts.clone() if meet.own else None
 
     def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         rate = meet.rate if self.how.inside else 1.0
-        share, before = counted(self.inner, x), state["error"]
+        share, before = counted(self.inner, _spec_of(x)), state["error"]
         wanted = rate * x + self.how.decay * before
         outcome = yield from self.inner.exchange(wanted.clone(), inner_of(state), meet)
         own = outcome.result if outcome.sent is None else outcome.sent
@@ -117,7 +142,11 @@ def after_burn_in(memory: str, delta: float) -> str:
     return f"contraction (δ = {delta:.2g}) with {memory}: SGD's rate after a burn-in of order 1/δ"
 
 
-def counted(inner: Compressor, x: Tensor) -> float:
+def counted(inner: Compressor, spec: TensorSpec) -> float:
     """Return the share of a decoded message that the memory counts as sent, for such a compressor and tensor."""
-    omega = spread_of(inner, TensorSpec("", tuple(x.shape), x.dtype))
+    omega = spread_of(inner, spec)
     return 1.0 if omega <= 1 else 1 / (1 + omega)
+
+
+def _spec_of(x: Tensor) -> TensorSpec:
+    return TensorSpec("", tuple(x.shape), x.dtype)

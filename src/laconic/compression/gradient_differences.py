@@ -74,7 +74,7 @@ class EF21(Shift):
         return refusal_of_memory(inner)
 
     def steps(self, inner: Compressor, x: Tensor) -> tuple[float, float]:
-        return counted(inner, x), 1.0
+        return counted(inner, TensorSpec("", tuple(x.shape), x.dtype)), 1.0
 
     @staticmethod
     def step_size(contraction: float, smoothness: float, mean_smoothness: float | None = None) -> float:

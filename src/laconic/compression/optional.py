@@ -14,10 +14,11 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Exchanges, State
+from laconic.compression.base import Compressor, Exchange, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
 from laconic.errors import StrategyError
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Edge, Meet, Meets
+from laconic.worker import Edge, Meets
 
 Kind = TypeVar("Kind")
 _implemented: dict[tuple[type, type], bool] = {}  # by class and protocol: Python takes long to find it out
@@ -69,21 +70,23 @@ def settling_of(compressor: Compressor) -> int:
 
 
 @runtime_checkable
-class AllAtOnce(Protocol):
-    """For compressors that exchange all tensors of a message faster than one after the other, with the same bytes."""
+class WholeBucket(Protocol):
+    """For compressors that exchange all tensors of a message at once, with the bytes and results of one after the
+    other."""
 
-    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
-        """Exchange all tensors of a message in one sequence of requests; return None where these tensors are exchanged
-        one by one."""
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        """Exchange a bucket: leave the common result in `bucket.flat` and change the memory in place; return None where
+        these tensors are exchanged one by one."""
         ...
 
 
-def exchange_all_of(
-    compressor: Compressor, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]
-) -> Exchanges | None:
-    """Return the exchange of all these tensors at once, or None where each is exchanged by itself."""
-    at_once = implementation(compressor, AllAtOnce)
-    return None if at_once is None else at_once.exchange_all(xs, states, meets)
+def exchange_bucket_of(compressor: Compressor, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+    """Return the exchange of a whole bucket, or None where each tensor is exchanged by itself: also where a subclass
+    has changed `exchange` and not `exchange_bucket`."""
+    whole = implementation(compressor, WholeBucket)
+    if whole is None or is_changed_below(compressor, "exchange", "exchange_bucket"):
+        return None
+    return whole.exchange_bucket(bucket, meet)
 
 
 @runtime_checkable

@@ -95,8 +95,8 @@ class ScaledSign(Codec):
     def lists(self) -> bool:
         return True
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
-        return kernels.encode_signs(xs, errors)
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_signs(xs, [torch.zeros_like(x) for x in xs] if errors is None else errors)
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         return kernels.mean_of_signs(rows, lengths)
@@ -176,7 +176,7 @@ class OneBit(Codec):
     def lists(self) -> bool:
         return self.per == "tensor"
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
         return kernels.encode_columns(xs, errors, [1] * len(xs))
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:

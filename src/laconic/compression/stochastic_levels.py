@@ -65,7 +65,7 @@ class QSGD(Codec):
     def lists(self) -> bool:
         return not self.ragged and self.levels in WIDTHS
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
         return kernels.encode_levels(xs, errors, self.bucket, self.levels, self.norm, [meet.key() for meet in meets])
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -195,7 +195,7 @@ class Natural(Codec):
     def lists(self) -> bool:
         return True
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
         return kernels.encode_natural(xs, errors, [meet.key() for meet in meets])
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:

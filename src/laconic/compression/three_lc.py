@@ -54,7 +54,7 @@ class ThreeLC(Codec):
     def lists(self) -> bool:
         return not self.runs
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor], meets: Sequence[Meet]) -> Tensor:
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
         return kernels.encode_trits(xs, errors, self.sparsity)
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:

@@ -4,20 +4,20 @@ them."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Compressor, Exchange, Exchanges, State
+from laconic.compression.base import Compressor, Exchange, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.optional import (
     conserved_of,
     contraction_of,
     cost_of,
     edge_of,
-    exchange_all_of,
+    exchange_bucket_of,
     is_transparent,
     joins_of,
     no_edge,
@@ -149,8 +149,8 @@ class Wrapper(Compressor):
     def spread(self, spec: TensorSpec) -> float:
         return spread_of(self.inner, spec) if self._messages_are_inner else 0.0
 
-    def exchange_all(self, xs: Sequence[Tensor], states: Sequence[State], meets: Sequence[Meet]) -> Exchanges | None:
-        return exchange_all_of(self.inner, xs, states, meets) if self._messages_are_inner else None
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return exchange_bucket_of(self.inner, bucket, meet) if self._messages_are_inner else None
 
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         if not self._messages_are_inner:

@@ -49,6 +49,7 @@ class RealHandle:
 
     def __init__(self, work: Any, result: Any, worker: RealWorker, operation: RecordedOperation | None) -> None:
         self.work, self.result, self._worker, self._operation = work, result, worker, operation
+        self.stream_ordered = isinstance(result, Tensor) and result.is_cuda
 
     def done(self) -> bool:
         return bool(self.work.is_completed())
@@ -172,6 +173,7 @@ class RealWorker:
         self.recording: Recording | None = None
         self.slowdown: StepSlowdown | None = None  # where the worker is artificially slow
         self._messages: list[RealHandle] = []
+        self._stream: torch.cuda.Stream | None = None
         self._endpoint: Endpoint | None = None
         self._queue: SendQueue | None = None  # of messages that have a priority
         self.is_server_only = place is not None
@@ -242,6 +244,11 @@ class RealWorker:
 
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> Tensor:
         return map_shared_tensor(group, numel, dtype)
+
+    def communication_stream(self, device: torch.device) -> torch.cuda.Stream | None:
+        if device.type == "cuda" and self._stream is None:
+            self._stream = torch.cuda.Stream(device)
+        return self._stream
 
     def catch_up(self) -> None:
         """Do nothing: real time needs no synchronisation."""

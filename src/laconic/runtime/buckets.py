@@ -52,6 +52,9 @@ class Bucket:
         self.dense_end, self.control_numel = ends[-1], len(parameters)
         self.skipped: frozenset[int] = frozenset()  # parameters of which nothing is sent in this pass
         self._parameters = {i: parameters[i] for i in self.members}
+        self.compressed_specs = tuple(specs[i] for i in self.compressed)
+        self.compressed_end = ends[len(self.compressed)]
+        self._waiting: list[tuple[Tensor, Tensor, float]] = []  # places, gradients and factors that are not copied yet
 
     @cached_property
     def storage(self) -> Tensor:
@@ -66,6 +69,37 @@ class Bucket:
         lengths = [p.numel() for p in self._parameters.values()]
         parts = self.storage[: self.dense_end].split(lengths)
         return {i: _shaped_like(part, p) for part, (i, p) in zip(parts, self._parameters.items(), strict=True)}
+
+    @cached_property
+    def compressed_part(self) -> Tensor:
+        """The part of the storage in which the innermost tier's compressible tensors lie one behind another."""
+        return self.storage[: self.compressed_end]
+
+    def put(self, i: int, gradient: Tensor | None, factor: float) -> None:
+        """Put a gradient, times a factor, in its place; where launches cost more than copies, with the others that have
+        arrived by the time a message is sent."""
+        place = self.places[i]
+        if gradient is None:
+            place.zero_()
+            return
+        if gradient.requires_grad:
+            gradient = gradient.detach()
+        if gradient.layout != torch.strided:
+            gradient = gradient.to_dense()
+        if place.is_cuda:
+            self._waiting.append((place, gradient, factor))
+        else:
+            torch.mul(gradient, factor, out=place)
+
+    def fill(self) -> None:
+        """Copy what was put, in a few launches."""
+        if not self._waiting:
+            return
+        places, gradients, factors = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        torch._foreach_copy_(places, gradients)
+        for factor in set(factors) - {1.0}:
+            torch._foreach_mul_([p for p, f in zip(places, factors, strict=True) if f == factor], factor)
 
     @property
     def control(self) -> Tensor:
@@ -87,7 +121,7 @@ class BucketMessage:
     urgency: int
     number: int | None  # its number, where its bucket is sent in pieces
     plan: CommPlan
-    waiting: set[int] = field(default_factory=set)
+    missing: int = 0  # how many of the awaited gradients have not arrived in this pass
     in_flight: InFlight | None = None
     _parts: dict[bool, list[Tensor]] = field(default_factory=dict)
 

@@ -15,20 +15,31 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.base import Carrying
-from laconic.compression.base import Exchange, Exchanges
+from laconic.compression.base import Exchange
 from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request, RingPass, Scatter, Swap
 
 Communication = Generator[list[Handle], list[Any], Any]
 
 
 class InFlight:
-    """A communication whose first messages have been sent."""
+    """A communication whose first messages have been sent.
 
-    def __init__(self, communication: Communication) -> None:
-        self._communication = communication
+    With a `lane`, all it computes is queued on a CUDA stream of its own, and it goes on by itself as long as only that
+    stream has to wait for its messages. Whoever uses what it computed calls `join` first.
+    """
+
+    def __init__(self, communication: Communication, lane: torch.cuda.Stream | None = None) -> None:
+        self._communication, self.lane = communication, lane
         self.result: Any = None
         self._handles: list[Handle] | None = []
-        self._resume(None)
+        if lane is None:
+            self._resume(None)
+            return
+        lane.wait_stream(torch.cuda.current_stream(lane.device))
+        with torch.cuda.stream(lane):
+            self._resume(None)
+            while self._handles is not None and all(map(is_stream_ordered, self._handles)):
+                self._resume([handle.wait() for handle in self._handles])
 
     @property
     def arrived(self) -> bool:
@@ -37,7 +48,16 @@ class InFlight:
     def advance(self) -> None:
         """Wait for the messages in flight and start those that depend on them."""
         assert self._handles is not None
-        self._resume([handle.wait() for handle in self._handles])
+        if self.lane is None:
+            self._resume([handle.wait() for handle in self._handles])
+            return
+        with torch.cuda.stream(self.lane):
+            self._resume([handle.wait() for handle in self._handles])
+
+    def join(self) -> None:
+        """Let the current stream wait for what the lane computes."""
+        if self.lane is not None:
+            torch.cuda.current_stream(self.lane.device).wait_stream(self.lane)
 
     def is_ready(self) -> bool:
         """Return whether the messages it waits for now have all arrived."""
@@ -56,13 +76,21 @@ class InFlight:
             self._handles, self.result = None, end.value
 
 
+def is_stream_ordered(handle: Handle) -> bool:
+    """Return whether waiting for this operation blocks the current CUDA stream and not the host."""
+    return getattr(handle, "stream_ordered", False)
+
+
 def complete(communications: Iterable[InFlight]) -> None:
     """Wait until all communications are complete: round by round, in the given order."""
+    communications = list(communications)
     unfinished = [each for each in communications if not each.arrived]
     while unfinished:
         for each in unfinished:
             each.advance()
         unfinished = [each for each in unfinished if not each.arrived]
+    for each in {id(each.lane): each for each in communications}.values():
+        each.join()
 
 
 def concurrently(communications: Sequence[Communication]) -> Generator[list[Handle], list[Any], list[Any]]:
@@ -99,9 +127,20 @@ def as_communication(carrying: Carrying) -> Communication:
         (answer,) = yield [handle]
 
 
-def run_exchanges(
-    exchanges: Sequence[Exchange | Exchanges], carry: Callable[[Request], Carrying]
+def run_exchange(
+    exchange: Generator[Request, Any, Any], carry: Callable[[Request], Carrying]
 ) -> Generator[Any, Any, Any]:
+    """Run one exchange as a communication."""
+    answer: Any = None
+    while True:
+        try:
+            request = exchange.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = yield from as_communication(carry(request))
+
+
+def run_exchanges(exchanges: Sequence[Exchange], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, Any]:
     """Run the exchanges of several tensors as one communication: equal requests of a round share a message."""
     outcomes: list[Any] = [None] * len(exchanges)
     requests: dict[int, Request] = {}

@@ -36,6 +36,7 @@ def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
     for partition in partitions:
         for tier, own in zip(partition.tiers, saved[partition.key], strict=True):
             tier.memory, tier.sync_state = own["memory"], own["sync"]
+            tier.memory_replaced()
             tier.in_flight = {name: InFlight(_completed(result)) for name, result in own["flights"].items()}
 
 
@@ -53,6 +54,7 @@ def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved
             for key in memory.keys() & set(conserved_of(tier.compressor)):
                 old = (everyone[r][partition.key][0]["memory"][name][key] for r in range(rank, len(everyone), size))
                 memory[key] = sum(old, start=torch.zeros_like(memory[key]))
+        tier.memory_replaced()
 
 
 def _completed(result: Any) -> Communication:

@@ -13,6 +13,7 @@ alike.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,10 +40,12 @@ class Reducer:
         parts: Sequence[PlannedPartition],
         order: Sequence[tuple[int, Message]],
         model_order: MultiModelOrder,
+        lane: torch.cuda.Stream | None = None,
     ) -> None:
-        self._parameters, self._specs, self._model_order = parameters, specs, model_order
+        self._parameters, self._specs, self._model_order, self._lane = parameters, specs, model_order, lane
         self.messages = messages_of(parts, order, specs, parameters)
         buckets = dict.fromkeys(message.bucket for message in self.messages)
+        self._tiers = {id(bucket.tiers): bucket.tiers for bucket in buckets}
         self._bucket_of = {i: bucket for bucket in buckets for i in bucket.members}
         self._awaiting: dict[int, list[BucketMessage]] = {i: [] for i in self._bucket_of}
         self.carrying: dict[int, list[BucketMessage]] = {i: [] for i in self._bucket_of}
@@ -52,9 +55,11 @@ class Reducer:
             for i in message.carried:
                 self.carrying[i].append(message)
         self._touched = [False] * len(parameters)
+        self._arrived = bytearray(len(parameters))  # which gradients are in their places, in this pass
         self.arrival: list[int] = []
         self.active: list[BucketMessage] = []
-        self._scales: dict[int, float] = {}
+        self._factors: list[float | None] = [None] * len(parameters)
+        self._usual: dict[tuple[Any, ...], tuple[list[BucketMessage], list[float | None]]] = {}
         self._next = 0
         self._step = 0
 
@@ -63,27 +68,45 @@ class Reducer:
         are multiplied by `share_of_sum`. `weights` multiply single gradients; those of weight zero are neither awaited
         nor sent."""
         self._step = step
-        weights = weights or {}
-        skipped = frozenset(i for i, weight in weights.items() if weight == 0)
-        tiers = {id(message.bucket.tiers): message.bucket.tiers for message in self.messages}
-        averages = {key: [t.sync.averages_gradients(step) for t in found] for key, found in tiers.items()}
-        self.active = [
-            message
-            for message in self.messages
-            if any(averages[id(message.bucket.tiers)]) and not (skipped and skipped.issuperset(message.carried))
-        ]
-        for bucket in dict.fromkeys(message.bucket for message in self.active):
-            share = 1 / bucket.tiers[0].group.size if averages[id(bucket.tiers)][0] else 1.0
-            self._scales.update(dict.fromkeys(bucket.compressed, share_of_sum))
-            self._scales.update(dict.fromkeys(bucket.dense, share_of_sum * share))
-            bucket.skipped = skipped.intersection(bucket.members)
+        averages = {key: tuple(t.sync.averages_gradients(step) for t in tiers) for key, tiers in self._tiers.items()}
+        usual = (*averages.values(), share_of_sum)
+        if usual not in self._usual:
+            self._usual[usual] = self._prepared(averages, share_of_sum)
+        self.active, self._factors = self._usual[usual]
         for message in self.active:
-            message.waiting = set(message.awaited - skipped if skipped else message.awaited)
-        for i, weight in weights.items():
-            if i in self._scales:
-                self._scales[i] *= weight
+            message.missing = len(message.awaited)
+        if weights:
+            self._weigh(weights)
         self._next = 0
         self._model_order.enter(self, self._send_complete)
+
+    def _prepared(
+        self, averages: Mapping[int, tuple[bool, ...]], share_of_sum: float
+    ) -> tuple[list[BucketMessage], list[float | None]]:
+        """Return the messages of a pass in which these tiers average gradients, and the factor of each gradient; None
+        for those that are not sent."""
+        active = [message for message in self.messages if any(averages[id(message.bucket.tiers)])]
+        factors: list[float | None] = [None] * len(self._parameters)
+        for bucket in dict.fromkeys(message.bucket for message in active):
+            share = 1 / bucket.tiers[0].group.size if averages[id(bucket.tiers)][0] else 1.0
+            for i in bucket.compressed:
+                factors[i] = share_of_sum
+            for i in bucket.dense:
+                factors[i] = share_of_sum * share
+        return active, factors
+
+    def _weigh(self, weights: Mapping[int, float]) -> None:
+        """Multiply single gradients by these weights, and leave out those of weight zero."""
+        skipped = frozenset(i for i, weight in weights.items() if weight == 0)
+        self.active = [message for message in self.active if not (skipped and skipped.issuperset(message.carried))]
+        self._factors = list(self._factors)
+        for i, weight in weights.items():
+            factor = self._factors[i]
+            self._factors[i] = None if factor is None else factor * weight
+        for bucket in dict.fromkeys(message.bucket for message in self.active):
+            bucket.skipped = skipped.intersection(bucket.members)
+        for message in self.active:
+            message.missing = len(message.awaited - skipped)
 
     def mark_local(self, i: int) -> None:
         """Note that gradient i was accumulated without being sent (`no_sync`)."""
@@ -94,23 +117,27 @@ class Reducer:
         waits."""
         self._touched[i] = True
         self.arrival.append(i)
-        if i not in self._scales:  # its partition does not average gradients in this step
+        factor = self._factors[i]
+        if factor is None:  # its partition does not average gradients in this step
             return
-        if i not in self.carrying[i][0].waiting:
+        if self._arrived[i]:
             raise ContractError(
                 f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a shared "
                 "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
             )
-        self._fill(i)
-        if self._next < len(self.active) and not self.active[self._next].waiting:
+        self._put(i, factor)
+        if self._next < len(self.active) and not self.active[self._next].missing:
             self._send_complete()
 
     def finish(self) -> list[InFlight]:
         """Send the rest at the end of backward, with zeros for gradients that were not computed. Return the
         communications in flight, in order."""
         rest = self.active[self._next :]
-        for i in sorted({i for message in rest for i in message.waiting.intersection(message.carried)}):
-            self._fill(i)
+        for message in rest:
+            for i in message.carried if message.missing else ():
+                factor = self._factors[i]
+                if not self._arrived[i] and i not in message.bucket.skipped and factor is not None:
+                    self._put(i, factor)
         for message in rest:
             self._launch(message)
         self._next = len(self.active)
@@ -119,7 +146,7 @@ class Reducer:
 
     def settle(self) -> None:
         """Make the averages the gradients, after everything has arrived, and prepare for the next pass."""
-        self.settle_parameters(dict.fromkeys(i for message in self.active for i in message.carried))
+        self.settle_parameters(dict.fromkeys(chain.from_iterable(message.carried for message in self.active)))
         self.forget()
 
     def settle_parameters(self, which: Iterable[int]) -> None:
@@ -152,10 +179,11 @@ class Reducer:
         """Reset everything for the next backward pass."""
         self._model_order.leave(self)
         for message in self.active:
-            message.waiting, message.in_flight = set(), None
+            message.missing, message.in_flight = 0, None
             message.bucket.skipped = frozenset()
         self._touched = [False] * len(self._parameters)
-        self._scales.clear()
+        self._arrived = bytearray(len(self._parameters))
+        self._factors = [None] * len(self._parameters)
         self.active = []
         self.arrival = []
 
@@ -168,37 +196,31 @@ class Reducer:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _fill(self, i: int) -> None:
-        place, gradient, scale = self._bucket_of[i].places[i], self._parameters[i].grad, self._scales[i]
-        if gradient is None:
-            place.zero_()
-        else:
-            if gradient.requires_grad:
-                gradient = gradient.detach()
-            if gradient.layout != torch.strided:
-                gradient = gradient.to_dense()
-            torch.mul(gradient, scale, out=place)
+    def _put(self, i: int, factor: float) -> None:
+        self._arrived[i] = True
+        self._bucket_of[i].put(i, self._parameters[i].grad, factor)
         for message in self._awaiting[i]:
-            message.waiting.discard(i)
+            message.missing -= 1
 
     def _send_complete(self) -> None:
         while self._model_order.is_first(self) and self._next < len(self.active):
             message = self.active[self._next]
-            if message.waiting:
+            if message.missing:
                 return
             self._launch(message)
             self._next += 1
 
     def _launch(self, message: BucketMessage) -> None:
+        message.bucket.fill()
         carries_control = message is self.active[-1]
         if carries_control:
             control = message.bucket.control
             share = 1 / message.bucket.tiers[0].group.size  # any weight will do: what counts is whether a sum is zero
-            if all(self._touched):
+            if False not in self._touched:
                 control.fill_(share)
             else:
                 control.copy_(torch.tensor(self._touched, dtype=control.dtype) * share)
-        message.in_flight = InFlight(self._communicate(message, carries_control))
+        message.in_flight = InFlight(self._communicate(message, carries_control), self._lane)
 
     def _communicate(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
         """Return the communication of a message through every tier that averages in this step, inner to outer."""
@@ -241,6 +263,11 @@ class Reducer:
                 part.copy_(arrived.view(part.shape))
 
     def _average_compressed(self, bucket: Bucket, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
+        if tier is bucket.tiers[0] and not bucket.skipped:
+            whole = tier.average_bucket(bucket.compressed_specs, bucket.compressed_part, self._step)
+            if whole is not None:
+                yield from whole
+                return
         places = [bucket.places[i] for i in compressed]
         means = yield from tier.average([self._specs[i] for i in compressed], places, self._step)
         for place, mean in zip(places, means, strict=True):

@@ -153,8 +153,9 @@ class Session:
         ]
         order = in_order(parts, comm_planner.arrival)
         self._deferred_weight_gradients.choose([part.members[k] for part in parts for k in part.plan.postponed])
+        lane = self.worker.communication_stream(self.parameters.device)
         self.reducer = Reducer(
-            self.parameters.dense, self.parameters.specs, parts, order, MultiModelOrder.of(self.worker)
+            self.parameters.dense, self.parameters.specs, parts, order, MultiModelOrder.of(self.worker), lane
         )
 
     def _partition(self, stack: Stack, members: list[int]) -> Partition:

@@ -13,12 +13,14 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
-from laconic.compression.optional import edge_of, exchange_all_of, has_memory, joins_of, wire_of
+from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
-from laconic.runtime.in_flight import InFlight, carry_concurrently, concurrently, run_exchanges
+from laconic.runtime.flat_memory import FlatMemories
+from laconic.runtime.in_flight import InFlight, carry_concurrently, concurrently, run_exchange, run_exchanges
 from laconic.runtime.meeting import EdgeMeeting, Meeting
 from laconic.runtime.packed_tensors import PackedTensors
 from laconic.schedule.base import Schedule
@@ -61,6 +63,8 @@ class Tier:
         self.schedule: Schedule = self.sentence.schedule.make()
         self.compression = self.sentence.chain
         self._architecture_words = str(self.sentence.architecture)
+        self._flat_memories = FlatMemories()
+        self._one_by_one: set[tuple[str, ...]] = set()  # the buckets whose tensors are exchanged one by one
 
     @property
     def late(self) -> bool:
@@ -75,46 +79,100 @@ class Tier:
     ) -> Generator[list[Handle], Any, list[Tensor]]:
         """Return the means of these tensors, in their own shapes: compressed where the compressor accepts them (and
         they need not be exact), with this worker's memory of each; tensors of one type share messages."""
-        outcomes = yield from self.outcomes(specs, tensors, step, exact)
+        outcomes = yield from self.outcomes(specs, tensors, step, exact, own=False)
         return [outcome.result for outcome in outcomes]
 
+    def average_bucket(
+        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int
+    ) -> Generator[list[Handle], Any, Any] | None:
+        """Average tensors that lie one behind another in `flat`, in place and as a whole; return None where the
+        compressor takes them one by one."""
+        exchange = self._bucket_exchange(specs, flat, step, own=False)
+        return None if exchange is None else self._run_bucket(exchange, [spec.numel for spec in specs])
+
     def outcomes(
-        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False, own: bool = True
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        """Do as `average`, and return with each mean what this worker itself contributed to it."""
+        """Do as `average`, and return with each mean what this worker itself contributed to it, if that is wanted."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
         kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         if joins_of(self.compressor) and len(set(kinds)) < len(kinds):
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
+        if len(kinds) > 1 and len(set(kinds)) == 1:
+            chosen = [i for i, compressed in enumerate(accepted) if compressed]
+            whole = self._exchange_bucket(tuple(specs[i] for i in chosen), [tensors[i] for i in chosen], step, own)
+            if whole is not None:
+                return (yield from self._beside(whole, chosen, specs, tensors, step))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self._coded("encode", self.compression, elements)
-        outcomes: list[Outcome] = yield from self._exchange_each(specs, tensors, step, accepted)
+        exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
+        outcomes: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
         self._coded("decode", self.compression, elements)
+        if any(accepted):
+            self.memory_replaced()
         for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
             if compressed:
                 self.memory[spec.name] = outcome.state
         return [outcome.shaped(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
 
-    def _exchange_each(
-        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, accepted: Sequence[bool]
+    def memory_replaced(self) -> None:
+        """Note that tensors have another memory than before."""
+        self._flat_memories.forget()
+
+    def _bucket_exchange(
+        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, own: bool
+    ) -> BucketExchange | None:
+        names = tuple(spec.name for spec in specs)
+        if names in self._one_by_one or joins_of(self.compressor):
+            return None
+
+        def meets() -> list[Meeting]:
+            return [self._meeting(spec, step) for spec in specs]
+
+        bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
+        meet = BucketMeet(self.group.rank, self.group.size, step, self.rate(), own, meets)
+        exchange = exchange_bucket_of(self.compressor, bucket, meet)
+        if exchange is None:
+            self._one_by_one.add(names)
+        return exchange
+
+    def _run_bucket(self, exchange: BucketExchange, elements: Sequence[int]) -> Generator[list[Handle], Any, Any]:
+        self._coded("encode", self.compression, elements)
+        own = yield from run_exchange(exchange, self.carry)
+        self._coded("decode", self.compression, elements)
+        return own
+
+    def _exchange_bucket(
+        self, specs: tuple[TensorSpec, ...], tensors: Sequence[Tensor], step: int, own: bool
+    ) -> Generator[list[Handle], Any, list[Outcome]] | None:
+        """Exchange tensors that lie anywhere as one bucket, or return None where the compressor takes them one by
+        one."""
+        if tuple(spec.name for spec in specs) in self._one_by_one:
+            return None
+        flat = torch.cat([x.reshape(-1) for x in tensors])
+        exchange = self._bucket_exchange(specs, flat, step, own)
+        return None if exchange is None else self._bucket_outcomes(exchange, specs, flat)
+
+    def _bucket_outcomes(
+        self, exchange: BucketExchange, specs: tuple[TensorSpec, ...], flat: Tensor
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        """Run each tensor's exchange beside the others' or, where the compressor can handle many at once, one exchange
-        for those it accepts. (On CPUs no such way is faster.)"""
-        chosen = [i for i, compressed in enumerate(accepted) if compressed]
-        batched = None
-        if len(chosen) > 1 and tensors[chosen[0]].is_cuda:
-            states = [self._state_of(specs[i], tensors[i]) for i in chosen]
-            meets = [self._meeting(specs[i], step) for i in chosen]
-            batched = exchange_all_of(self.compressor, [tensors[i] for i in chosen], states, meets)
-        if batched is None:
-            exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
-            separate: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
-            return separate
-        dense = [i for i, compressed in enumerate(accepted) if not compressed]
+        sent = yield from self._run_bucket(exchange, [spec.numel for spec in specs])
+        return Outcome(flat, {}, sent).split([spec.shape for spec in specs])
+
+    def _beside(
+        self,
+        whole: Generator[list[Handle], Any, list[Outcome]],
+        chosen: Sequence[int],
+        specs: Sequence[TensorSpec],
+        tensors: Sequence[Tensor],
+        step: int,
+    ) -> Generator[list[Handle], Any, list[Outcome]]:
+        """Exchange the tensors that are sent as they are beside a bucket of those that are compressed."""
+        dense = [i for i in range(len(specs)) if i not in set(chosen)]
         plain = [self._exchange(specs[i], tensors[i], step, False) for i in dense]
-        found, *others = yield from run_exchanges([batched, *plain], self.carry)
+        found, others = yield from concurrently([whole, run_exchanges(plain, self.carry)])
         outcomes = dict(zip([*chosen, *dense], [*found, *others], strict=True))
-        return [outcomes[i] for i in range(len(specs))]
+        return [outcomes[i].shaped(spec.shape) for i, spec in enumerate(specs)]
 
     def _exchange_joined(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, accepted: Sequence[bool]

@@ -288,6 +288,9 @@ class VirtualWorker:
         self._memories += 1
         return self._simulation.memories.setdefault(key, torch.zeros(numel, dtype=dtype))
 
+    def communication_stream(self, device: torch.device) -> None:
+        """Return None: one stream computes everything."""
+
     def catch_up(self) -> None:
         """Let all events happen that are earlier than this worker's time."""
         now = self.clock_seconds()

@@ -124,6 +124,9 @@ class ProfilingWorker:
     def shared_memory(self, group: Group, numel: int, dtype: torch.dtype) -> torch.Tensor:
         return self._real.shared_memory(group, numel, dtype)
 
+    def communication_stream(self, device: torch.device) -> None:
+        """Return None: one stream computes everything."""
+
     def catch_up(self) -> None:
         """Do nothing: real time needs no synchronisation."""
 

@@ -1,0 +1,148 @@
+"""The tensors of one message as a compressor of whole buckets sees them: one flat vector, and its parts.
+
+Most compressors exchange one tensor at a time. Those whose arithmetic is the same for all elements, or that have hot
+loops over lists of tensors, implement `WholeBucket` of `laconic.compression.optional` and exchange a bucket in as many
+operations as another compressor needs for one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.kernels.lists import TensorList
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Gather, Meet, Reduce, Request, Scatter
+
+BucketExchange = Generator[Request, Any, Tensor | None]
+"""The exchange of a bucket: it leaves the common result in `TensorBucket.flat`, and returns this worker's own
+contribution, flat, or None where that cannot be told apart from the result."""
+
+
+@dataclass(eq=False)
+class TensorBucket:
+    """Tensors of one type that lie one behind another in `flat`, and the compressor's memory of them.
+
+    An entry of the memory that has as many elements as its tensor is a flat vector of all tensors in `vectors`; the
+    entries of other shapes are lists of tensors in `lists`. Both are changed in place.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    flat: Tensor
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    lists: Mapping[str, list[Tensor]] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(spec.numel for spec in self.specs)
+
+    @cached_property
+    def tensors(self) -> TensorList:
+        """Each tensor as a flat part of `flat`."""
+        return self.parts(self.flat)
+
+    @cached_property
+    def _parts(self) -> dict[str, TensorList]:
+        return {}
+
+    def parts(self, vector: Tensor) -> TensorList:
+        """Return the parts of a flat vector that belong to each tensor."""
+        return TensorList(vector.split(self.lengths))
+
+    def memory(self, name: str) -> TensorList:
+        """Return each tensor's part of a flat memory."""
+        if name not in self._parts:
+            self._parts[name] = self.parts(self.vectors[name])
+        return self._parts[name]
+
+    def shaped(self) -> list[Tensor]:
+        """Return each tensor in its own shape."""
+        return [x.view(spec.shape) for x, spec in zip(self.tensors, self.specs, strict=True)]
+
+    def scaled(self, vector: Tensor, factors: Sequence[float]) -> Tensor:
+        """Return a flat vector with each tensor's part multiplied by its own factor."""
+        if len(set(factors)) == 1:
+            return vector * factors[0]
+        scaled = vector.clone()
+        torch._foreach_mul_(list(self.parts(scaled)), list(factors))
+        return scaled
+
+    def put(self, tensors: Sequence[Tensor]) -> None:
+        """Make these flat tensors the bucket's."""
+        torch._foreach_copy_(list(self.tensors), list(tensors))
+
+    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return something that depends on the tensors' specifications alone, found once."""
+        if name not in self.facts:
+            self.facts[name] = find()
+        return self.facts[name]
+
+    def buffer(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return memory for so many elements, the same in every step."""
+        found = self.buffers.get(name)
+        if found is None or found.numel() != numel or found.dtype != dtype:
+            found = self.buffers[name] = torch.empty(numel, dtype=dtype, device=self.flat.device)
+        return found
+
+    @cached_property
+    def inner(self) -> TensorBucket:
+        """The same bucket with the memory of the compressor inside a wrapper."""
+        return TensorBucket(
+            self.specs,
+            self.flat,
+            {k.removeprefix("inner."): v for k, v in self.vectors.items() if k.startswith("inner.")},
+            {k.removeprefix("inner."): v for k, v in self.lists.items() if k.startswith("inner.")},
+            self.buffers,
+            self.facts,
+        )
+
+
+@dataclass(frozen=True)
+class BucketMeet:
+    """How the payloads of a bucket meet: what `Meet` is for one tensor."""
+
+    rank: int
+    size: int
+    step: int
+    rate: float
+    own: bool  # whether this worker's own contribution is wanted beside the common result
+    meets: Callable[[], Sequence[Meet]]
+
+    def mean(self, tensor: Tensor) -> Reduce:
+        return Reduce(tensor, "mean")
+
+    def sum(self, tensor: Tensor) -> Reduce:
+        return Reduce(tensor, "sum")
+
+    def gather(self, tensor: Tensor) -> Gather:
+        return Gather(tensor)
+
+    def scatter(self, tensor: Tensor) -> Scatter:
+        return Scatter(tensor)
+
+    def each(self) -> Sequence[Meet]:
+        """Return the meeting of each tensor, whose keys draws depend on."""
+        return self.meets()
+
+
+def is_changed_below(compressor: Any, method: str, whole: str) -> bool:
+    """Return whether a subclass changes how one tensor is handled (`method`) and inherits how many are (`whole`), which
+    then does something else."""
+    return _rank_of(type(compressor), method) < _rank_of(type(compressor), whole)
+
+
+_ranks: dict[tuple[type, str], int] = {}
+
+
+def _rank_of(kind: type, method: str) -> int:
+    """Return how far up its ancestry a class gets a method from."""
+    if (kind, method) not in _ranks:
+        _ranks[kind, method] = next(rank for rank, above in enumerate(kind.__mro__) if method in vars(above))
+    return _ranks[kind, method]
