@@ -104,16 +104,42 @@ class TensorBucket:
         )
 
 
+class StepDependent(Exception):
+    """Raised where an exchange that is being recorded for all steps asks for what differs between them."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What differs from step to step: its number, the learning rate, and each tensor's own meeting."""
+
+    step: int
+    rate: float
+    meet_of: Callable[[TensorSpec], Meet]
+
+
 @dataclass(frozen=True)
 class BucketMeet:
     """How the payloads of a bucket meet: what `Meet` is for one tensor."""
 
     rank: int
     size: int
-    step: int
-    rate: float
     own: bool  # whether this worker's own contribution is wanted beside the common result
-    meets: Callable[[], Sequence[Meet]]
+    specs: tuple[TensorSpec, ...]
+    moment: Moment | None  # None while the exchange is recorded for all steps
+
+    @property
+    def step(self) -> int:
+        return self._now.step
+
+    @property
+    def rate(self) -> float:
+        return self._now.rate
+
+    @property
+    def _now(self) -> Moment:
+        if self.moment is None:
+            raise StepDependent("the exchange depends on the step")
+        return self.moment
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")
@@ -128,8 +154,19 @@ class BucketMeet:
         return Scatter(tensor)
 
     def each(self) -> Sequence[Meet]:
-        """Return the meeting of each tensor, whose keys draws depend on."""
-        return self.meets()
+        """Return the meeting of each tensor, whose keys draws depend on; they are made when they are asked for."""
+        return _Meets(self)
+
+
+class _Meets(Sequence[Meet]):
+    def __init__(self, meet: BucketMeet) -> None:
+        self._meet = meet
+
+    def __len__(self) -> int:
+        return len(self._meet.specs)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._meet._now.meet_of(self._meet.specs[i])
 
 
 def is_changed_below(compressor: Any, method: str, whole: str) -> bool:
