@@ -29,7 +29,7 @@ from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.shared_memory import map_shared_tensor
 from laconic.values.run_config import RunConfig
-from laconic.worker import Actor, ActorMessage, Group, Home, Priority
+from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority
 
 if TYPE_CHECKING:
     from laconic.rpc.channel import PendingCall
@@ -159,6 +159,24 @@ class RealGroup(CountedGroup):
         peer = self.ranks[source]
         handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
         return self._worker.hold(handle)
+
+    def swap(
+        self,
+        sends: Sequence[tuple[Tensor, int]],
+        receives: Sequence[tuple[Tensor, int]],
+        control: float = 0.0,
+    ) -> Sequence[Handle]:
+        if not any(x.is_cuda for x, _ in (*sends, *receives)):
+            return super().swap(sends, receives, control)
+        for x, _ in sends:
+            self._ledger.record("send", x.nbytes, 0, control)
+        for x, _ in receives:
+            self._ledger.record("receive", 0, x.nbytes, control)
+        operations = [dist.P2POp(dist.isend, x, self.ranks[to], self.process_group) for x, to in sends]
+        operations += [dist.P2POp(dist.irecv, x, self.ranks[source], self.process_group) for x, source in receives]
+        # One after another, two neighbours that both send first would wait for each other for ever: NCCL's sends wait.
+        works = dist.batch_isend_irecv(operations)
+        return [self._start("swap", None, None, partial(next, iter([work]))) for work in works]
 
     def _start(self, name: str, tensor: Tensor | None, result: Any, begin: Callable[[], Any]) -> RealHandle:
         recording = self._worker.recording

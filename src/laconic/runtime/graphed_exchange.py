@@ -38,23 +38,28 @@ class GraphedExchange:
     def __init__(self, specs: tuple[TensorSpec, ...], pool: Any) -> None:
         self.specs, self._pool = specs, pool
         self._runs = 0
+        self._answers: list[Tensor | None] = []  # of an earlier exchange; None where the request's tensor is the answer
         self._segments: list[_Segment] | None = None
         self.refusal: str | None = None  # why this exchange is not recorded
-
-    def run(
-        self, make: Callable[[bool], BucketExchange], carry: Callable[[Request], Carrying]
-    ) -> Generator[Any, Any, None]:
-        """Exchange the bucket as it is now. `make` begins an exchange: of this step, or one that may be repeated in all
-        steps, which raises `StepDependent` where it asks for what differs between them."""
-        self._runs += 1
-        if self._runs <= _WARM_UP or self.refusal is not None:
-            yield from run_exchange(make(False), carry)
-        else:
-            yield from self._record(make, carry)
 
     @property
     def is_recorded(self) -> bool:
         return self._segments is not None
+
+    def run(
+        self, make: Callable[[bool], BucketExchange], carry: Callable[[Request], Carrying]
+    ) -> Generator[Any, Any, Any]:
+        """Exchange the bucket as it is now. `make` begins an exchange: of this step, or one that may be repeated in all
+        steps, which raises `StepDependent` where it asks for what differs between them."""
+        self._runs += 1
+        if self._runs > _WARM_UP and self.refusal is None:
+            try:
+                self._segments = self._record(make(True))
+            except Exception as error:  # nothing has been computed: the exchange is made as it is
+                self.refusal = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            else:
+                return self.replay(carry)
+        return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
 
     def replay(self, carry: Callable[[Request], Carrying]) -> Generator[Any, Any, None]:
         """Exchange the bucket as it is now, by the graphs that were recorded."""
@@ -62,36 +67,38 @@ class GraphedExchange:
             segment.graph.replay()
             if segment.request is not None:
                 result = yield from as_communication(carry(segment.request))
-                if result is not segment.answer and segment.answer is not None:
+                if segment.answer is not None and result is not segment.answer:
                     segment.answer.copy_(result)
 
-    def _record(
-        self, make: Callable[[bool], BucketExchange], carry: Callable[[Request], Carrying]
-    ) -> Generator[Any, Any, None]:
-        """Record each part of the exchange, and carry it out. Recording computes nothing: if the first part cannot be
-        recorded, the exchange is begun again."""
-        exchange, segments, answer = make(True), list[_Segment](), None
+    def _noting(self, carry: Callable[[Request], Carrying]) -> Callable[[Request], Carrying]:
+        """Carry requests out, and keep their answers as the memory in which later ones are expected."""
+
+        def carried(request: Request) -> Carrying:
+            answer = yield from carry(request)
+            in_place = isinstance(answer, Tensor) and answer.data_ptr() == request.tensor.data_ptr()
+            self._answers.append(None if in_place else answer)
+            return answer
+
+        return carried
+
+    def _record(self, exchange: BucketExchange) -> list[_Segment]:
+        """Record every part of an exchange; nothing is computed, and nothing is sent."""
+        torch.cuda.synchronize()
+        segments: list[_Segment] = []
+        answers, given = iter(self._answers), None
         while True:
             graph = torch.cuda.CUDAGraph()
-            request: Request | None = None
-            try:
-                request = self._recorded(graph, exchange, answer)
-            except Exception as error:
-                self.refusal = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                if segments:
-                    raise
-                yield from run_exchange(make(False), carry)
-                return
-            graph.replay()
+            request = self._recorded(graph, exchange, given)
             if request is None:
                 segments.append(_Segment(graph, None, None))
-                self._segments = segments
-                return
-            answer = yield from as_communication(carry(request))
+                return segments
+            answer = next(answers)
+            if answer is not None and not isinstance(answer, Tensor):
+                raise TypeError("messages of different lengths are no memory of a graph")
             segments.append(_Segment(graph, request, answer))
+            given = request.tensor if answer is None else answer
 
     def _recorded(self, graph: torch.cuda.CUDAGraph, exchange: BucketExchange, answer: Any) -> Request | None:
-        torch.cuda.synchronize()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             return exchange.send(answer)

@@ -311,10 +311,8 @@ class Tier:
             if not compressed:
                 exchanges.append(_exchange_difference(x, meet))
                 continue
-            name = spec.name + edge
-            if name not in self.memory:
-                self.memory[name] = self.compressor.init(replace(spec, name=name))
-            exchanges.append(edge_of(self.compressor, x, self.memory[name], meet))
+            state = self._state_of(replace(spec, name=spec.name + edge), x)
+            exchanges.append(edge_of(self.compressor, x, state, meet))
 
         def carry(request: Request) -> Carrying:
             received = torch.empty_like(request.tensor)

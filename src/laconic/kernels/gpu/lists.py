@@ -34,9 +34,21 @@ class Tiles:
         return self.tiles, self.firsts, self.lengths
 
 
-@lru_cache(4096)
 def table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return these numbers as a tensor on the device, cached."""
+    """Return these numbers as a tensor on the device, cached. A CUDA graph that is being recorded gets one of its own,
+    which every replay copies again."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        pinned = torch.tensor(numbers, dtype=dtype, pin_memory=True)
+        _of_graphs.append(pinned)
+        return pinned.to(device, non_blocking=True)
+    return _table(numbers, dtype, device)
+
+
+_of_graphs: list[Tensor] = []  # the host's side of the tables of graphs, which read it in every replay
+
+
+@lru_cache(4096)
+def _table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
