@@ -1,6 +1,8 @@
 """Triton bodies: the same results as `reference`, to the bit, at the speed of a GPU's memory; a list of tensors in one
 launch."""
 
+from laconic.kernels.gpu.blocks import encode_blocks
+from laconic.kernels.gpu.blocks_received import mean_of_blocks
 from laconic.kernels.gpu.columns import encode_columns
 from laconic.kernels.gpu.columns_received import mean_of_columns
 from laconic.kernels.gpu.exponents import decode_natural, encode_natural, mean_of_natural
@@ -20,6 +22,7 @@ from laconic.kernels.gpu.votes import pack_signs, signs_of, vote
 
 __all__ = [
     "decode_natural",
+    "encode_blocks",
     "encode_columns",
     "encode_levels",
     "encode_natural",
@@ -31,6 +34,7 @@ __all__ = [
     "hadamard",
     "largest",
     "left_products",
+    "mean_of_blocks",
     "mean_of_columns",
     "mean_of_levels",
     "mean_of_natural",

@@ -85,6 +85,19 @@ def outputs(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Ten
     return torch.empty(begins[-1], device=device), table(begins[:-1], torch.int64, device)
 
 
+def destinations(
+    lengths: tuple[int, ...], out: Sequence[Tensor] | None, device: torch.device
+) -> tuple[Tensor, Tensor, bool, list[Tensor]]:
+    """Return where float32 tensors of these lengths are written: a pointer, how many elements behind it each begins,
+    whether all of these are multiples of four, and the tensors: those of `out`, or new ones."""
+    if out is None:
+        room, begins = outputs(lengths, device)
+        return room, begins, True, views(room, lengths)
+    out = listed(out)
+    begins = tuple((place - out.places[0]) // 4 for place in out.places)
+    return out[0], table(begins, torch.int64, device), not any(begin % 4 for begin in begins), list(out)
+
+
 def views(room: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Return the tensors in such a buffer."""
     if not any(n % 4 for n in lengths):
