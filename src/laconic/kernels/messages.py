@@ -25,9 +25,7 @@ def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> T
     return torch.cat([part for bits, scale in fed for part in (bits, as_bytes(scale.view(1)))])
 
 
-def mean_of_signs(
-    body: Any, rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None
-) -> list[Tensor]:
+def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Return the means of tensors of these lengths from the messages of all workers, a row each, added up in the order
     of rows; they are written to `out`, if given."""
 

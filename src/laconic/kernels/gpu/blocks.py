@@ -104,7 +104,7 @@ def _encode_tile(x, error, found, share, rest, base, low, high, codes, scales, B
             scaled = scaled * MOST
         number = scaled == scaled
         code, value = short(tl.abs(scaled), base + i, low, high, MANTISSA, BIAS, MOST, RANDOM)
-        negative = (scaled.to(tl.int32, bitcast=True) < 0) & number
+        negative = (v.to(tl.int32, bitcast=True) < 0) & number
         code += tl.where(negative, 1 << (BITS - 1), 0)
         value = tl.where(negative, -value, value)
         if E8M0:
