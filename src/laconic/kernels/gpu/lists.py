@@ -94,8 +94,8 @@ def destinations(
         room, begins = outputs(lengths, device)
         return room, begins, True, views(room, lengths)
     out = listed(out)
-    begins = tuple((place - out.places[0]) // 4 for place in out.places)
-    return out[0], table(begins, torch.int64, device), not any(begin % 4 for begin in begins), list(out)
+    behind = tuple((place - out.places[0]) // 4 for place in out.places)
+    return out[0], table(behind, torch.int64, device), not any(begin % 4 for begin in behind), list(out)
 
 
 def views(room: Tensor, lengths: Sequence[int]) -> list[Tensor]:
