@@ -29,20 +29,19 @@ _TILE = 512
 def _scale(scales, rest, COUNT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr,
            MANTISSA: tl.constexpr, E8M0: tl.constexpr):  # fmt: skip
     """Return what each eight codes are multiplied by."""
+    at = tl.full([], 0, tl.int32)
     if BLOCK:
         j = tl.arange(0, COUNT) * 8
         if MASKED:
             j = tl.where(j < rest, j, 0)
         at = j // BLOCK
-        if E8M0:
-            return power_value(tl.load(scales + at).to(tl.int32))
+    if E8M0:
+        return power_value(tl.load(scales + at).to(tl.int32))
+    elif MANTISSA < 0:
         most = scales_at(scales + at * 4, ALIGNED)
-    else:
-        most = scales_at(scales, ALIGNED)
-    if MANTISSA < 0:
         return tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32))
     else:
-        return most
+        return scales_at(scales + at * 4, ALIGNED)
 
 
 @triton.jit

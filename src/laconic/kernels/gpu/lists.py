@@ -35,7 +35,7 @@ class Tiles:
 
 
 @lru_cache(4096)
-def table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return these numbers as a tensor on the device, cached."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 

@@ -32,7 +32,7 @@ def eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.c
     multiple of their size, or 4 where codes of eight bits begin at a multiple of four bytes."""
     kind: tl.constexpr = tl.uint8 if BITS == 1 else tl.uint16 if BITS == 2 else tl.uint32 if BITS == 4 else tl.uint64
     j = tl.arange(0, COUNT)
-    if BITS == 8 and ALIGNED == 4 and not MASKED:
+    if (BITS == 8 and ALIGNED == 4) and not MASKED:
         word = pointer.to(tl.pointer_type(tl.uint32)) + 2 * j
         eight = tl.load(word).to(kind) | (tl.load(word + 1).to(kind) << 32)
     elif ALIGNED and not MASKED:
