@@ -84,6 +84,16 @@ class TensorBucket:
             self.facts[name] = find()
         return self.facts[name]
 
+    def placed(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return something that depends on where the tensors lie as well, found once for these tensors."""
+        if name not in self._places:
+            self._places[name] = find()
+        return self._places[name]
+
+    @cached_property
+    def _places(self) -> dict[str, Any]:
+        return {}
+
     def buffer(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         """Return memory for so many elements, the same in every step."""
         found = self.buffers.get(name)
@@ -153,20 +163,28 @@ class BucketMeet:
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)
 
-    def each(self) -> Sequence[Meet]:
-        """Return the meeting of each tensor, whose keys draws depend on; they are made when they are asked for."""
-        return _Meets(self)
+    def each(self, times: int = 1) -> Sequence[Meet]:
+        """Return the meeting of each tensor, whose keys draws depend on; they are made when they are asked for. All are
+        repeated so many times."""
+        return _Meets(self, times)
 
 
+@dataclass
 class _Meets(Sequence[Meet]):
-    def __init__(self, meet: BucketMeet) -> None:
-        self._meet = meet
+    meet: BucketMeet
+    times: int
+
+    @cached_property
+    def _made(self) -> list[Meet]:
+        return [self.meet._now.meet_of(spec) for spec in self.meet.specs]
 
     def __len__(self) -> int:
-        return len(self._meet.specs)
+        return self.times * len(self.meet.specs)
 
     def __getitem__(self, i: Any) -> Any:
-        return self._meet._now.meet_of(self._meet.specs[i])
+        if isinstance(i, slice) or not -len(self) <= i < len(self):
+            return (self._made * self.times)[i]
+        return self._made[i % len(self._made)]
 
 
 def is_changed_below(compressor: Any, method: str, whole: str) -> bool:
