@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -94,6 +95,10 @@ class TopK(Selector):
         if self.varies:
             return layout.exchange_sampled(samples, bucket, errors, meet)
         return layout.exchange_largest(bucket, errors, meet)
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        layout, _ = _layout_of(self, tuple(lengths))
+        return list(layout.averaged(rows, torch.empty(sum(lengths), device=rows.device)).split(list(lengths)))
 
     def sampled(self, x: Tensor, meet: Meet) -> float:
         """Return the estimate for a tensor without error memory, as a Python float."""
