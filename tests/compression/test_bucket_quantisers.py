@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Outcome
-from laconic.compression.bucket import BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketMeet, Moment, TensorBucket
 from laconic.compression.optional import exchange_bucket_of
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.in_flight import _merge
@@ -88,10 +88,11 @@ def whole(made: Compressor, buckets: list[TensorBucket], step: int) -> tuple[lis
     exchanges = []
     for rank, bucket in enumerate(buckets):
 
-        def meets(rank: int = rank) -> list[Meeting]:
-            return [Meeting(rank, size, step, spec.name) for spec in SPECS]
+        def meet_of(spec: TensorSpec, rank: int = rank) -> Meeting:
+            return Meeting(rank, size, step, spec.name)
 
-        exchange = exchange_bucket_of(made, bucket, BucketMeet(rank, size, step, 1.0, True, meets))
+        meet = BucketMeet(rank, size, True, tuple(SPECS), Moment(step, 1.0, meet_of))
+        exchange = exchange_bucket_of(made, bucket, meet)
         assert exchange is not None
         exchanges.append(exchange)
     own: list[Any] = [None] * size
@@ -160,5 +161,5 @@ def alike(found: Any, expected: list[Tensor]) -> None:
 @pytest.mark.parametrize("text", ["mx_block_codecs(nvfp4)+two_hop", "blockwise_8bit+two_hop", "one_bit+two_hop"])
 def test_codecs_without_hot_loops_for_lists_take_one_tensor_at_a_time(text: str) -> None:
     bucket = TensorBucket(SPECS, torch.zeros(sum(s.numel for s in SPECS)))
-    meet = BucketMeet(0, 2, 0, 1.0, False, lambda: [])
+    meet = BucketMeet(0, 2, False, (), None)
     assert exchange_bucket_of(compressor(f"bsp / {text} / allreduce"), bucket, meet) is None

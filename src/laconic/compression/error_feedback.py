@@ -97,11 +97,7 @@ class Remembering(StatefulWrapper):
         self, codec: Codec, bucket: TensorBucket, meet: BucketMeet, shares: Sequence[float] | None
     ) -> BucketExchange:
         """Encode all tensors with as few passes over memory as the codec has."""
-        payload = codec.feed_all(bucket.tensors, bucket.memory("error"), meet.each(), shares)
-        own = torch.cat(codec.means(payload[None], bucket.lengths, shares=shares)) if meet.own else None
-        rows = yield meet.gather(payload)
-        codec.means(rows, bucket.lengths, bucket.tensors, shares)
-        return own
+        return codec.feed_bucket(bucket, bucket.memory("error"), meet, shares)
 
     def _general_bucket(
         self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet

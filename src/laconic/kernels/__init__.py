@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels import blocks, codes, messages, reference
+from laconic.kernels import blocks, codes, messages, reference, sparse_messages
 from laconic.kernels.draws import integers, uniform
 from laconic.kernels.lists import TensorList
 from laconic.kernels.reference.blocks import BlockFormat
@@ -27,12 +27,16 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
+    "average_counted_places",
+    "average_places",
     "bucket_scales",
     "decode_natural",
     "encode_blocks",
     "encode_columns",
+    "encode_largest",
     "encode_levels",
     "encode_natural",
+    "encode_sampled",
     "encode_signs",
     "encode_ternaries",
     "encode_trits",
@@ -121,7 +125,7 @@ def _of(x: Tensor) -> Any:
     return bodies(x.device.type)
 
 
-_HOMES = (messages, codes, blocks)
+_HOMES = (messages, codes, blocks, sparse_messages)
 
 
 def _lists(name: str, x: Tensor, *given: Any) -> Any:
@@ -214,6 +218,42 @@ def largest(x: Tensor, k: int) -> Tensor:
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
     mean: Tensor = _of(values[0]).mean_of_sparse(places, values, n, left_out)
     return mean
+
+
+def encode_largest(
+    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    message: Tensor = _lists("encode_largest", xs[0], xs, errors, counts, widths)
+    return message
+
+
+def encode_sampled(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    samples: Sequence[tuple[int, int]],
+    most: Sequence[int],
+    widths: Sequence[int],
+    keys: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    message: tuple[Tensor, Tensor] = _lists("encode_sampled", xs[0], xs, errors, samples, most, widths, keys)
+    return message
+
+
+def average_places(
+    total: Tensor,
+    rows: Tensor,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    widths: Sequence[int],
+    left_out: float,
+) -> None:
+    _lists("average_places", total, total, rows, lengths, counts, widths, left_out)
+
+
+def average_counted_places(
+    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
+) -> None:
+    _lists("average_counted_places", total, total, rows, lengths, widths, left_out)
 
 
 def pack_numbers(codes: Tensor, bits: int) -> Tensor:
