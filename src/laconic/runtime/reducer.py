@@ -180,7 +180,7 @@ class Reducer:
         self._model_order.leave(self)
         for message in self.active:
             message.missing, message.in_flight = 0, None
-            message.bucket.skipped = frozenset()
+            message.bucket.reset()
         self._touched = [False] * len(self._parameters)
         self._arrived = bytearray(len(self._parameters))
         self._factors = [None] * len(self._parameters)
