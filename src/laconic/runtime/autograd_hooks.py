@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
-from weakref import WeakMethod
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +46,9 @@ class BackwardHooks:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._pass: int | None = None
         self._by_output = False
-        gradient = WeakMethod(self._gradient)  # a tensor's hooks are out of the garbage collector's sight
+        hooks = ref(self)  # a tensor's hooks are out of the garbage collector's sight
         self._removable = [
-            p.register_post_accumulate_grad_hook(partial(_call_if_alive, gradient, i)) for i, p in enumerate(parameters)
+            p.register_post_accumulate_grad_hook(partial(_report, hooks, i)) for i, p in enumerate(parameters)
         ]
         self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output, skips)))
 
@@ -65,7 +65,8 @@ class BackwardHooks:
             self._on_abandoned()
         self._begin(here, by_output=True)
 
-    def _gradient(self, i: int, parameter: Tensor) -> None:
+    def gradient(self, i: int) -> None:
+        """Report the gradient of parameter i, which begins a pass unless the model's outputs have begun it."""
         here = torch._C._current_graph_task_id()
         if self._pass is not None and self._pass != here and not self._by_output:
             self._on_abandoned()
@@ -83,10 +84,10 @@ class BackwardHooks:
         self._on_end()
 
 
-def _call_if_alive(method: WeakMethod[Any], i: int, parameter: Tensor) -> None:
-    """Call the method of an object that other references keep alive; the model holds its session, and so its hooks."""
-    if (alive := method()) is not None:
-        alive(i, parameter)
+def _report(hooks: ref[BackwardHooks], i: int, parameter: Tensor) -> None:
+    """Report a gradient to hooks that other references keep alive; the model holds its session, and so its hooks."""
+    if (alive := hooks()) is not None:
+        alive.gradient(i)
 
 
 class OwnHook:
