@@ -11,7 +11,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
-from laconic.compression.optional import exchange_bucket_of, refusal_of_memory, spread_of
+from laconic.compression.optional import exchange_bucket_of, exchange_rest_of, refusal_of_memory, spread_of
 from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
@@ -90,6 +90,9 @@ class Remembering(StatefulWrapper):
         plain = self.how == ErrorFeedback() and set(shares) == {1.0}
         if plain and single and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
             return self._fused_bucket(codec, bucket, meet)
+        rest = exchange_rest_of(codec, bucket.inner, bucket.vectors["error"], meet) if plain and single else None
+        if rest is not None:
+            return self._rest_bucket(rest, bucket, meet)
         exchange = exchange_bucket_of(codec, bucket.inner, replace(meet, own=True))
         return None if exchange is None else self._general_bucket(exchange, shares, bucket, meet)
 
@@ -100,6 +103,12 @@ class Remembering(StatefulWrapper):
         bucket.put(codec.means(rows, bucket.lengths))
         return None if before is None else before - bucket.vectors["error"]
 
+    def _rest_bucket(self, exchange: BucketExchange, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        """Compress the memory itself, to which the input is added: the inner exchange leaves the new one there."""
+        bucket.vectors["error"].add_(bucket.flat)
+        yield from exchange
+        return bucket.flat.clone() if meet.own else None
+
     def _general_bucket(
         self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet
     ) -> BucketExchange:
@@ -108,8 +117,9 @@ class Remembering(StatefulWrapper):
         before = error.clone() if self.how.low_pass < 1 else None
         if rate != 1:
             flat.mul_(rate)
-        error.mul_(self.how.decay).add_(flat)
-        flat.copy_(error)
+        if self.how.decay != 1:
+            error.mul_(self.how.decay)
+        flat.copy_(error.add_(flat))
         own = yield from exchange
         own = flat if own is None else own
         counts = own if set(shares) == {1.0} else bucket.scaled(own, shares)
@@ -117,11 +127,12 @@ class Remembering(StatefulWrapper):
         if before is not None:
             error.sub_(before).mul_(self.how.low_pass).add_(before)
         finite(error)
+        sent = counts.clone() if meet.own and counts is flat else counts
         if rate == 0:
             flat.zero_()
         elif any(share / rate != 1 for share in shares):
             flat.copy_(bucket.scaled(flat, [share / rate for share in shares]))
-        return counts.clone() if meet.own else None
+        return sent if meet.own else None
 
     def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         rate = meet.rate if self.how.inside else 1.0

@@ -18,6 +18,7 @@ from laconic.compression.optional import (
     cost_of,
     edge_of,
     exchange_bucket_of,
+    exchange_rest_of,
     is_transparent,
     joins_of,
     no_edge,
@@ -151,6 +152,9 @@ class Wrapper(Compressor):
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         return exchange_bucket_of(self.inner, bucket, meet) if self._messages_are_inner else None
+
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        return exchange_rest_of(self.inner, bucket, rest, meet) if self._messages_are_inner else None
 
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         if not self._messages_are_inner:

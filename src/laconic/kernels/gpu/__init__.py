@@ -9,6 +9,7 @@ from laconic.kernels.gpu.levels import encode_levels, mean_of_levels
 from laconic.kernels.gpu.limits import sampled_limit
 from laconic.kernels.gpu.means import mean_of_signs
 from laconic.kernels.gpu.orthogonal import orthogonalised
+from laconic.kernels.gpu.outer import outer_products, replace_columns
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
 from laconic.kernels.gpu.signs import encode_signs
@@ -38,9 +39,11 @@ __all__ = [
     "mean_of_sparse",
     "mean_of_trits",
     "orthogonalised",
+    "outer_products",
     "pack_signs",
     "passing",
     "passing_each",
+    "replace_columns",
     "right_products",
     "rotate",
     "rotate_back",

@@ -4,7 +4,13 @@ All take flat float32 tensors on any device; there is one file for each family.
 """
 
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
-from laconic.kernels.reference.factors import left_products, orthogonalised, right_products
+from laconic.kernels.reference.factors import (
+    left_products,
+    orthogonalised,
+    outer_products,
+    replace_columns,
+    right_products,
+)
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
 from laconic.kernels.reference.rotation import hadamard, rotate, rotate_back
@@ -24,10 +30,12 @@ __all__ = [
     "left_products",
     "mean_of_sparse",
     "orthogonalised",
+    "outer_products",
     "pack_numbers",
     "pack_signs",
     "quantize",
     "quantize_in_nibbles",
+    "replace_columns",
     "right_products",
     "rotate",
     "rotate_back",
