@@ -178,6 +178,9 @@ def test_outer_products_and_what_they_leave(shapes: list[tuple[int, int, int]], 
         assert near(out, p, q.T)
         if rests is not None:
             assert same(rests[number], given[number] - out)
+    alone = packed([m.clone() for m in given])
+    gpu.outer_products(packed(lefts), packed(rights), None, alone)
+    assert all(same(rest, m - out) for rest, m, out in zip(alone, given, whole, strict=True))
 
 
 def test_what_a_product_that_is_not_finite_leaves_is_nothing() -> None:

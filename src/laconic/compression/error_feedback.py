@@ -106,8 +106,8 @@ class Remembering(StatefulWrapper):
     def _rest_bucket(self, exchange: BucketExchange, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
         """Compress the memory itself, to which the input is added: the inner exchange leaves the new one there."""
         bucket.vectors["error"].add_(bucket.flat)
-        yield from exchange
-        return bucket.flat.clone() if meet.own else None
+        own = yield from exchange
+        return bucket.flat.clone() if meet.own and own is None else own
 
     def _general_bucket(
         self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet

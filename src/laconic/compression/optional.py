@@ -96,7 +96,8 @@ class KeepsRest(Protocol):
 
     def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
         """Do as `exchange_bucket` with the input in `rest`, a flat vector beside the bucket's, and leave there the
-        input minus the common result, where that is finite, and otherwise zero."""
+        input minus this worker's contribution (the common result where that cannot be told apart), where that is
+        finite, and otherwise zero."""
         ...
 
 

@@ -314,9 +314,9 @@ def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pac
 
 
 def outer_products(
-    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor], rests: Sequence[Tensor] | None = None
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor] | None, rests: Sequence[Tensor] | None
 ) -> None:
-    _of(out[0]).outer_products(lefts, rights, out, rests)
+    _of((out or rests or lefts)[0]).outer_products(lefts, rights, out, rests)
 
 
 def replace_columns(kept: Sequence[Tensor], found: Sequence[Tensor]) -> None:

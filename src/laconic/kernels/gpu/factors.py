@@ -126,7 +126,7 @@ def suits(factors: Sequence[Tensor], most: int, *others: Tensor) -> bool:
 
 
 def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
-    if not suits(factors, wide.MOST, *_unchecked(matrices)):
+    if not suits(factors, wide.MOST, *unchecked(matrices)):
         return reference.left_products(matrices, factors)
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > LEFT:
@@ -137,7 +137,7 @@ def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pack
 
 
 def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
-    if not suits(factors, wide.MOST, *_unchecked(matrices)):
+    if not suits(factors, wide.MOST, *unchecked(matrices)):
         return reference.right_products(matrices, factors)
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > RIGHT:
@@ -147,7 +147,7 @@ def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pac
     return _products(matrices, thin, 1, _right, 1, _COLUMNS, 64, _PROGRAMS, how)
 
 
-def _unchecked(matrices: Sequence[Tensor]) -> Sequence[Tensor]:
+def unchecked(matrices: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the matrices of which nothing is known yet: those of a list that stays are looked at once."""
     return () if isinstance(matrices, TensorList) and matrices.plain and all(matrices.lengths) else matrices
 

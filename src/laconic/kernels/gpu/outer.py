@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.kernels import reference
 from laconic.kernels.gpu import wide_factors as wide
 from laconic.kernels.gpu.column_lists import tiles_of
-from laconic.kernels.gpu.factors import suits
+from laconic.kernels.gpu.factors import suits, unchecked
 from laconic.kernels.gpu.lists import pointers, table
 from laconic.kernels.gpu.triton_helpers import finite, located, pointed
 from laconic.kernels.lists import Packed, packed
@@ -48,22 +48,24 @@ def _product(p_at, q_at, r, rows, columns, R: tl.constexpr, ROWS: tl.constexpr, 
 
 
 @triton.jit
-def _put(out, rest, at, inside, total, KEPT: tl.constexpr, MASKED: tl.constexpr):
+def _put(out, rest, at, inside, total, WRITTEN: tl.constexpr, KEPT: tl.constexpr, MASKED: tl.constexpr):
     if MASKED:
-        tl.store(out + at, total, mask=inside)
+        if WRITTEN:
+            tl.store(out + at, total, mask=inside)
         if KEPT:
             tl.store(rest + at, finite(tl.load(rest + at, mask=inside) - total), mask=inside)
     else:
-        tl.store(out + at, total)
+        if WRITTEN:
+            tl.store(out + at, total)
         if KEPT:
             tl.store(rest + at, finite(tl.load(rest + at) - total))
 
 
 @triton.jit(do_not_specialize=["place_2"])
 def _outer(out, rest, place_0, place_1, place_2, facts, lefts, rights, R: tl.constexpr, EXACT: tl.constexpr,
-           NARROW: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr,
-           COLUMNS: tl.constexpr):  # fmt: skip
-    """Write a tile of P·Q' and, if KEPT, what it leaves of the rest."""
+           NARROW: tl.constexpr, WRITTEN: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr,
+           ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+    """Write a tile of P·Q' (WRITTEN), and what it leaves of the rest (KEPT)."""
     number, tile, _ = located(place_0, place_1, place_2, 1, LISTED)
     facts += _FACTS * number
     n, m, r = tl.load(facts), tl.load(facts + 1), tl.load(facts + 2).to(tl.int32)
@@ -76,17 +78,19 @@ def _outer(out, rest, place_0, place_1, place_2, facts, lefts, rights, R: tl.con
     out, rest = pointed(out, number, LISTED, ALIGNED), pointed(rest, number, LISTED, ALIGNED)
     i, k = row + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None, :]
     if ALIGNED and m % 4 == 0 and row + ROWS <= n and column + COLUMNS <= m:  # written in fours
-        _put(out, rest, i * (m // 4 * 4) + k, i < n, total, KEPT, False)
+        _put(out, rest, i * (m // 4 * 4) + k, i < n, total, WRITTEN, KEPT, False)
     else:
-        _put(out, rest, i * m + k, (i < n) & (k < m), total, KEPT, True)
+        _put(out, rest, i * m + k, (i < n) & (k < m), total, WRITTEN, KEPT, True)
 
 
 def outer_products(
-    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor], rests: Sequence[Tensor] | None = None
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor] | None, rests: Sequence[Tensor] | None
 ) -> None:
-    if not (suits(lefts, wide.MOST, *out, *(rests or ())) and suits(rights, wide.MOST)):
+    given = [unchecked(tensors) for tensors in (out, rests) if tensors is not None]
+    if not (suits(lefts, wide.MOST, *(x for tensors in given for x in tensors)) and suits(rights, wide.MOST)):
         return reference.outer_products(lefts, rights, out, rests)
-    p, q, device = packed(lefts), packed(rights), out[0].device
+    p, q = packed(lefts), packed(rights)
+    device = p.device
     shapes = tuple((n, m) for (n, _), (m, _) in zip(p.shapes, q.shapes, strict=True))
     ranks = [r for _, r in p.shapes]
     rows = zip(shapes, ranks, p.starts, q.starts, strict=True)
@@ -94,10 +98,10 @@ def outer_products(
     narrow = max(ranks) <= _NARROW
     columns = max(1 if narrow else wide.LEAST, 1 << (max(ranks) - 1).bit_length())
     tiles = tiles_of(shapes, _ROWS, _COLUMNS, device)
-    (written, aligned), (rest, aligned_too) = pointers(out), pointers(rests or out)
+    (written, aligned), (rest, aligned_too) = pointers(out or rests or ()), pointers(rests or out or ())
     _outer[(tiles.count,)](
-        written, rest, *tiles.place, facts, p.flat, q.flat, columns, {columns} == set(ranks), narrow, rests is not None,
-        len(shapes) > 1, aligned and aligned_too, _ROWS, _COLUMNS, num_warps=_WARPS, enable_fp_fusion=False,
+        written, rest, *tiles.place, facts, p.flat, q.flat, columns, {columns} == set(ranks), narrow, out is not None,
+        rests is not None, len(shapes) > 1, aligned and aligned_too, _ROWS, _COLUMNS, num_warps=_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
 
 

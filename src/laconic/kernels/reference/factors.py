@@ -31,14 +31,14 @@ def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pac
 
 
 def outer_products(
-    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor], rests: Sequence[Tensor] | None = None
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor] | None, rests: Sequence[Tensor] | None
 ) -> None:
-    """Write P·Q' of each pair of factors (n x r, m x r) into its matrix; each rest (n x m), if there are any, becomes
-    rest - P·Q', where that is finite, and otherwise zero."""
-    for number, (p, q, matrix) in enumerate(zip(lefts, rights, out, strict=True)):
-        torch.mm(p, q.T, out=matrix)
+    """Write P·Q' of each pair of factors (n x r, m x r) into its matrix of `out`; each of the `rests` (n x m) becomes
+    rest - P·Q', where that is finite, and otherwise zero. Either may be left out."""
+    for number, (p, q) in enumerate(zip(lefts, rights, strict=True)):
+        product = p @ q.T if out is None else torch.mm(p, q.T, out=out[number])
         if rests is not None:
-            rests[number].sub_(matrix).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            rests[number].sub_(product).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def replace_columns(kept: Sequence[Tensor], found: Sequence[Tensor]) -> None:
