@@ -44,6 +44,10 @@ class TensorBucket:
         return tuple(spec.numel for spec in self.specs)
 
     @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(spec.shape for spec in self.specs)
+
+    @cached_property
     def tensors(self) -> TensorList:
         """Each tensor as a flat part of `flat`."""
         return self.parts(self.flat)

@@ -65,6 +65,11 @@ class Codec(Compressor):
         """Return the means over workers of tensors of these lengths, from such payloads, a row for each worker."""
         raise NotImplementedError
 
+    def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Codec:
+        """Return the codec for lists of flat tensors that had these shapes: itself, unless `feed_all` and `means` must
+        know them."""
+        return self
+
     @abstractmethod
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         """Return the payload (uint8) of a float32 tensor, which is not modified."""
@@ -100,10 +105,11 @@ class Codec(Compressor):
         return self._exchange_bucket(bucket, meet)
 
     def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
-        payload = self.feed_all(bucket.tensors, None, meet.each())
-        own = torch.cat(self.means(payload[None], bucket.lengths)) if meet.own else None
+        codec = self.of_shapes(bucket.shapes)
+        payload = codec.feed_all(bucket.tensors, None, meet.each())
+        own = torch.cat(codec.means(payload[None], bucket.lengths)) if meet.own else None
         rows = yield meet.gather(payload)
-        bucket.put(self.means(rows, bucket.lengths))
+        bucket.put(codec.means(rows, bucket.lengths))
         return own
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:

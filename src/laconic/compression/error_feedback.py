@@ -98,6 +98,7 @@ class Remembering(StatefulWrapper):
 
     def _fused_bucket(self, codec: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
         """Encode all tensors with as few passes over memory as the codec has."""
+        codec = codec.of_shapes(bucket.shapes)
         before = bucket.flat + bucket.vectors["error"] if meet.own else None
         rows = yield meet.gather(codec.feed_all(bucket.tensors, bucket.memory("error"), meet.each()))
         bucket.put(codec.means(rows, bucket.lengths))

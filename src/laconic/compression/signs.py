@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -174,13 +174,16 @@ class OneBit(Codec):
 
     @property
     def lists(self) -> bool:
-        return self.per == "tensor"
+        return True
+
+    def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Codec:
+        return _OneBitOfShapes(self.per, tuple(self.columns(torch.Size(shape)) for shape in shapes))
 
     def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
-        return kernels.encode_columns(xs, errors, [1] * len(xs))
+        return self.of_shapes([tuple(x.shape) for x in xs]).feed_all(xs, errors, meets)
 
     def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_columns(rows, [(n, 1) for n in lengths])
+        return self.of_shapes([(n,) for n in lengths]).means(rows, lengths)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return kernels.encode_columns([x.reshape(-1)], None, [self.columns(x.shape)])
@@ -190,9 +193,8 @@ class OneBit(Codec):
             return super().feed(x, error, meet)
         return kernels.encode_columns([x.reshape(-1)], [error.view(-1)], [self.columns(x.shape)])
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
-        rows = yield meet.gather(payload)
-        return self._mean(rows, like.shape)
+    def mean(self, rows: Sequence[Tensor] | Tensor, like: Tensor, meet: Meet) -> Tensor:
+        return self._mean(rows if isinstance(rows, Tensor) else torch.stack(list(rows)), like.shape)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         return self._mean(payload.view(1, -1), shape)
@@ -203,6 +205,19 @@ class OneBit(Codec):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return bits.length(spec.numel, 1) + 8 * self.columns(torch.Size(spec.shape))
+
+
+@dataclass(frozen=True)
+class _OneBitOfShapes(OneBit):
+    """One bit a coordinate for lists of flat tensors of known widths."""
+
+    widths: tuple[int, ...] = ()
+
+    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+        return kernels.encode_columns(xs, errors, self.widths)
+
+    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        return kernels.mean_of_columns(rows, [(n // w, w) for n, w in zip(lengths, self.widths, strict=True)])
 
 
 named_sentence(

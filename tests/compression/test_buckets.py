@@ -1,4 +1,4 @@
-"""Low rank and error memory for whole buckets: the bytes, results and memories of tensors one by one."""
+"""Low rank, one bit a column and error memory for whole buckets: the bytes, results and memories of tensors one by one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ SHAPES = [(24, 20), (16, 3, 5, 5), (200, 7), (5, 130), (40, 40)]
         "power_sgd(3)+ef",
         "power_sgd(2)+ef(decay=0.9)",
         "power_sgd(2)+ef(low_pass=0.5, inside=true)",
+        "one_bit",
+        "one_bit+ef",
+        "one_bit(per=tensor)+ef",
+        "one_bit+ef(decay=0.9)",
         "alternating(2)",
         "alternating(3)+ef",
         "alternating(2)+ef(inside=true)",
