@@ -26,7 +26,7 @@ class Exchanged:
 
     messages: list[list[Tensor]] = field(default_factory=list)
     results: list[list[Tensor]] = field(default_factory=list)
-    sent: list[list[Tensor]] = field(default_factory=list)
+    sent: list[list[Tensor | None]] = field(default_factory=list)  # None where it is not told apart
     states: list[list[State]] = field(default_factory=list)
 
 
@@ -69,7 +69,7 @@ def one_by_one(compressor: Compressor, specs: Sequence[TensorSpec], workers: int
         found.messages += [[torch.cat(parts) for parts in round_] for round_ in rounds]
         found.results.append([torch.cat([o.result.reshape(-1) for o in own]) for own in outcomes])
         found.sent.append(
-            [torch.cat([(o.result if o.sent is None else o.sent).reshape(-1) for o in own]) for own in outcomes]
+            [None if own[0].sent is None else torch.cat([o.sent.reshape(-1) for o in own]) for own in outcomes]
         )
     return found
 
@@ -96,7 +96,7 @@ def as_a_whole(
         ended, requests = _run(exchanges)
         found.messages += requests
         found.results.append([flat.clone() for flat in flats])
-        found.sent.append([flats[w].clone() if sent is None else sent.clone() for w, sent in enumerate(ended)])
+        found.sent.append([None if sent is None else sent.clone() for sent in ended])
     return found
 
 
@@ -124,7 +124,8 @@ def assert_equal(whole: Exchanged, single: Exchanged) -> None:
     for kind in ("messages", "results", "sent"):
         for step, (mine, other) in enumerate(zip(getattr(whole, kind), getattr(single, kind), strict=True)):
             for w, (a, b) in enumerate(zip(mine, other, strict=True)):
-                assert a.dtype == b.dtype and torch.equal(a, b), f"{kind}, step or round {step}, worker {w}"
+                same = a is None or b is None or (a.dtype == b.dtype and torch.equal(a, b))
+                assert same, f"{kind}, step or round {step}, worker {w}"
     for w, (mine, other) in enumerate(zip(whole.states, single.states, strict=True)):
         for i, (a, b) in enumerate(zip(mine, other, strict=True)):
             assert a.keys() == b.keys()
