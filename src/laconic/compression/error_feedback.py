@@ -12,6 +12,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
 from laconic.compression.optional import exchange_bucket_of, exchange_rest_of, refusal_of_memory, spread_of
+from laconic.compression.rounded_memory import RoundedMemory
 from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
@@ -31,12 +32,15 @@ class ErrorFeedback(Memory):
 
     The word is `ef`; `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo);
     `low_pass` below 1 lets the memory follow slowly (ScaleCom); `inside` keeps it in changes of parameters, so that a
-    new learning rate does not rescale old errors (EF-SignSGD, Mem-SGD).
+    new learning rate does not rescale old errors (EF-SignSGD, Mem-SGD). A memory of 16 or 8 bits (`precision`; with
+    4, MicroAdam, Modoranu et al., NeurIPS 2024) is rounded at random between steps: what was sent plus the memory is
+    the sum of all inputs in the mean, and to the rounding of the memory in each step.
     """
 
     decay: float = knob(1.0, above=0, high=1, doc="share of the memory that is kept when it is added")
     low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory moves towards the new error")
     inside: bool = knob(False, doc="whether the learning rate is inside the memory")
+    precision: str = knob("full", choices=("full", "bf16", "int8"), doc="how a value of the memory is kept")
 
     def objects(self, inner: Compressor) -> str | None:
         return refusal_of_memory(inner)
@@ -45,7 +49,8 @@ class ErrorFeedback(Memory):
         return None if delta is None else after_burn_in("error feedback", delta)
 
     def around(self, inner: Compressor) -> Compressor:
-        return Remembering(inner, self)
+        exact = Remembering(inner, replace(self, precision="full"))
+        return exact if self.precision == "full" else RoundedMemory(exact, self.precision)
 
 
 @dataclass(frozen=True)

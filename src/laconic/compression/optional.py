@@ -280,6 +280,27 @@ def conserved_of(compressor: Compressor) -> tuple[str, ...]:
 
 
 @runtime_checkable
+class AddsMemories(Protocol):
+    """For compressors with conserved state entries that are encoded, so that their elements cannot be added."""
+
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        """Return the entry that holds the sum of what several workers have in it."""
+        ...
+
+
+def added_memories(compressor: Compressor, entry: str, memories: Sequence[Tensor]) -> Tensor:
+    """Return the conserved entry that holds the sum of what several workers have in it: of its elements, unless the
+    compressor encodes them."""
+    adding = implementation(compressor, AddsMemories)
+    if adding is not None:
+        return adding.add_memories(entry, memories)
+    total = torch.zeros_like(memories[0])
+    for memory in memories:
+        total = total + memory
+    return total
+
+
+@runtime_checkable
 class RefusesMemory(Protocol):
     """For compressors around which error feedback makes no sense, as those with a memory of their own."""
 

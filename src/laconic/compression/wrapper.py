@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.optional import (
+    added_memories,
     conserved_of,
     contraction_of,
     cost_of,
@@ -125,6 +127,9 @@ class Wrapper(Compressor):
     def conserved(self) -> tuple[str, ...]:
         return conserved_of(self.inner)
 
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        return added_memories(self.inner, entry, memories)
+
     @property
     def refuses_memory(self) -> str | None:
         return refusal_of_memory(self.inner)
@@ -178,6 +183,9 @@ class StatefulWrapper(Wrapper):
     @property
     def conserved(self) -> tuple[str, ...]:
         return *self.kept, *within(dict.fromkeys(conserved_of(self.inner)))
+
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        return added_memories(self.inner, entry.removeprefix("inner."), memories)
 
     def init(self, spec: TensorSpec) -> State:
         return {**self.begin(spec), **within(self.inner.init(spec))}

@@ -60,6 +60,7 @@ __all__ = [
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "rows_summed",
     "sampled_limit",
     "select",
@@ -326,6 +327,11 @@ def replace_columns(kept: Sequence[Tensor], found: Sequence[Tensor]) -> None:
 def orthogonalised(factors: Sequence[Tensor]) -> Packed:
     found: Packed = _of(factors if isinstance(factors, Packed) else factors[0]).orthogonalised(factors)
     return found
+
+
+def round_randomly(xs: Sequence[Tensor], keys: Sequence[int]) -> Tensor:
+    rounded: Tensor = _of(xs[0]).round_randomly(xs, keys)
+    return rounded
 
 
 def hadamard(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from laconic.kernels.gpu.means import mean_of_signs
 from laconic.kernels.gpu.orthogonal import orthogonalised
 from laconic.kernels.gpu.outer import outer_products, replace_columns
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
+from laconic.kernels.gpu.rounding import round_randomly
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
 from laconic.kernels.gpu.signs import encode_signs
 from laconic.kernels.gpu.sparse_means import mean_of_sparse
@@ -47,6 +48,7 @@ __all__ = [
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "sampled_limit",
     "select",
     "signs_of",

@@ -14,6 +14,7 @@ from laconic.kernels.reference.factors import (
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
 from laconic.kernels.reference.rotation import hadamard, rotate, rotate_back
+from laconic.kernels.reference.rounding import round_randomly
 from laconic.kernels.reference.selection import largest, mean_of_sparse, sampled_limit, select
 from laconic.kernels.reference.signs import add_signs, feed_signs, pack_signs, vote
 from laconic.kernels.reference.ternaries import sum_of_digits, ternaries_of
@@ -39,6 +40,7 @@ __all__ = [
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "sampled_limit",
     "select",
     "sum_of_digits",
