@@ -1,4 +1,4 @@
-"""Low rank, one bit a column and error memory for whole buckets: the bytes, results and memories of tensors one by one."""
+"""Low rank, one bit a column and error memory for whole buckets: the bytes, results and memories of single tensors."""
 
 from __future__ import annotations
 

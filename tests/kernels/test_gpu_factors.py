@@ -116,7 +116,11 @@ def orthonormal(p: Tensor) -> bool:
 def test_columns_are_the_references(alone: bool) -> None:
     shapes = [(20, 2), (1, 1), (4, 4), (1030, 3), (512, 4)]
     given = [tensor("normal", n * r, n).view(n, r) for n, r in shapes]
-    for ps in [*([p] for p in given), [tensor("normal", 640).view(40, 16)], [tensor("normal", 300 * 32).view(300, 32)]] if alone else [given]:
+    for ps in (
+        [*([p] for p in given), [tensor("normal", 640).view(40, 16)], [tensor("normal", 300 * 32).view(300, 32)]]
+        if alone
+        else [given]
+    ):
         with poisoned():
             found = gpu.orthogonalised(ps)
         for p, mine in zip(ps, found, strict=True):
@@ -207,7 +211,10 @@ def test_columns_that_are_zero_or_not_finite_are_not_taken(ranks: tuple[int, ...
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="on a GPU only: the interpreter takes too long")
-@pytest.mark.parametrize("shape", [(8192, 4096, 4), (100, 200_000, 8), (200_000, 100, 16), (3000, 4001, 1), (3072, 768, 32), (50_257, 768, 64)])
+@pytest.mark.parametrize(
+    "shape",
+    [(8192, 4096, 4), (100, 200_000, 8), (200_000, 100, 16), (3000, 4001, 1), (3072, 768, 32), (50_257, 768, 64)],
+)
 def test_large_matrices(shape: tuple[int, int, int]) -> None:
     matrix, q, p = drawn(shape)
     assert near(gpu.left_products([matrix], [q])[0], matrix, q)

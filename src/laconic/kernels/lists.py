@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -78,7 +78,13 @@ class Packed(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
         return self._tensors[index]
 
     def __iter__(self) -> Iterator[Tensor]:

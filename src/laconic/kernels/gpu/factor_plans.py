@@ -96,7 +96,13 @@ class Plan:
 
 @lru_cache(1024)
 def planned(
-    shapes: tuple[tuple[int, int, int], ...], axis: int, block: int, least: int, programs: int, columns: int, device: torch.device
+    shapes: tuple[tuple[int, int, int], ...],
+    axis: int,
+    block: int,
+    least: int,
+    programs: int,
+    columns: int,
+    device: torch.device,
 ) -> Plan:
     """Return the plan for shapes (rows, columns, factor's columns): blocks of the side that the product keeps, spans of
     the other, no shorter than `least` and only as long as leaves so many programs; sums of spans have `columns`."""
@@ -129,6 +135,4 @@ def padded(shapes: Sequence[tuple[int, int, int]], least: int = 1) -> int:
 def add_spans(sums: Tensor, plan: Plan, product: Tensor, columns: int) -> None:
     """Add the sums of spans, whose rows have so many columns, to the products."""
     tiles, spans = tiled(plan.sides, _ADDED, product.device), min(8, max(2, _AT_ONCE // columns))
-    _added[(tiles.count,)](
-        sums, plan.facts, *tiles.place, product, columns, _ADDED, spans, LISTED=len(plan.sides) > 1
-    )
+    _added[(tiles.count,)](sums, plan.facts, *tiles.place, product, columns, _ADDED, spans, LISTED=len(plan.sides) > 1)

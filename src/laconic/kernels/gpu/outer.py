@@ -1,5 +1,5 @@
-"""What low-rank factors make for a list of matrices in one launch: products P·Q' with what they leave of an input, and the
-next step's factors.
+"""What low-rank factors make for a list of matrices in one launch: products P·Q' with what they leave of an input, and
+the next step's factors.
 
 A product is written once, 4 bytes an element; with a rest, which is read and written beside it, 12. Narrow factors are
 multiplied column by column, others on tensor cores as in `wide_factors`.
@@ -101,7 +101,8 @@ def outer_products(
     (written, aligned), (rest, aligned_too) = pointers(out or rests or ()), pointers(rests or out or ())
     _outer[(tiles.count,)](
         written, rest, *tiles.place, facts, p.flat, q.flat, columns, {columns} == set(ranks), narrow, out is not None,
-        rests is not None, len(shapes) > 1, aligned and aligned_too, _ROWS, _COLUMNS, num_warps=_WARPS, enable_fp_fusion=False,
+        rests is not None, len(shapes) > 1, aligned and aligned_too, _ROWS, _COLUMNS, num_warps=_WARPS,
+        enable_fp_fusion=False,
     )  # fmt: skip
 
 

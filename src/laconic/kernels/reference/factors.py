@@ -1,5 +1,5 @@
-"""Low rank: products of matrices with thin factors and of factors with each other, and factors with orthonormal columns;
-a list of each.
+"""Low rank: products of matrices with thin factors and of factors with each other, and factors with orthonormal
+columns; a list of each.
 
 Matrix products have no fixed order of sums: faster bodies are as near to the exact product as these, not equal to them.
 """
