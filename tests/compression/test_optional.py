@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,9 @@ ARGUMENTS: dict[str, Any] = {
     "size": 3,
     "x": torch.arange(20.0),
     "bucket": BUCKET,
+    "entry": "left",
+    "memories": [torch.ones(2), torch.ones(2)],
+    "rest": torch.arange(20.0),
     "state": {},
 }
 """What members are called with; `meet` is a meeting of two neighbours in `edge`, and of all workers elsewhere."""
@@ -109,6 +113,12 @@ class Everything(Compressor):
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         return _answer("bucket", bucket.lengths, meet.step)  # type: ignore[no-any-return]
 
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        return _answer("rest", bucket.lengths, rest.tolist(), meet.step)  # type: ignore[no-any-return]
+
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        return 3 * sum(memories, start=torch.zeros(())).sum().item() + len(entry)  # type: ignore[return-value, no-any-return]
+
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         return _answer("edge", x.sum().item(), sorted(state), meet.other)  # type: ignore[no-any-return]
 
@@ -118,7 +128,7 @@ def value(of: object, member: str) -> Any:
     found = getattr(of, member)
     if not callable(found):
         return found
-    meets = {"edge": EdgeMeeting(0, 2, 7, "x", other=1), "exchange_bucket": BUCKET_MEET}
+    meets = {"edge": EdgeMeeting(0, 2, 7, "x", other=1), "exchange_bucket": BUCKET_MEET, "exchange_rest": BUCKET_MEET}
     given = ARGUMENTS | {"meet": meets.get(member, Meeting(0, 2, 7, "x"))}
     found = found(**{name: given[name] for name in inspect.signature(found).parameters})
     if inspect.isgenerator(found):

@@ -14,6 +14,7 @@ from laconic.check.finding import DoesNotApply, Finding, look, smallest
 from laconic.compression.base import REQUESTS, Compressor
 from laconic.compression.error_feedback import Remembering
 from laconic.compression.optional import (
+    added_memories,
     conserved_of,
     contraction_of,
     memory_bytes,
@@ -219,7 +220,10 @@ def goes_on_with_fewer(made: Compressor) -> str | None:
         raise DoesNotApply
     for step in range(3):
         states = states_of(meet(made, case.inputs(step), states, step))
-    first = {key: value + states[2][key] if key in conserved_of(made) else value for key, value in states[0].items()}
+    first = {
+        key: added_memories(made, key, [value, states[2][key]]) if key in conserved_of(made) else value
+        for key, value in states[0].items()
+    }
     second = {key: value if key in conserved_of(made) else states[0][key].clone() for key, value in states[1].items()}
     results = [outcome.result for outcome in meet(made, case.inputs(3)[:2], [first, second], 3)]
     return None if torch.equal(*results) else f"{case}, one of whom leaves: the two others disagree"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.low_rank import PowerSGD, first_draw, orthogonal, sides
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
+
+_TURNS = "turns of alternating factors"
 
 
 @technique(
@@ -53,6 +57,42 @@ class Alternating(PowerSGD):
         kept = {still: torch.where((basis != 0).any(dim=0), basis, state[still])}
         kept[moving] = torch.where(found, mean, state[moving])
         return Outcome(products[0], {**kept, "turn": state["turn"] + 1}, products[1])
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return self._bucket(bucket, None, meet)
+
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        return self._bucket(bucket, rest, meet)
+
+    def _bucket(self, bucket: TensorBucket, rest: Tensor | None, meet: BucketMeet) -> BucketExchange | None:
+        turns = bucket.fact(_TURNS, lambda: {int(turn) % 2 for turn in bucket.lists["turn"]})  # waits once for a GPU
+        if bucket.flat.dtype != torch.float32 or len(turns) > 1:
+            return None
+        return self._alternate(bucket, rest, meet, turns == {0})
+
+    def _alternate(self, bucket: TensorBucket, rest: Tensor | None, meet: BucketMeet, first: bool) -> BucketExchange:
+        still, moving, times = ("q", "p", kernels.left_products) if first else ("p", "q", kernels.right_products)
+        results = bucket.matrices(bucket.flat)
+        matrices = results if rest is None else bucket.matrices(rest)
+        basis = kernels.orthogonalised(bucket.lists[still])
+        own = times(matrices, basis)
+        apart = meet.own or rest is not None  # whether the own factor is needed beside the mean
+        mean = own.like((yield meet.mean(own.flat.clone() if apart else own.flat)))
+
+        def multiply(factor: kernels.Packed, out: Sequence[Tensor] | None, rests: Sequence[Tensor] | None) -> None:
+            kernels.outer_products(*((factor, basis) if first else (basis, factor)), out, rests)
+
+        sent = torch.empty_like(bucket.flat) if meet.own else None
+        if rest is not None:
+            multiply(own, None, matrices)
+        if sent is not None:
+            multiply(own, [x.view(y.shape) for x, y in zip(bucket.parts(sent), results, strict=True)], None)
+        multiply(mean, results, None)
+        kernels.replace_columns(bucket.lists[still], basis)
+        kernels.replace_columns(bucket.lists[moving], mean)
+        torch._foreach_add_(list(bucket.lists["turn"]), 1)
+        bucket.facts[_TURNS] = {int(first)}
+        return sent
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """Return the bytes of the longer factor."""

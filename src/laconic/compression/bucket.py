@@ -29,19 +29,23 @@ class TensorBucket:
     """Tensors of one type that lie one behind another in `flat`, and the compressor's memory of them.
 
     An entry of the memory that has as many elements as its tensor is a flat vector of all tensors in `vectors`; the
-    entries of other shapes are lists of tensors in `lists`. Both are changed in place.
+    entries of other shapes are lists of tensors in `lists`, packed if all have one type. Both are changed in place.
     """
 
     specs: tuple[TensorSpec, ...]
     flat: Tensor
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
-    lists: Mapping[str, list[Tensor]] = field(default_factory=dict)
+    lists: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         return tuple(spec.numel for spec in self.specs)
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(spec.shape for spec in self.specs)
 
     @cached_property
     def tensors(self) -> TensorList:
@@ -61,6 +65,18 @@ class TensorBucket:
         if name not in self._parts:
             self._parts[name] = self.parts(self.vectors[name])
         return self._parts[name]
+
+    @cached_property
+    def _matrices(self) -> dict[int, TensorList]:
+        return {}
+
+    def matrices(self, vector: Tensor) -> TensorList:
+        """Return the parts of a flat vector, each as a matrix: a tensor's first dimension by all others."""
+        found = self._matrices.get(vector.data_ptr())
+        if found is None:
+            parts = zip(self.parts(vector), self.specs, strict=True)
+            found = self._matrices[vector.data_ptr()] = TensorList(x.view(spec.shape[0], -1) for x, spec in parts)
+        return found
 
     def shaped(self) -> list[Tensor]:
         """Return each tensor in its own shape."""

@@ -83,6 +83,11 @@ class Codec(Compressor):
         multiplied by its share, and written to `out`, where they are given."""
         raise NotImplementedError
 
+    def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Codec:
+        """Return the codec for lists of flat tensors that had these shapes: itself, unless `feed_all` and `means` must
+        know them."""
+        return self
+
     @abstractmethod
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         """Return the payload (uint8) of a float32 tensor, which is not modified."""
@@ -126,10 +131,11 @@ class Codec(Compressor):
     ) -> BucketExchange:
         """Encode each x + error of a bucket, or x where there are no errors, leave in `error` the part that was not
         encoded and is finite, and exchange the payload as `exchange_bucket` does. Shares are those of `feed_all`."""
-        payload = self.feed_all(bucket.tensors, errors, meet.each(), shares)
-        own = torch.cat(self.means(payload[None], bucket.lengths, shares=shares)) if meet.own else None
+        codec = self.of_shapes(bucket.shapes)
+        payload = codec.feed_all(bucket.tensors, errors, meet.each(), shares)
+        own = torch.cat(codec.means(payload[None], bucket.lengths, shares=shares)) if meet.own else None
         rows = yield meet.gather(payload)
-        self.means(rows, bucket.lengths, bucket.tensors, shares)
+        codec.means(rows, bucket.lengths, bucket.tensors, shares)
         return own
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:

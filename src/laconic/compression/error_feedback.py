@@ -11,7 +11,8 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
-from laconic.compression.optional import exchange_bucket_of, refusal_of_memory, spread_of
+from laconic.compression.optional import exchange_bucket_of, exchange_rest_of, refusal_of_memory, spread_of
+from laconic.compression.rounded_memory import RoundedMemory
 from laconic.compression.wrapper import Memory, StatefulWrapper, inner_of, within
 from laconic.kernels.messages import finite
 from laconic.registry import knob, technique
@@ -31,12 +32,15 @@ class ErrorFeedback(Memory):
 
     The word is `ef`; `Remembering`, which the chain becomes, does the work. `decay` below 1 forgets (SparseLoCo);
     `low_pass` below 1 lets the memory follow slowly (ScaleCom); `inside` keeps it in changes of parameters, so that a
-    new learning rate does not rescale old errors (EF-SignSGD, Mem-SGD).
+    new learning rate does not rescale old errors (EF-SignSGD, Mem-SGD). A memory of 16 or 8 bits (`precision`; with
+    4, MicroAdam, Modoranu et al., NeurIPS 2024) is rounded at random between steps: what was sent plus the memory is
+    the sum of all inputs in the mean, and to the rounding of the memory in each step.
     """
 
     decay: float = knob(1.0, above=0, high=1, doc="share of the memory that is kept when it is added")
     low_pass: float = knob(1.0, above=0, high=1, doc="how far the memory moves towards the new error")
     inside: bool = knob(False, doc="whether the learning rate is inside the memory")
+    precision: str = knob("full", choices=("full", "bf16", "int8"), doc="how a value of the memory is kept")
 
     def objects(self, inner: Compressor) -> str | None:
         return refusal_of_memory(inner)
@@ -45,7 +49,8 @@ class ErrorFeedback(Memory):
         return None if delta is None else after_burn_in("error feedback", delta)
 
     def around(self, inner: Compressor) -> Compressor:
-        return Remembering(inner, self)
+        exact = Remembering(inner, replace(self, precision="full"))
+        return exact if self.precision == "full" else RoundedMemory(exact, self.precision)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ class Remembering(StatefulWrapper):
         plain = self.how == ErrorFeedback() and single
         if plain and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
             return self._fused_bucket(codec, bucket, meet, None if set(shares) == {1.0} else shares)
+        alone = plain and set(shares) == {1.0}
+        rest = exchange_rest_of(codec, bucket.inner, bucket.vectors["error"], meet) if alone else None
+        if rest is not None:
+            return self._rest_bucket(rest, bucket, meet)
         exchange = exchange_bucket_of(codec, bucket.inner, replace(meet, own=True))
         return None if exchange is None else self._general_bucket(exchange, shares, bucket, meet)
 
@@ -99,6 +108,12 @@ class Remembering(StatefulWrapper):
         """Encode all tensors with as few passes over memory as the codec has."""
         return codec.feed_bucket(bucket, bucket.memory("error"), meet, shares)
 
+    def _rest_bucket(self, exchange: BucketExchange, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        """Compress the memory itself, to which the input is added: the inner exchange leaves the new one there."""
+        bucket.vectors["error"].add_(bucket.flat)
+        own = yield from exchange
+        return bucket.flat.clone() if meet.own and own is None else own
+
     def _general_bucket(
         self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet
     ) -> BucketExchange:
@@ -107,8 +122,9 @@ class Remembering(StatefulWrapper):
         before = error.clone() if self.how.low_pass < 1 else None
         if rate != 1:
             flat.mul_(rate)
-        error.mul_(self.how.decay).add_(flat)
-        flat.copy_(error)
+        if self.how.decay != 1:
+            error.mul_(self.how.decay)
+        flat.copy_(error.add_(flat))
         own = yield from exchange
         own = flat if own is None else own
         counts = own if set(shares) == {1.0} else bucket.scaled(own, shares)
@@ -116,11 +132,12 @@ class Remembering(StatefulWrapper):
         if before is not None:
             error.sub_(before).mul_(self.how.low_pass).add_(before)
         finite(error)
+        sent = counts.clone() if meet.own and counts is flat else counts
         if rate == 0:
             flat.zero_()
         elif any(share / rate != 1 for share in shares):
             flat.copy_(bucket.scaled(flat, [share / rate for share in shares]))
-        return counts.clone() if meet.own else None
+        return sent if meet.own else None
 
     def _general(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         rate = meet.rate if self.how.inside else 1.0

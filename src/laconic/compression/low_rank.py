@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet, Request
+from laconic.worker import Meet
 
 
 @technique(
@@ -58,17 +57,20 @@ class PowerSGD(Compressor):
         return Outcome((p @ q.T).view(x.shape).to(x.dtype), {"q": torch.where(found, q, state["q"])})
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
-        return self._exchange_bucket(bucket, meet) if bucket.flat.dtype == torch.float32 else None
+        return self._exchange_bucket(bucket, None, meet) if bucket.flat.dtype == torch.float32 else None
 
-    def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
-        matrices = [x.view(sides(spec.shape)) for x, spec in zip(bucket.tensors, bucket.specs, strict=True)]
-        old = bucket.lists["q"]
-        ps = kernels.orthogonalised((yield from _mean_of(kernels.left_products(matrices, old), meet)))
-        qs = yield from _mean_of(kernels.right_products(matrices, ps), meet)
-        for matrix, p, q, before in zip(matrices, ps, qs, old, strict=True):
-            torch.mm(p, q.T, out=matrix)
-            found = (q != 0).any(dim=0) & q.isfinite().all(dim=0)
-            before.copy_(torch.where(found, q, before))
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        return self._exchange_bucket(bucket, rest, meet) if bucket.flat.dtype == torch.float32 else None
+
+    def _exchange_bucket(self, bucket: TensorBucket, rest: Tensor | None, meet: BucketMeet) -> BucketExchange:
+        results, before = bucket.matrices(bucket.flat), bucket.lists["q"]
+        matrices = results if rest is None else bucket.matrices(rest)
+        ps = kernels.left_products(matrices, before)
+        ps = kernels.orthogonalised(ps.like((yield meet.mean(ps.flat))))
+        qs = kernels.right_products(matrices, ps)
+        qs = qs.like((yield meet.mean(qs.flat)))
+        kernels.outer_products(ps, qs, results, None if rest is None else matrices)
+        kernels.replace_columns(before, qs)
         return None
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -79,13 +81,6 @@ class PowerSGD(Compressor):
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the sides of a tensor that is seen as a matrix: its first dimension, and all others."""
     return shape[0], torch.Size(shape[1:]).numel()
-
-
-def _mean_of(factors: Sequence[Tensor], meet: BucketMeet) -> Generator[Request, Any, list[Tensor]]:
-    """Average factors of several matrices in one message."""
-    mean = yield meet.mean(torch.cat([factor.reshape(-1) for factor in factors]))
-    parts = mean.split([factor.numel() for factor in factors])
-    return [part.view(factor.shape) for part, factor in zip(parts, factors, strict=True)]
 
 
 def first_draw(spec: TensorSpec) -> torch.Generator:

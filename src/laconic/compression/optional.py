@@ -90,6 +90,29 @@ def exchange_bucket_of(compressor: Compressor, bucket: TensorBucket, meet: Bucke
 
 
 @runtime_checkable
+class KeepsRest(Protocol):
+    """For compressors of whole buckets that find what a result leaves out of the input while they write the result, as
+    error feedback wants."""
+
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        """Do as `exchange_bucket` with the input in `rest`, a flat vector beside the bucket's, and leave there the
+        input minus this worker's contribution (the common result where that cannot be told apart), where that is
+        finite, and otherwise zero."""
+        ...
+
+
+def exchange_rest_of(
+    compressor: Compressor, bucket: TensorBucket, rest: Tensor, meet: BucketMeet
+) -> BucketExchange | None:
+    """Return the exchange of a bucket that keeps the rest, or None where there is none: also where a subclass has
+    changed `exchange` and not `exchange_rest`."""
+    keeping = implementation(compressor, KeepsRest)
+    if keeping is None or is_changed_below(compressor, "exchange", "exchange_rest"):
+        return None
+    return keeping.exchange_rest(bucket, rest, meet)
+
+
+@runtime_checkable
 class Joining(Protocol):
     """For compressors of all tensors of a message as one vector; the word `flat` does that for any other."""
 
@@ -254,6 +277,27 @@ def conserved_of(compressor: Compressor) -> tuple[str, ...]:
     declared."""
     conserving = implementation(compressor, Conserving)
     return () if conserving is None else conserving.conserved
+
+
+@runtime_checkable
+class AddsMemories(Protocol):
+    """For compressors with conserved state entries that are encoded, so that their elements cannot be added."""
+
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        """Return the entry that holds the sum of what several workers have in it."""
+        ...
+
+
+def added_memories(compressor: Compressor, entry: str, memories: Sequence[Tensor]) -> Tensor:
+    """Return the conserved entry that holds the sum of what several workers have in it: of its elements, unless the
+    compressor encodes them."""
+    adding = implementation(compressor, AddsMemories)
+    if adding is not None:
+        return adding.add_memories(entry, memories)
+    total = torch.zeros_like(memories[0])
+    for memory in memories:
+        total = total + memory
+    return total
 
 
 @runtime_checkable

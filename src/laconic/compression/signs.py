@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -187,7 +187,10 @@ class OneBit(Codec):
 
     @property
     def lists(self) -> bool:
-        return self.per == "tensor"
+        return True
+
+    def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Codec:
+        return _OneBitOfShapes(self.per, tuple(self.columns(torch.Size(shape)) for shape in shapes))
 
     def feed_all(
         self,
@@ -196,7 +199,7 @@ class OneBit(Codec):
         meets: Sequence[Meet],
         shares: Sequence[float] | None = None,
     ) -> Tensor:
-        return kernels.encode_columns(xs, errors, [1] * len(xs))
+        return self.of_shapes([tuple(x.shape) for x in xs]).feed_all(xs, errors, meets)
 
     def means(
         self,
@@ -205,7 +208,7 @@ class OneBit(Codec):
         out: Sequence[Tensor] | None = None,
         shares: Sequence[float] | None = None,
     ) -> list[Tensor]:
-        return written(kernels.mean_of_columns(rows, [(n, 1) for n in lengths]), out)
+        return self.of_shapes([(n,) for n in lengths]).means(rows, lengths, out)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return kernels.encode_columns([x.reshape(-1)], None, [self.columns(x.shape)])
@@ -215,9 +218,8 @@ class OneBit(Codec):
             return super().feed(x, error, meet)
         return kernels.encode_columns([x.reshape(-1)], [error.view(-1)], [self.columns(x.shape)])
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
-        rows = yield meet.gather(payload)
-        return self._mean(rows, like.shape)
+    def mean(self, rows: Sequence[Tensor] | Tensor, like: Tensor, meet: Meet) -> Tensor:
+        return self._mean(rows if isinstance(rows, Tensor) else torch.stack(list(rows)), like.shape)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         return self._mean(payload.view(1, -1), shape)
@@ -228,6 +230,32 @@ class OneBit(Codec):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return bits.length(spec.numel, 1) + 8 * self.columns(torch.Size(spec.shape))
+
+
+@dataclass(frozen=True)
+class _OneBitOfShapes(OneBit):
+    """One bit a coordinate for lists of flat tensors of known widths."""
+
+    widths: tuple[int, ...] = ()
+
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
+        return kernels.encode_columns(xs, errors, self.widths)
+
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        shapes = [(n // w, w) for n, w in zip(lengths, self.widths, strict=True)]
+        return written(kernels.mean_of_columns(rows, shapes), out)
 
 
 named_sentence(

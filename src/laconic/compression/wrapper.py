@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,11 +14,13 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.optional import (
+    added_memories,
     conserved_of,
     contraction_of,
     cost_of,
     edge_of,
     exchange_bucket_of,
+    exchange_rest_of,
     is_transparent,
     joins_of,
     no_edge,
@@ -124,6 +127,9 @@ class Wrapper(Compressor):
     def conserved(self) -> tuple[str, ...]:
         return conserved_of(self.inner)
 
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        return added_memories(self.inner, entry, memories)
+
     @property
     def refuses_memory(self) -> str | None:
         return refusal_of_memory(self.inner)
@@ -152,6 +158,9 @@ class Wrapper(Compressor):
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         return exchange_bucket_of(self.inner, bucket, meet) if self._messages_are_inner else None
 
+    def exchange_rest(self, bucket: TensorBucket, rest: Tensor, meet: BucketMeet) -> BucketExchange | None:
+        return exchange_rest_of(self.inner, bucket, rest, meet) if self._messages_are_inner else None
+
     def edge(self, x: Tensor, state: State, meet: Edge) -> Exchange:
         if not self._messages_are_inner:
             raise no_edge(self)
@@ -174,6 +183,9 @@ class StatefulWrapper(Wrapper):
     @property
     def conserved(self) -> tuple[str, ...]:
         return *self.kept, *within(dict.fromkeys(conserved_of(self.inner)))
+
+    def add_memories(self, entry: str, memories: Sequence[Tensor]) -> Tensor:
+        return added_memories(self.inner, entry.removeprefix("inner."), memories)
 
     def init(self, spec: TensorSpec) -> State:
         return {**self.begin(spec), **within(self.inner.init(spec))}

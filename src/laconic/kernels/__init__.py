@@ -17,12 +17,13 @@ from torch import Tensor
 
 from laconic.kernels import blocks, codes, messages, reference, sparse_messages
 from laconic.kernels.draws import integers, uniform
-from laconic.kernels.lists import TensorList
+from laconic.kernels.lists import Packed, TensorList
 from laconic.kernels.reference.blocks import BlockFormat
 from laconic.kernels.sums import rows_summed
 
 __all__ = [
     "BlockFormat",
+    "Packed",
     "TensorList",
     "add_levels",
     "add_levels_of_nibbles",
@@ -56,15 +57,18 @@ __all__ = [
     "mean_of_trits",
     "norms",
     "orthogonalised",
+    "outer_products",
     "pack_numbers",
     "pack_signs",
     "passing",
     "passing_each",
     "quantize",
     "quantize_in_nibbles",
+    "replace_columns",
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "rows_summed",
     "sampled_limit",
     "select",
@@ -112,7 +116,7 @@ def _there(body: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(body)
     def launched(first: Tensor | Sequence[Tensor], *more: Any) -> Any:
-        device = (first if isinstance(first, Tensor) else first[0]).device
+        device = (first if isinstance(first, Tensor | Packed) else first[0]).device
         if device.index == torch.cuda.current_device():
             return body(first, *more)
         with torch.cuda.device(device):
@@ -121,7 +125,7 @@ def _there(body: Callable[..., Any]) -> Callable[..., Any]:
     return launched
 
 
-def _of(x: Tensor) -> Any:
+def _of(x: Tensor | Packed) -> Any:
     return bodies(x.device.type)
 
 
@@ -382,19 +386,34 @@ def signs_of(bits: Tensor, count: int) -> Tensor:
     return values
 
 
-def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    products: list[Tensor] = _of(matrices[0]).left_products(matrices, factors)
+def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
+    products: Packed = _of(matrices[0]).left_products(matrices, factors)
     return products
 
 
-def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    products: list[Tensor] = _of(matrices[0]).right_products(matrices, factors)
+def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
+    products: Packed = _of(matrices[0]).right_products(matrices, factors)
     return products
 
 
-def orthogonalised(factors: Sequence[Tensor]) -> list[Tensor]:
-    found: list[Tensor] = _of(factors[0]).orthogonalised(factors)
+def outer_products(
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], out: Sequence[Tensor] | None, rests: Sequence[Tensor] | None
+) -> None:
+    _of((out or rests or lefts)[0]).outer_products(lefts, rights, out, rests)
+
+
+def replace_columns(kept: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+    _of(kept if isinstance(kept, Packed) else kept[0]).replace_columns(kept, found)
+
+
+def orthogonalised(factors: Sequence[Tensor]) -> Packed:
+    found: Packed = _of(factors if isinstance(factors, Packed) else factors[0]).orthogonalised(factors)
     return found
+
+
+def round_randomly(xs: Sequence[Tensor], keys: Sequence[int]) -> Tensor:
+    rounded: Tensor = _of(xs[0]).round_randomly(xs, keys)
+    return rounded
 
 
 def hadamard(x: Tensor) -> Tensor:
@@ -413,6 +432,6 @@ def rotate_back(z: Tensor, key: int) -> Tensor:
 
 
 for _name in __all__:
-    if _name not in ("BlockFormat", "TensorList", "integers", "rows_summed", "uniform"):
+    if _name not in ("BlockFormat", "Packed", "TensorList", "integers", "rows_summed", "uniform"):
         _home = next((home for home in (*_HOMES, reference) if hasattr(home, _name)), None)
         globals()[_name].__doc__ = getattr(_home, _name, None).__doc__

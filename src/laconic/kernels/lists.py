@@ -1,9 +1,12 @@
-"""Lists of tensors that go through a hot loop together."""
+"""Lists of tensors that go through a hot loop together, wherever each lies (`TensorList`) or one behind another
+(`Packed`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -39,3 +42,63 @@ class TensorList(tuple[Tensor, ...]):
 def listed(tensors: Sequence[Tensor]) -> TensorList:
     """Return these tensors as a `TensorList`."""
     return tensors if isinstance(tensors, TensorList) else TensorList(tensors)
+
+
+class Packed(Sequence[Tensor]):
+    """Tensors of these shapes that lie one behind another in `flat`, as a message has them.
+
+    Loops over all of them take `flat` and the shapes alone; the tensors themselves are made when they are asked for.
+    """
+
+    def __init__(self, flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
+        self.flat, self.shapes = flat, tuple(shapes)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(torch.Size(shape).numel() for shape in self.shapes)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where in `flat` each tensor begins."""
+        return (0, *accumulate(self.lengths[:-1]))
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        parts = self.flat.split(self.lengths)
+        return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def like(self, flat: Tensor) -> Packed:
+        """Return tensors of the same shapes in another vector."""
+        return self if flat is self.flat else Packed(flat, self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
+        return self._tensors[index]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._tensors)
+
+
+def packed(tensors: Sequence[Tensor]) -> Packed:
+    """Return these tensors one behind another: copies, unless they lie so already."""
+    if isinstance(tensors, Packed):
+        return tensors
+    flats = [tensor.reshape(-1) for tensor in tensors]
+    return Packed(flats[0] if len(flats) == 1 else torch.cat(flats), [tuple(tensor.shape) for tensor in tensors])
+
+
+def room_for(shapes: Sequence[tuple[int, ...]], like: Tensor) -> Packed:
+    """Return uninitialised tensors of these shapes."""
+    return Packed(like.new_empty(sum(torch.Size(shape).numel() for shape in shapes)), shapes)

@@ -94,11 +94,6 @@ class Bucket:
         else:
             torch.mul(gradient, factor, out=place)
 
-    def reset(self) -> None:
-        """Forget what was put and not copied, and what is skipped, after a pass."""
-        self._waiting.clear()
-        self.skipped = frozenset()
-
     def fill(self) -> None:
         """Copy what was put, in a few calls."""
         if not self._waiting:

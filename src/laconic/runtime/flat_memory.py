@@ -9,6 +9,7 @@ from torch import Tensor
 
 from laconic.compression.base import State
 from laconic.compression.bucket import TensorBucket
+from laconic.kernels.lists import packed
 from laconic.values.tensor_spec import TensorSpec
 
 
@@ -50,7 +51,7 @@ def _gathered(specs: tuple[TensorSpec, ...], flat: Tensor, state_of: Callable[[T
     bucket = TensorBucket(specs, flat)
     states = [state_of(spec) for spec in specs]
     vectors: dict[str, Tensor] = {}
-    lists: dict[str, list[Tensor]] = {}
+    lists: dict[str, Sequence[Tensor]] = {}
     for key in states[0]:
         entries = [state[key] for state in states]
         alike = len({entry.dtype for entry in entries}) == 1
@@ -58,6 +59,10 @@ def _gathered(specs: tuple[TensorSpec, ...], flat: Tensor, state_of: Callable[[T
             vectors[key] = torch.cat([entry.reshape(-1) for entry in entries])
             for state, entry, part in zip(states, entries, bucket.parts(vectors[key]), strict=True):
                 state[key] = part.view(entry.shape)
+        elif alike:
+            lists[key] = together = packed(entries)
+            for state, part in zip(states, together, strict=True):
+                state[key] = part
         else:
             lists[key] = entries
     bucket.vectors, bucket.lists = vectors, lists

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from laconic.compression.optional import conserved_of
+from laconic.compression.optional import added_memories, conserved_of
 from laconic.errors import ContractError
 from laconic.runtime.in_flight import Communication, InFlight
 from laconic.runtime.partition import Partition
@@ -52,8 +52,8 @@ def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved
         (tier, *_) = partition.tiers
         for name, memory in tier.memory.items():
             for key in memory.keys() & set(conserved_of(tier.compressor)):
-                old = (everyone[r][partition.key][0]["memory"][name][key] for r in range(rank, len(everyone), size))
-                memory[key] = sum(old, start=torch.zeros_like(memory[key]))
+                old = [everyone[r][partition.key][0]["memory"][name][key] for r in range(rank, len(everyone), size)]
+                memory[key] = added_memories(tier.compressor, key, old) if old else torch.zeros_like(memory[key])
         tier.memory_replaced()
 
 

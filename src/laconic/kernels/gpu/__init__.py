@@ -13,7 +13,9 @@ from laconic.kernels.gpu.limits import sampled_limit
 from laconic.kernels.gpu.means import mean_of_signs
 from laconic.kernels.gpu.numbers import average_counted_places, average_places, pack_numbers, unpack_numbers
 from laconic.kernels.gpu.orthogonal import orthogonalised
+from laconic.kernels.gpu.outer import outer_products, replace_columns
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
+from laconic.kernels.gpu.rounding import round_randomly
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
 from laconic.kernels.gpu.signs import encode_signs
 from laconic.kernels.gpu.sparse_means import mean_of_sparse
@@ -52,14 +54,17 @@ __all__ = [
     "mean_of_sparse",
     "mean_of_trits",
     "orthogonalised",
+    "outer_products",
     "pack_numbers",
     "pack_signs",
     "passing",
     "passing_each",
     "quantize",
+    "replace_columns",
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "sampled_limit",
     "select",
     "signs_of",

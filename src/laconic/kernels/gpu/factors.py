@@ -1,17 +1,14 @@
 """Products of matrices with thin factors: each reads its matrix once, 4 bytes an element, for a list in one launch.
 
-A program keeps sums for all columns of the factor in registers while it runs along rows (M·Q) or down columns (M'·P),
-with the next pieces being copied to shared memory. So that there are enough programs, long rows or columns are cut into
-spans; a second, small launch adds their sums. All is float32, never shorter; a product and its sum are rounded once
-(fused). Sums have a fixed order, which is not torch's: equal inputs that begin at like places give equal bits, as near
-to the exact product as torch's are.
+Of few columns, a program keeps sums for all of them in registers while it runs along rows (M·Q) or down columns (M'·P),
+with the next pieces being copied to shared memory; of more, see `wide_factors`. A second, small launch adds the sums of
+spans (`factor_plans`). All is float32; a product and its sum are rounded once (fused). Sums have a fixed order, which
+is not torch's: equal inputs that begin at like places give equal bits, as near to the exact product as torch's are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,50 +17,20 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.gpu.lists import outputs, pointers, starts, tiled, views
-from laconic.kernels.gpu.triton_helpers import located, pointed
+from laconic.kernels.gpu import wide_factors as wide
+from laconic.kernels.gpu.factor_plans import add_spans, fact, factor_at, keep, padded, place, planned
+from laconic.kernels.gpu.lists import pointers
+from laconic.kernels.gpu.triton_helpers import pointed
+from laconic.kernels.lists import Packed, TensorList, packed, room_for
 
-_LEFT, _RIGHT = 4, 8  # columns of a factor up to which these products are faster than torch's
+LEFT, RIGHT = 4, 8  # columns of a factor up to which the bodies here are faster than those for more of them
 _WARPS = 4  # warps of a program
 _PROGRAMS = 1024  # programs that a launch should have
-_LONGEST = 4096  # the longest span
 _ROWS = 32  # rows of a matrix that a program of M·Q has
 _STEP = 64  # columns that it reads at once
 _COLUMNS = 512  # columns that a program of M'·P has
 _AT_ONCE = 4  # rows that it reads at once
 _STAGES = 4  # pipeline stages: reads in flight, plus one
-_ADDED, _SPANS = 64, 8  # rows of a product, and sums of each, that are added at once
-_FACTS = tl.constexpr(8)
-
-
-@triton.jit
-def fact(facts, number, k: tl.constexpr):
-    """Return the k-th fact of a matrix: its rows, its columns, those of its factor; its first program, its spans, how
-    long these are; where its sums begin, and where its product does."""
-    return tl.load(facts + number * _FACTS + k)
-
-
-@triton.jit
-def _place(numbers, facts, LISTED: tl.constexpr):
-    """Return this program's matrix number, which block of the product it has, and which span."""
-    program = tl.program_id(0)
-    number = tl.full([], 0, tl.int32)
-    if LISTED:
-        number = tl.load(numbers + program)
-    local = program - fact(facts, number, 3).to(tl.int32)
-    spans = fact(facts, number, 4).to(tl.int32)
-    return number, local // spans, local % spans
-
-
-@triton.jit
-def _keep(room, facts, number, span, i, side, c, r, sums, R: tl.constexpr, WHOLE: tl.constexpr):
-    """Store sums [R, i] in the product itself, rows of r, or where sums of spans lie, R rows of a side each."""
-    inside = (i < side)[None, :] & (c < r)[:, None]
-    if WHOLE:
-        at = room + fact(facts, number, 7) + i[None, :] * r + c[:, None]
-    else:
-        at = room + fact(facts, number, 6) + (span * R + c).to(tl.int64)[:, None] * side + i[None, :]
-    tl.store(at, sums, mask=inside)
 
 
 @triton.jit
@@ -81,11 +48,11 @@ def _along(m_at, q_at, r, count, R: tl.constexpr, ROWS: tl.constexpr, STEP: tl.c
 
 @triton.jit
 def _left(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
-          LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+          LISTED: tl.constexpr, ALIGNED: tl.constexpr, FOURS: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
           STEP: tl.constexpr):  # fmt: skip
     """Compute M·Q for some rows along one span of columns. Missing rows and columns of a factor are read as the last
     ones, and not kept."""
-    number, block, span = _place(numbers, facts, LISTED)
+    number, block, span = place(numbers, facts, LISTED)
     n, m, r = fact(facts, number, 0), fact(facts, number, 1), fact(facts, number, 2).to(tl.int32)
     longest = fact(facts, number, 5)
     c, j = tl.arange(0, R), tl.arange(0, STEP)
@@ -97,7 +64,7 @@ def _left(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.co
     i = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(i, n - 1)[None, :, None]
     matrix = pointed(matrices, number, LISTED, ALIGNED)
-    q_at = pointed(factors, number, LISTED, ALIGNED) + begin * r + j[:, None] * r + column[None, :]
+    q_at = factor_at(factors, facts, number, FOURS) + begin * r + j[:, None] * r + column[None, :]
     count = tl.minimum(longest, m - begin).to(tl.int32)
     if ALIGNED and m % 4 == 0:  # read in fours, which the compiler must be shown
         m_at = matrix + begin // 4 * 4 + row * (m // 4 * 4) + j[None, None, :]
@@ -105,7 +72,7 @@ def _left(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.co
     else:
         m_at = matrix + begin + row * m + j[None, None, :]
         sums = _along(m_at, q_at, r, count, R, ROWS, STEP, STAGES)
-    _keep(room, facts, number, span, i, n, c, r, sums, R, WHOLE)
+    keep(room, facts, number, span, i, n, c, r, sums, R, WHOLE)
 
 
 @triton.jit
@@ -123,10 +90,10 @@ def _down(m_at, p_at, m, r, count, R: tl.constexpr, COLUMNS: tl.constexpr, AT_ON
 
 @triton.jit
 def _right(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
-           LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr,
-           AT_ONCE: tl.constexpr):  # fmt: skip
+           LISTED: tl.constexpr, ALIGNED: tl.constexpr, FOURS: tl.constexpr, WHOLE: tl.constexpr,
+           COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):  # fmt: skip
     """Compute M'·P for some columns down one span of rows, four to a thread."""
-    number, block, span = _place(numbers, facts, LISTED)
+    number, block, span = place(numbers, facts, LISTED)
     n, m, r = fact(facts, number, 0), fact(facts, number, 1), fact(facts, number, 2).to(tl.int32)
     longest = fact(facts, number, 5)
     c = tl.arange(0, R)
@@ -136,7 +103,7 @@ def _right(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.c
         column = c
     begin = span * longest
     matrix = pointed(matrices, number, LISTED, ALIGNED)
-    p_at = pointed(factors, number, LISTED, ALIGNED) + begin * r + column[:, None]
+    p_at = factor_at(factors, facts, number, FOURS) + begin * r + column[:, None]
     count = tl.minimum(longest, n - begin).to(tl.int32)
     first, k = block.to(tl.int64) * COLUMNS, tl.arange(0, COLUMNS)
     if ALIGNED and m % 4 == 0 and first + COLUMNS <= m:
@@ -146,106 +113,59 @@ def _right(matrices, factors, numbers, facts, room, R: tl.constexpr, EXACT: tl.c
     else:
         m_at = matrix + begin * m + tl.minimum(first + k, m - 1)[None, :]
         sums = _down(m_at, p_at, m, r, count, R, COLUMNS, AT_ONCE, STAGES)
-    _keep(room, facts, number, span, first + k, m, c, r, sums, R, WHOLE)
-
-
-@triton.jit
-def _added(sums, facts, place_0, place_1, place_2, product, R: tl.constexpr, BLOCK: tl.constexpr,
-           SPANS: tl.constexpr, LISTED: tl.constexpr):  # fmt: skip
-    """Add the sums of spans, several at once."""
-    number, base, side = located(place_0, place_1, place_2, BLOCK, LISTED)
-    r, spans = fact(facts, number, 2), fact(facts, number, 4).to(tl.int32)
-    i, c, s = base + tl.arange(0, BLOCK), tl.arange(0, R), tl.arange(0, SPANS)
-    inside = (i < side)[None, :] & (c < r)[:, None]
-    at = (
-        sums + fact(facts, number, 6) + (s[:, None, None] * R + c[None, :, None]).to(tl.int64) * side + i[None, None, :]
-    )
-    whole = tl.zeros([R, BLOCK], tl.float32)
-    for first in range(0, spans, SPANS):
-        here = (first + s < spans)[:, None, None] & inside[None, :, :]
-        whole += tl.sum(tl.load(at + first * R * side, mask=here, other=0.0), axis=0)
-    tl.store(product + fact(facts, number, 7) + i[None, :] * r + c[:, None], whole, mask=inside)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The plan of the products of matrices of some shapes: tables, and how much room they take."""
-
-    numbers: Any
-    facts: Tensor
-    programs: int
-    sums: int
-    """The room for the sums of spans; 0 if no matrix is cut."""
-    lengths: tuple[int, ...]
-    sides: tuple[int, ...]
-
-
-@lru_cache(1024)
-def _planned(
-    shapes: tuple[tuple[int, int, int], ...], axis: int, block: int, least: int, device: torch.device
-) -> _Plan:
-    """Return the plan for shapes (rows, columns, factor's columns): blocks of the side that the product keeps, spans of
-    the other."""
-    padded, sides, ways = _padded(shapes), [s[axis] for s in shapes], [s[1 - axis] for s in shapes]
-    blocks, span = [-(-side // block) for side in sides], _LONGEST
-    while span > least and sum(b * -(-way // span) for b, way in zip(blocks, ways, strict=True)) < _PROGRAMS:
-        span //= 2
-    spans = [-(-way // span) for way in ways]
-    counts = [b * s for b, s in zip(blocks, spans, strict=True)]
-    room = starts([padded * side * s for side, s in zip(sides, spans, strict=True)])
-    lengths = tuple(side * r for side, (_, _, r) in zip(sides, shapes, strict=True))
-    begins = starts([-(-n // 4) * 4 for n in lengths])  # as `outputs` has them
-    rows = zip(shapes, starts(counts), spans, room, begins, strict=False)
-    facts = [(*shape, first, s, span, sums, begin) for shape, first, s, sums, begin in rows]
-    return _Plan(
-        torch.repeat_interleave(torch.tensor(counts)).to(device=device, dtype=torch.int32) if len(shapes) > 1 else 0,
-        torch.tensor(facts, dtype=torch.int64, device=device),
-        sum(counts),
-        room[-1] if max(spans) > 1 else 0,
-        lengths,
-        tuple(sides),
-    )
-
-
-def _padded(shapes: Sequence[tuple[int, int, int]]) -> int:
-    """Return the smallest power of two that holds the columns of all factors."""
-    return 1 << (max(r for _, _, r in shapes) - 1).bit_length()
-
-
-def _products(
-    matrices: Sequence[Tensor], factors: Sequence[Tensor], axis: int, kernel: Any, block: int, least: int, **how: int
-) -> list[Tensor]:
-    device = matrices[0].device
-    shapes = tuple((*matrix.shape, factor.shape[1]) for matrix, factor in zip(matrices, factors, strict=True))
-    padded, exact, listed = _padded(shapes), len({r for _, _, r in shapes} | {_padded(shapes)}) == 1, len(shapes) > 1
-    plan = _planned(shapes, axis, block, least, device)
-    product, _ = outputs(plan.lengths, device)
-    sums = torch.empty(plan.sums, device=device) if plan.sums else product
-    (given, aligned), (thin, aligned_too) = pointers(matrices), pointers(factors)
-    kernel[(plan.programs,)](
-        given, thin, plan.numbers, plan.facts, sums, padded, exact, _STAGES, LISTED=listed,
-        ALIGNED=aligned and aligned_too, WHOLE=not plan.sums, num_warps=_WARPS, **how,
-    )  # fmt: skip
-    if plan.sums:
-        tiles = tiled(plan.sides, _ADDED, device)
-        _added[(tiles.count,)](sums, plan.facts, *tiles.place, product, padded, _ADDED, _SPANS, LISTED=listed)
-    return [values.view(side, -1) for values, side in zip(views(product, plan.lengths), plan.sides, strict=True)]
+    keep(room, facts, number, span, first + k, m, c, r, sums, R, WHOLE)
 
 
 def suits(factors: Sequence[Tensor], most: int, *others: Tensor) -> bool:
     """Tell whether bodies for factors of at most `most` columns take these."""
-    return all(f.dim() == 2 and f.shape[1] <= most for f in factors) and all(
-        x.dtype == torch.float32 and x.is_contiguous() and x.numel() for x in (*factors, *others)
+    given = (factors.flat,) if isinstance(factors, Packed) else tuple(factors)
+    shapes = factors.shapes if isinstance(factors, Packed) else tuple(f.shape for f in factors)
+    return all(len(shape) == 2 and shape[1] <= most for shape in shapes) and all(
+        x.dtype == torch.float32 and x.is_contiguous() and x.numel() for x in (*given, *others)
     )
 
 
-def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    if not suits(factors, _LEFT, *matrices):
+def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
+    if not suits(factors, wide.MOST, *unchecked(matrices)):
         return reference.left_products(matrices, factors)
-    return _products(matrices, factors, 0, _left, _ROWS, 4 * _STEP, ROWS=_ROWS, STEP=_STEP)
+    thin = packed(factors)
+    if max(r for _, r in thin.shapes) > LEFT:
+        how = {"ROWS": wide.ROWS, "STEP": wide.LEFT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
+        return _products(matrices, thin, 0, wide.left, wide.LEAST, wide.ROWS, wide.LEFT_STEP, wide.PROGRAMS, how)
+    how = {"ROWS": _ROWS, "STEP": _STEP, "STAGES": _STAGES, "num_warps": _WARPS}
+    return _products(matrices, thin, 0, _left, 1, _ROWS, 4 * _STEP, _PROGRAMS, how)
 
 
-def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> list[Tensor]:
-    if not suits(factors, _RIGHT, *matrices):
+def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Packed:
+    if not suits(factors, wide.MOST, *unchecked(matrices)):
         return reference.right_products(matrices, factors)
-    return _products(matrices, factors, 1, _right, _COLUMNS, 64, COLUMNS=_COLUMNS, AT_ONCE=_AT_ONCE)
+    thin = packed(factors)
+    if max(r for _, r in thin.shapes) > RIGHT:
+        how = {"COLUMNS": wide.COLUMNS, "STEP": wide.RIGHT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
+        return _products(matrices, thin, 1, wide.right, wide.LEAST, wide.COLUMNS, wide.RIGHT_STEP, wide.PROGRAMS, how)
+    how = {"COLUMNS": _COLUMNS, "AT_ONCE": _AT_ONCE, "STAGES": _STAGES, "num_warps": _WARPS}
+    return _products(matrices, thin, 1, _right, 1, _COLUMNS, 64, _PROGRAMS, how)
+
+
+def unchecked(matrices: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the matrices of which nothing is known yet: those of a list that stays are looked at once."""
+    return () if isinstance(matrices, TensorList) and matrices.plain and all(matrices.lengths) else matrices
+
+
+def _products(
+    matrices: Sequence[Tensor], factors: Packed, axis: int, kernel: Any, least: int, block: int, shortest: int,
+    programs: int, how: dict[str, int],
+) -> Packed:  # fmt: skip
+    shapes = tuple((*matrix.shape, r) for matrix, (_, r) in zip(matrices, factors.shapes, strict=True))
+    columns = padded(shapes, least)
+    plan = planned(shapes, axis, block, shortest, programs, columns, matrices[0].device)
+    product = room_for([(shape[axis], shape[2]) for shape in shapes], factors.flat)
+    sums = factors.flat.new_empty(plan.sums) if plan.sums else product.flat
+    given, aligned = pointers(matrices)
+    kernel[(plan.programs,)](
+        given, factors.flat, plan.numbers, plan.facts, sums, columns, {columns} == {r for _, _, r in shapes},
+        LISTED=len(shapes) > 1, ALIGNED=aligned, FOURS=plan.fours, WHOLE=not plan.sums, **how,
+    )  # fmt: skip
+    if plan.sums:
+        add_spans(sums, plan, product.flat, columns)
+    return product

@@ -18,16 +18,18 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.gpu.factors import suits
-from laconic.kernels.gpu.lists import outputs, pointers, table, tiled, views
-from laconic.kernels.gpu.triton_helpers import located, pointed
+from laconic.kernels.gpu.lists import table, tiled
+from laconic.kernels.gpu.triton_helpers import located
+from laconic.kernels.lists import Packed, packed, room_for
 from laconic.kernels.reference.factors import ROUNDING
 
 _CHUNK = 512  # rows
+_ELEMENTS = 8192  # of a chunk at most, so that they fit into registers
 _WARPS = 8
 _ANYWHERE = ["factors"]  # not specialised by alignment: workers must agree to the bit, so sums have one order for all
 _ROUNDING = tl.constexpr(ROUNDING**2)
 _FINITE = tl.constexpr(1e300)  # more than squares of float32 sum up to
-_MOST = 16  # columns up to which a table of their products is used
+_MOST = 64  # columns up to which a table of their products is used
 
 
 @triton.jit
@@ -79,18 +81,17 @@ def _chunk(x, i, n, r, R: tl.constexpr):
 
 
 @triton.jit(do_not_specialize_on_alignment=_ANYWHERE)
-def _summed(factors, place_0, place_1, place_2, widths, grams, R: tl.constexpr, CHUNK: tl.constexpr,
+def _summed(factors, place_0, place_1, place_2, widths, begins, grams, R: tl.constexpr, CHUNK: tl.constexpr,
             LISTED: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, CHUNK, LISTED)
-    x = pointed(factors, number, LISTED, False)
-    _products(_chunk(x, base + tl.arange(0, CHUNK), n, tl.load(widths + number), R), grams, tl.program_id(0), R)
+    x = _chunk(factors + tl.load(begins + number), base + tl.arange(0, CHUNK), n, tl.load(widths + number), R)
+    _products(x, grams, tl.program_id(0), R)
 
 
 @triton.jit(do_not_specialize_on_alignment=_ANYWHERE)
-def _turned(factors, place_0, place_1, place_2, widths, grams, out, begins, again, R: tl.constexpr,
-            CHUNK: tl.constexpr, LISTED: tl.constexpr, PACKED: tl.constexpr, AGAIN: tl.constexpr):  # fmt: skip
-    """Multiply a chunk of a factor, or of its earlier result (PACKED), and compute the new columns' products
-    (AGAIN)."""
+def _turned(factors, place_0, place_1, place_2, widths, begins, grams, out, again, R: tl.constexpr,
+            CHUNK: tl.constexpr, LISTED: tl.constexpr, AGAIN: tl.constexpr):  # fmt: skip
+    """Multiply a chunk of a factor, and compute the new columns' products (AGAIN)."""
     number, base, n = located(place_0, place_1, place_2, CHUNK, LISTED)
     r, begin, c = tl.load(widths + number), tl.load(begins + number), tl.arange(0, R)
     first = tl.full([], 0, tl.int32)
@@ -99,11 +100,7 @@ def _turned(factors, place_0, place_1, place_2, widths, grams, out, begins, agai
     turn = _turn(_sums(grams, first, ((n + CHUNK - 1) // CHUNK).to(tl.int32), R), R)
     unused = tl.sum((turn != 0).to(tl.int32), axis=1) == 0  # they may be NaN, which a product with zero would keep
     i = base + tl.arange(0, CHUNK)
-    if PACKED:
-        x = _chunk(factors + begin, i, n, r, R)
-    else:
-        x = _chunk(pointed(factors, number, LISTED, False), i, n, r, R)
-    x = tl.where(unused[None, :], 0.0, x)
+    x = tl.where(unused[None, :], 0.0, _chunk(factors + begin, i, n, r, R))
     y = tl.zeros([CHUNK, R], tl.float64)
     for j in range(R):
         column = tl.sum(tl.where((c == j)[None, :], x, 0.0), axis=1)
@@ -114,18 +111,20 @@ def _turned(factors, place_0, place_1, place_2, widths, grams, out, begins, agai
         _products(short.to(tl.float64), again, tl.program_id(0), R)
 
 
-def orthogonalised(factors: Sequence[Tensor]) -> list[Tensor]:
+def orthogonalised(factors: Sequence[Tensor]) -> Packed:
     if not suits(factors, _MOST):
         return reference.orthogonalised(factors)
-    device, lengths = factors[0].device, tuple(f.numel() for f in factors)
-    columns = tuple(f.shape[1] for f in factors)
-    padded = 1 << (max(columns) - 1).bit_length()
-    tiles, widths = tiled(tuple(map(len, factors)), _CHUNK, device), table(columns, torch.int32, device)
-    (between, begins), (found, _) = outputs(lengths, device), outputs(lengths, device)
-    grams = torch.empty(2, tiles.count * padded**2, dtype=torch.float64, device=device)
-    given, grid = pointers(factors)[0], (tiles.count,)
-    how = {"R": padded, "CHUNK": _CHUNK, "LISTED": len(factors) > 1, "num_warps": _WARPS}
-    _summed[grid](given, *tiles.place, widths, grams[0], **how)
-    _turned[grid](given, *tiles.place, widths, grams[0], between, begins, grams[1], **how, PACKED=False, AGAIN=True)
-    _turned[grid](between, *tiles.place, widths, grams[1], found, begins, grams[1], **how, PACKED=True, AGAIN=False)
-    return [values.view(factor.shape) for values, factor in zip(views(found, lengths), factors, strict=True)]
+    given = packed(factors)
+    device, columns = given.device, tuple(r for _, r in given.shapes)
+    wide = 1 << (max(columns) - 1).bit_length()
+    chunk = min(_CHUNK, _ELEMENTS // wide)
+    tiles, widths = tiled(tuple(n for n, _ in given.shapes), chunk, device), table(columns, torch.int32, device)
+    begins = table(given.starts, torch.int64, device)
+    between, found = room_for(given.shapes, given.flat), room_for(given.shapes, given.flat)
+    grams = torch.empty(2, tiles.count * wide**2, dtype=torch.float64, device=device)
+    facts, grid = (*tiles.place, widths, begins), (tiles.count,)
+    how = {"R": wide, "CHUNK": chunk, "LISTED": len(given) > 1, "num_warps": _WARPS}
+    _summed[grid](given.flat, *facts, grams[0], **how)
+    _turned[grid](given.flat, *facts, grams[0], between.flat, grams[1], **how, AGAIN=True)
+    _turned[grid](between.flat, *facts, grams[1], found.flat, grams[1], **how, AGAIN=False)
+    return found

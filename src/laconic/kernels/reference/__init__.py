@@ -4,10 +4,17 @@ All take flat float32 tensors on any device; there is one file for each family.
 """
 
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
-from laconic.kernels.reference.factors import left_products, orthogonalised, right_products
+from laconic.kernels.reference.factors import (
+    left_products,
+    orthogonalised,
+    outer_products,
+    replace_columns,
+    right_products,
+)
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
 from laconic.kernels.reference.rotation import hadamard, rotate, rotate_back
+from laconic.kernels.reference.rounding import round_randomly
 from laconic.kernels.reference.selection import largest, mean_of_sparse, sampled_limit, select
 from laconic.kernels.reference.signs import add_signs, feed_signs, pack_signs, vote
 from laconic.kernels.reference.ternaries import sum_of_digits, ternaries_of
@@ -24,13 +31,16 @@ __all__ = [
     "left_products",
     "mean_of_sparse",
     "orthogonalised",
+    "outer_products",
     "pack_numbers",
     "pack_signs",
     "quantize",
     "quantize_in_nibbles",
+    "replace_columns",
     "right_products",
     "rotate",
     "rotate_back",
+    "round_randomly",
     "sampled_limit",
     "select",
     "sum_of_digits",

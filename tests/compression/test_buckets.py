@@ -1,0 +1,66 @@
+"""Low rank, one bit a column and error memory for whole buckets: the bytes, results and memories of single tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from laconic.compression.bucket import BucketMeet, TensorBucket
+from laconic.compression.optional import exchange_bucket_of, exchange_rest_of
+from laconic.runtime.flat_memory import FlatMemories
+from tests.compression import buckets
+from tests.compression.table import compressor
+
+SHAPES = [(24, 20), (16, 3, 5, 5), (200, 7), (5, 130), (40, 40)]
+"""Square, convolutional, tall and wide."""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "power_sgd(1)",
+        "power_sgd(3)+ef",
+        "power_sgd(2)+ef(decay=0.9)",
+        "power_sgd(2)+ef(low_pass=0.5, inside=true)",
+        "one_bit",
+        "one_bit+ef",
+        "one_bit(per=tensor)+ef",
+        "one_bit+ef(decay=0.9)",
+        "power_sgd(2)+ef(precision=bf16)",
+        "power_sgd(2)+ef(precision=int8)",
+        "one_bit+ef(precision=int8)",
+        "scaled_sign+ef(precision=bf16)",
+        "scaled_sign+ef(decay=0.9, precision=int8)",
+        "alternating(2)",
+        "alternating(3)+ef",
+        "alternating(2)+ef(inside=true)",
+    ],
+)
+def test_a_whole_bucket_is_what_its_tensors_are(text: str, workers: int) -> None:
+    made, specs = compressor(text), buckets.specs_of(SHAPES)
+    assert all(made.accepts(spec) for spec in specs)
+    alone = buckets.one_by_one(made, specs, workers, 4)
+    buckets.assert_equal(buckets.as_a_whole(made, specs, workers, 4), alone)
+    unasked = buckets.as_a_whole(made, specs, workers, 4, own=False)
+    unasked.sent = alone.sent
+    buckets.assert_equal(unasked, alone)
+
+
+def test_power_sgd_with_memory_keeps_the_rest_while_it_writes_the_result() -> None:
+    specs = buckets.specs_of(SHAPES)
+    meet = BucketMeet(0, 1, 0, 1.0, False, lambda: [])
+    empty = TensorBucket(specs, torch.zeros(sum(spec.numel for spec in specs)))
+    assert exchange_rest_of(compressor("power_sgd(2)"), empty, empty.flat, meet) is not None
+    double = TensorBucket(specs, empty.flat.double())
+    assert exchange_bucket_of(compressor("power_sgd(2)"), double, meet) is None
+
+
+def test_alternating_factors_whose_turns_differ_are_exchanged_one_by_one() -> None:
+    made, specs = compressor("alternating(2)"), buckets.specs_of(SHAPES[:2])
+    states = [made.init(spec) for spec in specs]
+    states[1]["turn"] += 1
+    bucket = FlatMemories().of(
+        specs, torch.zeros(sum(s.numel for s in specs)), dict(zip(specs, states, strict=True)).__getitem__
+    )
+    assert exchange_bucket_of(made, bucket, BucketMeet(0, 1, 0, 1.0, False, lambda: [])) is None
