@@ -143,4 +143,6 @@ def test_what_a_bucket_cannot_hold_is_exchanged_one_by_one() -> None:
     for made in (TopK(index="bitmap"), TopK(index="golomb"), Other()):
         bucket = FlatMemories().of(SPECS, torch.zeros(sum(spec.numel for spec in SPECS)), lambda spec: {})
         assert exchange_bucket_of(made, bucket, meet) is None
-        assert exchange_bucket_of(compressor("topk(index=bitmap)+ef"), bucket, meet) is None
+    remembering = compressor("topk(index=bitmap)+ef")
+    bucket = FlatMemories().of(SPECS, torch.zeros(sum(spec.numel for spec in SPECS)), remembering.init)
+    assert exchange_bucket_of(remembering, bucket, meet) is None

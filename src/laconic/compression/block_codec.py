@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
+from laconic.compression.bucket import draw_keys
 from laconic.compression.codec import Codec
 from laconic.kernels import BlockFormat
 from laconic.worker import Meet
@@ -38,7 +39,7 @@ class BlockCodec(Codec):
         shares: Sequence[float] | None = None,
     ) -> Tensor:
         assert self.layout is not None
-        keys = [meet.key() for meet in meets] if self.layout.stochastic else []
+        keys = draw_keys(meets) if self.layout.stochastic else []
         return kernels.encode_blocks(xs, errors, self.layout, keys, shares)
 
     def means(

@@ -143,6 +143,48 @@ class Moment:
     meet_of: Callable[[TensorSpec], Meet]
 
 
+class RecordedKeys(Sequence[int]):
+    """The keys of an exchange that is recorded for all steps: a table on the device, which is renewed before each."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, i: Any) -> Any:
+        raise StepDependent("a draw's key differs between steps")
+
+
+class KeyTables:
+    """The tables of keys that the exchange of a bucket on this device needs, by what is drawn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tables: dict[tuple[str, int], Tensor] = {}
+
+    def table(self, what: str, times: int, count: int) -> Tensor:
+        """Return the table for draws of this kind, of each tensor so many times."""
+        if (what, times) not in self._tables:
+            self._tables[what, times] = torch.empty(times * count, dtype=torch.int64, device=self._device)
+        return self._tables[what, times]
+
+    def renew(self, moment: Moment, specs: Sequence[TensorSpec]) -> None:
+        """Write the keys of a step, without waiting for the copy."""
+        for (what, times), table in self._tables.items():
+            keys = [moment.meet_of(spec).key(what) for spec in specs]
+            signed = [key - (key >> 63 << 64) for key in keys]
+            table.copy_(torch.tensor(signed * times, pin_memory=True), non_blocking=True)
+
+
+def draw_keys(meets: Sequence[Meet], what: str = "") -> Sequence[int]:
+    """Return the key of each tensor's own draws, in the step of these meetings or, while an exchange is recorded, in
+    every step."""
+    if isinstance(meets, _Meets) and meets.meet.moment is None and meets.meet.tables is not None:
+        return RecordedKeys(meets.meet.tables.table(what, meets.times, len(meets.meet.specs)))
+    return [meet.key(what) for meet in meets]
+
+
 @dataclass(frozen=True)
 class BucketMeet:
     """How the payloads of a bucket meet: what `Meet` is for one tensor."""
@@ -152,6 +194,7 @@ class BucketMeet:
     own: bool  # whether this worker's own contribution is wanted beside the common result
     specs: tuple[TensorSpec, ...]
     moment: Moment | None  # None while the exchange is recorded for all steps
+    tables: KeyTables | None = None  # where keys of draws are expected while it is recorded
 
     @property
     def step(self) -> int:

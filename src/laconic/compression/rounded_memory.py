@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State
-from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, draw_keys
 from laconic.compression.optional import exchange_bucket_of
 from laconic.compression.wrapper import Wrapper
 from laconic.kernels.draws import key_of
@@ -133,5 +133,5 @@ class RoundedMemory(Wrapper):
     ) -> BucketExchange:
         inner.vectors["error"].copy_(self._format.read(kept, inner.lengths))
         own = yield from exchange
-        kept.copy_(self._format.write(inner.memory("error"), [each.key("memory") for each in meet.each()]))
+        kept.copy_(self._format.write(inner.memory("error"), draw_keys(meet.each(), "memory")))
         return own

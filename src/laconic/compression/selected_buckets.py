@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, draw_keys
 from laconic.kernels.lists import TensorList
 
 
@@ -36,7 +36,7 @@ class SelectedLayout:
     ) -> BucketExchange:
         """Exchange what passes limits that are estimated from samples; the host waits once, for all workers' lengths
         together."""
-        keys = [each.key("sample") for each in meet.each()]
+        keys = draw_keys(meet.each(), "sample")
         payload, lengths = kernels.encode_sampled(bucket.tensors, errors, samples, self.counts, self.widths, keys)
         own = None
         if meet.own:

@@ -13,6 +13,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Payload, Unbiased
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import draw_keys
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.payload import pack, unpack
@@ -72,7 +73,7 @@ class QSGD(Codec):
         meets: Sequence[Meet],
         shares: Sequence[float] | None = None,
     ) -> Tensor:
-        keys = [meet.key() for meet in meets]
+        keys = draw_keys(meets)
         return kernels.encode_levels(xs, errors, self.bucket, self.levels, self.norm, keys, shares)
 
     def means(
@@ -217,7 +218,7 @@ class Natural(Codec):
         meets: Sequence[Meet],
         shares: Sequence[float] | None = None,
     ) -> Tensor:
-        return kernels.encode_natural(xs, errors, [meet.key() for meet in meets])
+        return kernels.encode_natural(xs, errors, draw_keys(meets))
 
     def means(
         self,

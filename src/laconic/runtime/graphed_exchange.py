@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.architecture.base import Carrying
-from laconic.compression.bucket import BucketExchange
+from laconic.compression.bucket import BucketExchange, KeyTables, Moment
 from laconic.runtime.in_flight import as_communication, run_exchange
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Request
@@ -35,8 +35,9 @@ class _Segment:
 class GraphedExchange:
     """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side."""
 
-    def __init__(self, specs: tuple[TensorSpec, ...], pool: Any) -> None:
+    def __init__(self, specs: tuple[TensorSpec, ...], device: torch.device, pool: Any) -> None:
         self.specs, self._pool = specs, pool
+        self.tables = KeyTables(device)
         self._runs = 0
         self._answers: list[Tensor | None] = []  # of an earlier exchange; None where the request's tensor is the answer
         self._segments: list[_Segment] | None = None
@@ -47,7 +48,7 @@ class GraphedExchange:
         return self._segments is not None
 
     def run(
-        self, make: Callable[[bool], BucketExchange], carry: Callable[[Request], Carrying]
+        self, make: Callable[[bool], BucketExchange], moment: Moment, carry: Callable[[Request], Carrying]
     ) -> Generator[Any, Any, Any]:
         """Exchange the bucket as it is now. `make` begins an exchange: of this step, or one that may be repeated in all
         steps, which raises `StepDependent` where it asks for what differs between them."""
@@ -58,11 +59,12 @@ class GraphedExchange:
             except Exception as error:  # nothing has been computed: the exchange is made as it is
                 self.refusal = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             else:
-                return self.replay(carry)
+                return self.replay(moment, carry)
         return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
 
-    def replay(self, carry: Callable[[Request], Carrying]) -> Generator[Any, Any, None]:
+    def replay(self, moment: Moment, carry: Callable[[Request], Carrying]) -> Generator[Any, Any, None]:
         """Exchange the bucket as it is now, by the graphs that were recorded."""
+        self.tables.renew(moment, self.specs)
         for segment in self._segments or ():
             segment.graph.replay()
             if segment.request is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.bucket import BucketExchange, BucketMeet, Moment
+from laconic.compression.bucket import BucketExchange, BucketMeet, KeyTables, Moment
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
 from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
@@ -102,19 +102,24 @@ class Tier:
         """
         graphed = self._graphed.get(id(specs)) if lane else None
         if graphed is not None and graphed.is_recorded:
-            return graphed.replay(self.carry)
-        begun = self._bucket_exchange(specs, flat, step, own=False)
+            return graphed.replay(self._moment(step), self.carry)
+        begun = self._bucket_exchange(specs, flat, self._moment(step), own=False)
         if begun is None or not lane:
             return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graphed = self._graphed.setdefault(id(specs), GraphedExchange(specs, self._pool))
+        graphed = self._graphed.setdefault(id(specs), GraphedExchange(specs, flat.device, self._pool))
+        tables = graphed.tables
 
         def make(recorded: bool) -> BucketExchange:
-            exchange = self._bucket_exchange(specs, flat, None if recorded else step, own=False)
+            moment = None if recorded else self._moment(step)
+            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=tables)
             assert exchange is not None
             return exchange
 
-        return self._run_bucket(graphed.run(make, self.carry), specs)
+        return self._run_bucket(graphed.run(make, self._moment(step), self.carry), specs)
+
+    def _moment(self, step: int) -> Moment:
+        return Moment(step, self.rate(), partial(self._meeting, step=step))
 
     def outcomes(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False, own: bool = True
@@ -147,17 +152,21 @@ class Tier:
         self._graphed.clear()
 
     def _bucket_exchange(
-        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int | None, own: bool
+        self,
+        specs: tuple[TensorSpec, ...],
+        flat: Tensor,
+        moment: Moment | None,
+        own: bool,
+        tables: KeyTables | None = None,
     ) -> BucketExchange | None:
-        """Begin the exchange of a bucket in this step, or for all steps where `step` is None."""
+        """Begin the exchange of a bucket in this step, or for all steps where there is no `moment`."""
         names = tuple(spec.name for spec in specs)
         if names in self._one_by_one or joins_of(self.compressor):
             return None
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
         if self._flat_memories.changed:
             self._graphed.clear()  # they compute at the old addresses
-        now = None if step is None else Moment(step, self.rate(), partial(self._meeting, step=step))
-        meet = BucketMeet(self.group.rank, self.group.size, own, specs, now)
+        meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
             self._one_by_one.add(names)
@@ -180,7 +189,7 @@ class Tier:
         if tuple(spec.name for spec in specs) in self._one_by_one:
             return None
         flat = torch.cat([x.reshape(-1) for x in tensors])
-        exchange = self._bucket_exchange(specs, flat, step, own)
+        exchange = self._bucket_exchange(specs, flat, self._moment(step), own)
         return None if exchange is None else self._bucket_outcomes(exchange, specs, flat)
 
     def _bucket_outcomes(
