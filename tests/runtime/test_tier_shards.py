@@ -123,7 +123,7 @@ def test_a_quarter_of_the_bytes_crosses(
 def test_large_tensors_cross_at_a_quarter(
     outer: str, crossing: dict[str, float], full_copies: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nn, "Linear", lambda a, b: _wide(a, b))
+    monkeypatch.setattr(nn, "Linear", _wide)
 
     def crossed(steps: int) -> float:
         crossing.clear()
@@ -255,7 +255,7 @@ def test_pieces_are_ranges_of_tensors() -> None:
     ],
 )
 def test_words_decide_who_crosses_in_shards(strategy: str, shards: bool) -> None:
-    (inner, _), (outer, _) = Strategy.parse(strategy).levels  # type: ignore[union-attr]
+    (inner, _), (outer, _) = Strategy.parse(strategy).levels  # type: ignore[attr-defined]
     assert isinstance(inner, Sentence) and isinstance(outer, Sentence)
     specs = [TensorSpec("w", (64, 32), torch.float32), TensorSpec("b", (64,), torch.float32, "bias")]
     assert tier_shards.sentences_shard(inner, [outer], specs) == shards
@@ -321,7 +321,7 @@ def test_a_resumed_training_goes_on_to_the_bit(tmp_path: Any) -> None:
 
 def test_shapes_that_matter_are_found() -> None:
     def asked(text: str) -> bool:
-        compressor: Compressor = Strategy.parse(text).compressor  # type: ignore[union-attr]
+        compressor: Compressor = Strategy.parse(text).compressor  # type: ignore[attr-defined]
         return takes_vectors(compressor, TensorSpec("w", (64, 32), torch.float32))
 
     assert asked("none") and asked("topk(0.01)+ef") and asked("int8+two_hop")
