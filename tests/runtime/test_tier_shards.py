@@ -14,7 +14,7 @@ from laconic.compression.base import Compressor
 from laconic.compression.optional import takes_vectors
 from laconic.errors import ContractError
 from laconic.network.network_tree import Level, Network
-from laconic.runtime import tier_shards
+from laconic.runtime import shard_memory, tier_shards
 from laconic.runtime.spans import Span, piece_of, pieces_of
 from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
@@ -38,7 +38,8 @@ class Crossed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if laconic.rank() == 1:
             x = x * self.sometimes
-        return self.last(torch.tanh(self.between(torch.tanh(self.first(x)))))
+        out: Tensor = self.last(torch.tanh(self.between(torch.tanh(self.first(x)))))
+        return out
 
 
 def trained(strategy: str, steps: int = 4) -> Any:
@@ -214,7 +215,7 @@ def test_what_was_applied_and_what_is_remembered_add_up(outer: str, schedule: st
 def test_memory_moves_with_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step messages are formed anew; every worker moves what it remembers of the one message."""
     moves: list[tuple[str, ...]] = []
-    move = tier_shards.move_memory
+    move = shard_memory.move_memory
 
     def noting(tier: Any, inner: Any, span: Span, like: Tensor) -> Any:
         if any(tier.sharded_with.get(name, span.names) != span.names for name in span.names):
