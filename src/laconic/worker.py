@@ -5,8 +5,8 @@ This module holds protocols and plain values only, no behaviour. Techniques see 
 
 Communication has two layers, both of them data:
 
-- A compressor *yields requests* (`Reduce`, `Gather`, `GatherRagged`, `Scatter`, `Broadcast`, `Merge`, `RingPass`): what
-  should happen to a tensor, not how. Several dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `ReduceScatter`, `Gather`, `GatherRagged`, `Scatter`, `Broadcast`, `Merge`,
+  `RingPass`): what should happen to a tensor, not how. Several dependent rounds are several yields.
 - An architecture *carries a request out* by yielding `Handle`s of group operations; an engine waits for them, never
   inside an autograd hook.
 
@@ -69,10 +69,20 @@ class Reduce:
 
 
 @dataclass(frozen=True, eq=False)
+class ReduceScatter:
+    """Add equal flat tensors elementwise and give worker j the j-th of as many equal shards as there are workers, into
+    which the length must divide. `Gather` of the shards is the way back. The input may be overwritten."""
+
+    tensor: Tensor
+    control: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class Gather:
     """Give every worker every worker's tensor, stacked along a new first dimension in rank order."""
 
     tensor: Tensor
+    control: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +137,7 @@ class Swap:
     tensor: Tensor
 
 
-Request = Reduce | Gather | GatherRagged | Scatter | Broadcast | Merge | RingPass | Swap
+Request = Reduce | ReduceScatter | Gather | GatherRagged | Scatter | Broadcast | Merge | RingPass | Swap
 Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "ring", "edge"]
 """The operations by which payloads meet; each has its own price on the wire."""
 

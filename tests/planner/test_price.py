@@ -145,6 +145,23 @@ def test_tiers_cross_the_slow_level_as_often_as_they_say() -> None:
     assert seldom.sent_bytes < every.sent_bytes
 
 
+@pytest.mark.parametrize("inner", ["none", "cast_fp16"])
+def test_tiers_send_as_much_as_one_group_and_less_of_it_across(inner: str) -> None:
+    """Each member of a unit takes its shard across; where a compressor needs matrices, full copies cross."""
+    network = Network(32, (Level(1, 1e10, 1e-5), Level(8, 1e8, 1e-4)))
+    pricer = Pricer(Deployment(PROFILE, network, 32))
+    flat, tiers = pricer.price(inner), pricer.price(f"[{inner}]@node > [{inner}]@site")
+    assert tiers.sent_bytes == pytest.approx(flat.sent_bytes)
+    assert tiers.seconds < flat.seconds
+    inside = pricer.price(f"[{inner}]@node > [accumulate(1000000000)]@site").sent_bytes
+    thin, sparse = (
+        pricer.price(f"[{inner}]@node > [{outer}]@site").sent_bytes - inside for outer in ("power_sgd(2)", "topk(0.1)")
+    )
+    units = Pricer(Deployment(PROFILE, Network.flat(4, 1e8), 4))
+    assert thin == pytest.approx(units.price("power_sgd(2)").sent_bytes, rel=1e-6)
+    assert sparse == pytest.approx(units.price("topk(0.1)").sent_bytes / 8, rel=1e-6)
+
+
 def test_what_has_no_closed_form_is_refused() -> None:
     pricer = Pricer(Deployment(PROFILE, Network.flat(4, 1e9), 4))
     for strategy in ("dpsgd / none / gossip / ring", "bsp until step 5, then local(8)", "[bsp]@node > [bsp]@site"):

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import laconic
+from laconic.network.network_tree import Level, Network
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 from tests import toys
@@ -26,7 +27,7 @@ def train(
     toys.register()
     torch.manual_seed(5)
     model = mlp().double() if double else mlp()
-    where = {"mesh": mesh} if mesh is not None else {"process_group": member.process_group}
+    where = {"mesh": mesh, "process_group": None if mesh is not None else member.process_group}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model, optimizer = laconic.distribute(model, optimizer, strategy, **where, **options)
     ledger, sent = optimizer.session.worker.ledger, []
@@ -89,11 +90,43 @@ def test_each_tier_compresses_its_own_way(pool: Pool) -> None:
     model = mlp()
     elements = sum(p.numel() for p in model.parameters())
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
-    for sent, apart in pool.run(outer_compressed, "[bsp]@node > [fp16]@site", workers=4):
-        assert sent == [4 * elements + 2 * elements] * 6 and 0 < apart < 1e-2
+    found = pool.run(outer_compressed, "[bsp]@node > [fp16]@site", workers=4)
+    for half in (found[:2], found[2:]):  # the members of a node share what crosses
+        assert [a + b for a, b in zip(half[0][0], half[1][0], strict=True)] == [2 * 4 * elements + 2 * elements] * 6
+        assert all(0 < apart < 1e-2 for _, apart in half)
     for sent, apart in pool.run(outer_compressed, "[fp16]@node > [toy_power(32)+ef]@site", workers=4):
         factors = sum(4 * min(p.shape) * sum(p.shape) for p in model.parameters() if p.dim() == 2)
         assert sent == pytest.approx([2 * elements + factors + 4 * (elements - matrices)] * 6) and apart < 1e-2
+
+
+def shards_across(member: PoolRank, strategy: str) -> tuple[torch.Tensor, list[float]]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "node"))
+    values, sent, _ = train(member, strategy, steps=4, double=False, mesh=mesh)
+    return values, sent
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "[bsp]@node > [bsp]@site",
+        "[fp16]@node > [scaled_sign+ef]@site",
+        "[bsp / allreduce(rank)]@node > [topk(0.1)+ef]@site",
+        "[bsp]@node > [int8+two_hop]@site",
+    ],
+)
+def test_both_engines_take_the_same_shards_across(pool: Pool, strategy: str) -> None:
+    """Every member of two nodes of two ends with the same bits on processes and on virtual workers, and sends as much:
+    members of a node share what crosses."""
+
+    def alone() -> tuple[torch.Tensor, list[float]]:
+        values, sent, _ = train(PoolRank(laconic.rank(), 4, None), strategy, 4, double=False)
+        return values, sent
+
+    network = Network(4, (Level(1, 1e9), Level(2, 1e8)))
+    virtual = laconic.simulate(alone, 4, network).results
+    for (a, sent), (b, sent_there) in zip(pool.run(shards_across, strategy, workers=4), virtual, strict=True):
+        assert torch.equal(a, b) and torch.equal(a, virtual[0][0])
+        assert sent == pytest.approx(sent_there)
 
 
 def test_tiers_without_a_mesh_follow_the_machines(pool: Pool) -> None:

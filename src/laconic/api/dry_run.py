@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from torch import nn, optim
 
 from laconic.compression.optional import memory_bytes, prices_of
 from laconic.runtime.parameters import Parameters
-from laconic.runtime.tiers import architecture_of, level_names, stacks_by_parameter
-from laconic.strategy import Strategy
+from laconic.runtime.tier_shards import sentences_shard
+from laconic.runtime.tiers import Stack, architecture_of, level_names, stacks_by_parameter
+from laconic.strategy import Sentence, Strategy
 from laconic.values.run_config import RunConfig
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 
 
@@ -37,7 +41,10 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
             sent += architecture.sent_bytes(dense, size)
             buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
-            memory = buffers + memory_bytes(compressor, specs)
+            outer = level != stack[0][1]
+            inside = sizes.get(stack[0][1], 1) if outer and _crosses_in_shards(stack, sentence, specs) else 1
+            payload, sent = payload / inside, sent / inside
+            memory = buffers + memory_bytes(compressor, specs) / inside
             table.add_row(
                 str(sentence),
                 level or f"{size} workers",
@@ -61,6 +68,15 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
         f"it, {_human(memory_total)} of buffers and memory. Nothing was started: --dry-run ends the script here, at "
         "laconic.distribute()."
     )
+
+
+def _crosses_in_shards(stack: Stack, sentence: Sentence, specs: Sequence[TensorSpec]) -> bool:
+    """Return whether each member of the inner tier takes only its shard of the gradients to this outer one."""
+    (inner, _), *outer = stack
+    rules = [each.sync.make() for each in (inner, sentence)]
+    if not all(any(map(rule.averages_gradients, range(rule.period))) for rule in rules):
+        return False
+    return sentences_shard(inner, [other for other, _ in outer], specs)
 
 
 def _level_sizes(strategy: Strategy, workers: int) -> dict[str | None, int]:

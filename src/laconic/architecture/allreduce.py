@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,19 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying, ReadByHost
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
-from laconic.worker import Broadcast, Gather, GatherRagged, Group, Meets, Merge, Reduce, Request, RingPass, Scatter
+from laconic.worker import (
+    Broadcast,
+    Gather,
+    GatherRagged,
+    Group,
+    Meets,
+    Merge,
+    Reduce,
+    ReduceScatter,
+    Request,
+    RingPass,
+    Scatter,
+)
 
 
 @technique(
@@ -30,6 +42,7 @@ class AllReduce(Architecture):
     same bits.
     """
 
+    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ReduceScatter)
     order: str = knob(
         "backend", choices=("backend", "rank"), doc="what fixes the order of sums: the transport or the ranks"
     )
@@ -39,7 +52,9 @@ class AllReduce(Architecture):
         if isinstance(request, Reduce):
             return self._reduce(request, group)
         if isinstance(request, Gather):
-            return _gather(request.tensor, group)
+            return _gather(request, group)
+        if isinstance(request, ReduceScatter):
+            return self._reduce_scatter(request, group)
         if isinstance(request, Scatter):
             return _scatter(request.tensor, group)
         if isinstance(request, Broadcast):
@@ -69,14 +84,23 @@ class AllReduce(Architecture):
             return (yield from _in_halves(x, group, request.control))
         return (yield group.all_reduce(x, control=request.control))
 
+    def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Carrying:
+        if self.order == "rank":
+            return (yield from _shard_in_rank_order(request.tensor, group, request.control))
+        return (yield group.reduce_scatter(request.tensor, control=request.control))
+
 
 def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
-    padded = _padded(x, group.size)
-    blocks = (yield group.all_to_all(padded, control=control)).view(group.size, -1)
+    mine = yield from _shard_in_rank_order(_padded(x, group.size), group, control)
+    return _unpadded(x, (yield group.all_gather(mine, control=control)))
+
+
+def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
+    blocks = (yield group.all_to_all(x, control=control)).view(group.size, -1)
     mine = blocks[0].clone()
     for block in blocks[1:]:
         mine += block
-    return _unpadded(x, (yield group.all_gather(mine, control=control)))
+    return mine
 
 
 def _in_halves(x: Tensor, group: Group, control: float) -> Carrying:
@@ -96,8 +120,8 @@ def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
     return x.copy_(gathered.view(-1)[: x.numel()].view_as(x))
 
 
-def _gather(x: Tensor, group: Group) -> Carrying:
-    return (yield group.all_gather(x))
+def _gather(request: Gather, group: Group) -> Carrying:
+    return (yield group.all_gather(request.tensor, control=request.control))
 
 
 def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:

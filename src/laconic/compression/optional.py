@@ -9,6 +9,7 @@ holds for a compressor without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -126,6 +127,15 @@ def joins_of(compressor: Compressor) -> bool:
     """Return whether all tensors of a message are compressed as one, which must be declared."""
     joining = implementation(compressor, Joining)
     return joining is not None and joining.joins
+
+
+def takes_vectors(compressor: Compressor, spec: TensorSpec) -> bool:
+    """Return whether such a tensor may as well be compressed as a vector, or in pieces of it: its shape changes neither
+    whether it is accepted nor the bytes."""
+    vector = replace(spec, shape=(spec.numel,))
+    if takes_factors_of(compressor) or compressor.accepts(spec) != compressor.accepts(vector):
+        return False
+    return not compressor.accepts(spec) or prices_of(compressor, spec, 2) == prices_of(compressor, vector, 2)
 
 
 @runtime_checkable

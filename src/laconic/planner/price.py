@@ -21,6 +21,7 @@ from laconic.cost.plan_arrays import PlanArrays
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
+from laconic.runtime.tier_shards import sentences_shard
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy, Tiers, Word
 from laconic.values.cadence import Cadence
@@ -57,6 +58,12 @@ class CompressionCosts:
     encode_seconds: Vector
     decode_seconds: Vector
     dtype: str
+
+    def divided(self, members: int) -> CompressionCosts:
+        """Return the costs where each of so many members has an equal share of every tensor."""
+        rounds = tuple({meets: nbytes / members for meets, nbytes in of.items()} for of in self.rounds)
+        times = (self.encode_seconds / members, self.decode_seconds / members)
+        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype)
 
 
 class Pricer:
@@ -151,7 +158,10 @@ class Pricer:
         ), alone
 
     def _tiers(self, tiers: Tiers) -> StepPrice:
-        """Return the price of exchanges within each unit in every step and between units as the outer rule says."""
+        """Return the price of exchanges within each unit in every step and between units as the outer rule says.
+
+        Gradients that are averaged in both tiers cross in shards where the runtime lets them.
+        """
         (inner, _), (outer, _) = tiers.levels
         deployment = self.deployment
         if not isinstance(inner, Sentence) or not isinstance(outer, Sentence) or inner.sync.make().cadence != Cadence():
@@ -168,12 +178,17 @@ class Pricer:
         if not cadence.overlaps:
             return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between)[0])
         far = self._of_chain(outer, between.workers)
+        there: Sequence[TransferTimes] = first.rounds
+        back: Sequence[TransferTimes] = ()
+        if inside.workers > 1 and sentences_shard(inner, [outer], deployment.tensors):
+            far = far.divided(inside.workers)
+            there, back = _scattered_and_gathered(near, plan_arrays, inside)
         second = self._traffic(far, plan_arrays, far_architecture, between, self._ready(plan_arrays))
         both = replace(
             first,
             encode_seconds=first.encode_seconds + second.encode_seconds,
             decode_seconds=first.decode_seconds + second.decode_seconds,
-            rounds=(*first.rounds, *second.rounds),
+            rounds=(*there, *second.rounds, *back),
         )
         together = self._iterated(both, plan_arrays, sent + self._sent(far, far_architecture, between.workers))
         return together if cadence.period == 1 else _and_every(cadence.period, once, _more(together, once))
@@ -342,6 +357,20 @@ class Pricer:
             for meets, vector in of.items():
                 sent += architecture.sent_bytes(float(vector.sum()), size, meets)
         return sent
+
+
+def _scattered_and_gathered(
+    costs: CompressionCosts, plan_arrays: PlanArrays, inside: CollectiveCosts
+) -> tuple[list[TransferTimes], list[TransferTimes]]:
+    """Return the rounds in which members of a unit are given their shards of each message, and those in which they
+    gather them."""
+    summed = [(vector, costs.dtype) for of in costs.rounds for vector in of.values()]
+    scattered = gathered = TransferTimes.zero(len(plan_arrays.awaited))
+    for vector, dtype in [*summed, (costs.dense_bytes, "float32")]:
+        nbytes = plan_arrays.summed(vector)
+        scattered = scattered + inside.carry("halves", nbytes, dtype)
+        gathered = gathered + inside.carry("gather", nbytes / inside.workers, dtype)
+    return [scattered], [gathered]
 
 
 def _not_in_closed_form(strategy: Strategy) -> PlanError:

@@ -1,6 +1,7 @@
 """Buckets: flat storage into which gradients are copied, and the messages that carry ranges of it.
 
 Each bucket is laid out as [compressible tensors | dense tensors | control], and is sent as one message or in pieces.
+Either part begins with the tensors that outer tiers compress.
 When a tensor's messages have arrived, `p.grad` *is* its place in the bucket, so nothing is copied back.
 
 The control part is sent with the last message: for each parameter, whether any worker had a gradient for it. So a
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from laconic.runtime.in_flight import InFlight
+from laconic.runtime.spans import Span
+from laconic.runtime.tier_shards import crosses_in_shards
 from laconic.runtime.tiers import Tier
 from laconic.values.comm_plan import CommPlan, Message
 from laconic.values.tensor_spec import TensorSpec
@@ -47,9 +50,11 @@ class Bucket:
         inside = [part.members[k] for k in part.plan.buckets[bucket]]
         plain = {part.members[k] for k in part.plan.plain}
         accepted = [[i for i in inside if t.compressor.accepts(specs[i]) and i not in plain] for t in tiers]
-        self.compressed, self.dense = accepted[0], [i for i in inside if i not in set(accepted[0])]
-        self.members = [*self.compressed, *self.dense]
-        self.compressed_by = [[i for i in self.members if i in set(some)] for some in accepted]
+        alike = [set(some) for some in accepted]
+        self.members = sorted(inside, key=lambda i: [i not in some for some in alike])
+        self.compressed_by = [[i for i in self.members if i in some] for some in alike]
+        self.compressed, self.dense = self.compressed_by[0], [i for i in self.members if i not in alike[0]]
+        self.specs = {i: specs[i] for i in self.members}
         ends = list(accumulate((specs[i].numel for i in self.members), initial=0))
         self.ranges = [(i, a, b) for i, (a, b) in zip(self.members, pairwise(ends), strict=True)]
         self.dense_end, self.control_numel = ends[-1], len(parameters)
@@ -132,6 +137,7 @@ class BucketMessage:
     missing: int = 0  # how many of the awaited gradients have not arrived in this pass
     in_flight: InFlight | None = None
     _parts: dict[bool, list[Tensor]] = field(default_factory=dict)
+    _shards: dict[tuple[tuple[int, ...], bool], list[tuple[list[Tensor], Span]] | None] = field(default_factory=dict)
 
     @cached_property
     def carried(self) -> list[int]:
@@ -145,16 +151,40 @@ class BucketMessage:
             return self._parts[with_control]
         end, skipped = self.bucket.dense_end, self.bucket.skipped
         ranges = [(a, b) for i, a, b in self.ranges if i not in compressed and i not in skipped]
-        joined: list[tuple[int, int]] = []
-        for a, b in [*ranges, (end, end + self.bucket.control_numel)] if with_control else ranges:
-            if joined and joined[-1][1] == a:
-                joined[-1] = (joined[-1][0], b)
-            else:
-                joined.append((a, b))
+        joined = _joined([*ranges, (end, end + self.bucket.control_numel)] if with_control else ranges)
         parts = [self.bucket.storage[a:b] for a, b in joined] or [self.bucket.storage[:0]]
         if usual:
             self._parts[with_control] = parts
         return parts
+
+    def shards(self, which: tuple[int, ...], with_control: bool) -> list[tuple[list[Tensor], Span]] | None:
+        """Return the slices of the storage that cross these of the bucket's tiers in shards, as spans; None where the
+        message crosses them as a whole."""
+        if (which, with_control) not in self._shards:
+            tiers, spans = [self.bucket.tiers[k] for k in which], self._spans(which, with_control)
+            specs = [self.bucket.specs[i] for i in self.carried]
+            crosses = crosses_in_shards(tiers, [span for _, span in spans], specs)
+            self._shards[which, with_control] = spans if crosses else None
+        return self._shards[which, with_control]
+
+    def _spans(self, which: tuple[int, ...], with_control: bool) -> list[tuple[list[Tensor], Span]]:
+        bucket, dense = self.bucket, (False,) * len(which)
+        ranges: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
+        carried: dict[tuple[bool, ...], list[TensorSpec]] = {}
+        for i, a, b in self.ranges:
+            alike = tuple(i in bucket.compressed_by[k] for k in which)
+            ranges.setdefault(alike, []).append((a, b))
+            carried.setdefault(alike, []).append(bucket.specs[i])
+        control = bucket.control_numel if with_control else 0
+        if control:
+            ranges.setdefault(dense, []).append((bucket.dense_end, bucket.dense_end + control))
+        found = []
+        for alike, parts in ranges.items():
+            specs = tuple(carried[alike]) if any(alike[1:]) else ()
+            span = Span(sum(b - a for a, b in parts), alike, specs, control if alike == dense else 0)
+            if span.numel:
+                found.append(([bucket.storage[a:b] for a, b in _joined(parts)], span))
+        return found
 
     @cached_property
     def priority(self) -> Priority | None:
@@ -189,6 +219,17 @@ def messages_of(
             piece.ranges = bucket.ranges
         found[number if piece.number is not None else bucket] = piece
     return list(found.values())
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges with those that follow each other made one."""
+    joined: list[tuple[int, int]] = []
+    for a, b in ranges:
+        if joined and joined[-1][1] == a:
+            joined[-1] = (joined[-1][0], b)
+        else:
+            joined.append((a, b))
+    return joined
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

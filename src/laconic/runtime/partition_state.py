@@ -22,6 +22,7 @@ def saved_state(partitions: Sequence[Partition]) -> dict[str, list[dict[str, Any
         partition.key: [
             {
                 "memory": tier.memory,
+                "sharded_with": tier.sharded_with,
                 "sync": tier.sync_state,
                 "flights": {name: communication.result for name, communication in tier.in_flight.items()},
             }
@@ -36,6 +37,7 @@ def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
     for partition in partitions:
         for tier, own in zip(partition.tiers, saved[partition.key], strict=True):
             tier.memory, tier.sync_state = own["memory"], own["sync"]
+            tier.sharded_with = own.get("sharded_with", {})  # tiers sent full copies once
             tier.memory_replaced()
             tier.in_flight = {name: InFlight(_completed(result)) for name, result in own["flights"].items()}
 

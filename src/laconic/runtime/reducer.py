@@ -23,6 +23,8 @@ from laconic.errors import ContractError
 from laconic.runtime.buckets import Bucket, BucketMessage, PlannedPartition, messages_of
 from laconic.runtime.in_flight import InFlight, as_communication, concurrently
 from laconic.runtime.multi_model_order import MultiModelOrder
+from laconic.runtime.spans import Span
+from laconic.runtime.tier_shards import average_in_shards
 from laconic.runtime.tiers import Tier
 from laconic.values.comm_plan import Message
 from laconic.values.tensor_spec import TensorSpec
@@ -231,9 +233,27 @@ class Reducer:
         return self._through_tiers(message, carries_control)
 
     def _through_tiers(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
-        for tier, compressed in zip(message.bucket.tiers, message.bucket.compressed_by, strict=True):
-            if tier.sync.averages_gradients(self._step):
-                yield from self._through_tier(message, tier, compressed, carries_control)
+        """Average a message in several tiers: in shards where that is possible, and otherwise tier by tier."""
+        bucket = message.bucket
+        which = tuple(k for k, tier in enumerate(bucket.tiers) if tier.sync.averages_gradients(self._step))
+        shards = message.shards(which, carries_control) if len(which) > 1 else None
+        if shards is not None:
+            tiers = [bucket.tiers[k] for k in which]
+            yield from concurrently([self._in_shards(bucket, tiers, parts, span) for parts, span in shards])
+            return
+        for k in which:
+            yield from self._through_tier(message, bucket.tiers[k], bucket.compressed_by[k], carries_control)
+
+    def _in_shards(
+        self, bucket: Bucket, tiers: Sequence[Tier], parts: Sequence[Tensor], span: Span
+    ) -> Generator[Any, Any, None]:
+        flat = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        if span.compressed[0] or tiers[0] is not bucket.tiers[0]:  # otherwise divided while it was filled
+            flat.mul_(1 / tiers[0].group.size)
+        yield from average_in_shards(tiers, flat, span, self._step)
+        if len(parts) > 1:
+            for part, arrived in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+                part.copy_(arrived)
 
     def _through_tier(
         self, message: BucketMessage, tier: Tier, compressed: list[int], carries_control: bool

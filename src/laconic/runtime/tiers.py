@@ -54,6 +54,8 @@ class Tier:
     seed: int = 0
     worker: Worker | None = None  # whose clock must account for encoding and decoding
     memory: dict[str, State] = field(default_factory=dict)
+    sharded_with: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each tensor of which the memory holds pieces, the tensors that were cut into shards together with it."""
     sync_state: State = field(default_factory=dict)
     in_flight: dict[str, InFlight] = field(default_factory=dict)  # communications that are not complete yet, by name
     server: ServerClient | None = None  # the parameter server, where the architecture has one
@@ -135,10 +137,10 @@ class Tier:
             if whole is not None:
                 return (yield from self._beside(whole, chosen, specs, tensors, step))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
-        self._coded("encode", self.compression, elements)
+        self.coded("encode", self.compression, elements)
         exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
         outcomes: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
-        self._coded("decode", self.compression, elements)
+        self.coded("decode", self.compression, elements)
         if any(accepted):
             self.memory_replaced()
         for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
@@ -176,9 +178,9 @@ class Tier:
         self, communication: Communication, specs: tuple[TensorSpec, ...]
     ) -> Generator[list[Handle], Any, Any]:
         elements = [spec.numel for spec in specs]
-        self._coded("encode", self.compression, elements)
+        self.coded("encode", self.compression, elements)
         own = yield from communication
-        self._coded("decode", self.compression, elements)
+        self.coded("decode", self.compression, elements)
         return own
 
     def _exchange_bucket(
@@ -231,9 +233,9 @@ class Tier:
     def carry(self, request: Request) -> Carrying:
         """Carry one request out through the architecture."""
         elements = (request.tensor.numel(),)
-        self._coded("encode", self._architecture_words, elements)
+        self.coded("encode", self._architecture_words, elements)
         result = yield from self.architecture.carry(request, self.server or self.group)
-        self._coded("decode", self._architecture_words, elements)
+        self.coded("decode", self._architecture_words, elements)
         return result
 
     def mixing(self, extra: int = 0) -> Mixing:
@@ -257,16 +259,16 @@ class Tier:
         once = {id(tensors): tensors for tensors in outgoing.values()}  # most rules send the same to all
         packed = {key: PackedTensors.of(tensors, self.wire) for key, tensors in once.items()}
         empty = {source: PackedTensors.like(tensors, self.wire) for source, tensors in incoming.items()}
-        self._coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
+        self.coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
         sent = {to: packed[id(tensors)].messages for to, tensors in outgoing.items()}
         received = {source: parcel.messages for source, parcel in empty.items()}
         yield from carry_concurrently([self.architecture.swap(sent, received, self.group, control)])
-        self._coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
+        self.coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
     def encode(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int) -> list[Tensor]:
         """Compress these tensors without other workers, and return payloads whose lengths every worker knows."""
-        self._coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        self.coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         codecs = map(self._codec, specs)
         return [
             pack(x) if codec is None else codec.encode(x.float(), self._meeting(spec, step))
@@ -275,7 +277,7 @@ class Tier:
 
     def decode(self, specs: Sequence[TensorSpec], payloads: Sequence[Tensor], step: int) -> list[Tensor]:
         """Return the tensors that payloads of `encode` hold."""
-        self._coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
+        self.coded("decode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         found = []
         for spec, payload in zip(specs, payloads, strict=True):
             shape, codec = torch.Size(spec.shape), self._codec(spec)
@@ -302,10 +304,10 @@ class Tier:
         """Return the difference of each neighbour's tensors from these, as a compressor for edges transmits it."""
         accepted = [self.compressor.accepts(spec) for spec in specs]
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
-        self._coded("encode", self.compression, elements * len(neighbours))
+        self.coded("encode", self.compression, elements * len(neighbours))
         exchanges = [self._edge_differences(specs, tensors, accepted, j, step) for j in neighbours]
         found = yield from concurrently(exchanges)
-        self._coded("decode", self.compression, elements * len(neighbours))
+        self.coded("decode", self.compression, elements * len(neighbours))
         return found
 
     def _edge_differences(
@@ -334,7 +336,8 @@ class Tier:
                 self.memory[spec.name + edge] = outcome.state
         return [outcome.result for outcome in outcomes]
 
-    def _coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+    def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
+        """Report to the worker's clock that these words encode or decode tensors of so many elements."""
         if self.worker is not None:
             self.worker.coded(part, words, elements)
 
