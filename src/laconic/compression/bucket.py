@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels.lists import TensorList
+from laconic.kernels.lists import Parts, TensorList
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, Meet, Reduce, Request, Scatter
 
@@ -76,7 +76,10 @@ class TensorBucket:
 
     def put(self, tensors: Sequence[Tensor]) -> None:
         """Make these flat tensors the bucket's."""
-        torch._foreach_copy_(list(self.tensors), list(tensors))
+        if isinstance(tensors, Parts):
+            self.flat.copy_(tensors.whole)
+        else:
+            torch._foreach_copy_(list(self.tensors), list(tensors))
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Return something that depends on the tensors' specifications alone, found once."""

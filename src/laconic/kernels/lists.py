@@ -26,6 +26,11 @@ class TensorList(tuple[Tensor, ...]):
         return tuple(x.data_ptr() for x in self)
 
     @cached_property
+    def table(self) -> Tensor:
+        """`places` and `lengths` as two rows of int64 in the host's memory."""
+        return torch.tensor([self.places, self.lengths], dtype=torch.int64)
+
+    @cached_property
     def plain(self) -> bool:
         """Whether all are contiguous float32 tensors."""
         return all(x.dtype == torch.float32 and x.is_contiguous() for x in self)
@@ -34,6 +39,18 @@ class TensorList(tuple[Tensor, ...]):
     def aligned(self) -> bool:
         """Whether all begin at a multiple of 16 bytes."""
         return not any(place % 16 for place in self.places)
+
+
+class Parts(TensorList):
+    """Tensors that lie one behind another in one flat vector, `whole`."""
+
+    whole: Tensor
+
+    @classmethod
+    def of(cls, whole: Tensor, lengths: Sequence[int]) -> Parts:
+        parts = cls(whole.split(list(lengths)))
+        parts.whole = whole
+        return parts
 
 
 def listed(tensors: Sequence[Tensor]) -> TensorList:

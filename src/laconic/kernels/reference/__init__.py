@@ -4,6 +4,7 @@ All take flat float32 tensors on any device; there is one file for each family.
 """
 
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
+from laconic.kernels.reference.casts import lengthen, shorten
 from laconic.kernels.reference.factors import left_products, orthogonalised, right_products
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
@@ -22,6 +23,7 @@ __all__ = [
     "in_buckets",
     "largest",
     "left_products",
+    "lengthen",
     "mean_of_sparse",
     "orthogonalised",
     "pack_numbers",
@@ -33,6 +35,7 @@ __all__ = [
     "rotate_back",
     "sampled_limit",
     "select",
+    "shorten",
     "sum_of_digits",
     "ternaries_of",
     "unpack_numbers",

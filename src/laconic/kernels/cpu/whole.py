@@ -1,0 +1,76 @@
+"""Bodies for lists of tensors on CPUs: one compiled call for all of them, or one tensor after another where they are so
+long that each is divided among threads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.kernels import messages
+from laconic.kernels.cpu import lists
+from laconic.kernels.cpu.loops import in_parts
+from laconic.kernels.lists import Parts, TensorList, listed
+
+_NONE = np.empty(0, np.int64)
+
+
+def _single() -> Any:
+    """Return the bodies for single tensors."""
+    return sys.modules["laconic.kernels.cpu"]
+
+
+def _one_call(*tensors: TensorList) -> bool:
+    return all(xs.plain for xs in tensors) and len(in_parts(sum(tensors[0].lengths), 1)) <= 1
+
+
+def encode_signs(xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
+    xs, errors = listed(xs), listed(errors)
+    if not _one_call(xs, errors):
+        return messages.encode_signs(_single(), xs, errors)
+    message = torch.empty(sum(-(-n // 8) + 4 for n in xs.lengths), dtype=torch.uint8)
+    places, lengths = xs.table.numpy()
+    lists.encode_signs(places, errors.table.numpy()[0], lengths, message.numpy())
+    return message
+
+
+def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor] | Parts:
+    if len(in_parts(sum(lengths), 1)) > 1:
+        return messages.mean_of_signs(_single(), rows, lengths)
+    means = torch.empty(sum(lengths))
+    lists.mean_of_signs(rows.contiguous().numpy(), np.array(lengths, np.int64), means.numpy())
+    return Parts.of(means, lengths)
+
+
+def encode_levels(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    bucket: int,
+    steps: int,
+    norm: str,
+    keys: Sequence[int],
+) -> Tensor:
+    xs, errors = listed(xs), None if errors is None else listed(errors)
+    if not _one_call(*(xs,) if errors is None else (xs, errors)):
+        return messages.encode_levels(_single(), xs, errors, bucket, steps, norm, keys)
+    each = 8 // messages.WIDTHS[steps]
+    sizes = [-(-n // each) + 4 * -(-n // bucket) for n in xs.lengths]
+    message = torch.empty(sum(sizes), dtype=torch.uint8)
+    places, lengths = xs.table.numpy()
+    memory = _NONE if errors is None else errors.table.numpy()[0]
+    drawn = np.array(keys, np.uint64)
+    lists.encode_levels(places, memory, lengths, bucket, steps, each, norm == "l2", drawn, message.numpy())
+    return message
+
+
+def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor] | Parts:
+    if len(in_parts(sum(lengths), 1)) > 1:
+        return messages.mean_of_levels(_single(), rows, lengths, bucket, steps)
+    means, each = torch.empty(sum(lengths)), 8 // messages.WIDTHS[steps]
+    given = np.array(lengths, np.int64)
+    lists.mean_of_levels(rows.contiguous().numpy(), given, bucket, steps, each, means.numpy())
+    return Parts.of(means, lengths)

@@ -1,0 +1,86 @@
+"""Lists of tensors in one compiled call on a CPU: the bytes and bits that one tensor after another gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from laconic import kernels
+from laconic.kernels import TensorList, messages, reference
+from tests.kernels.test_bodies import KINDS, same, tensor
+
+cpu = pytest.importorskip("laconic.kernels.cpu", reason="without Numba there is only the reference")
+
+LENGTHS = (1, 7, 8, 9, 512, 513, 1023, 1025, 4097, 70_001)
+
+
+def inputs(kind: str) -> tuple[TensorList, TensorList]:
+    """One tensor of each length, side by side at odd places, and memories of them that lie elsewhere."""
+    whole = torch.cat([tensor(kind, n, n) for n in LENGTHS])
+    memories = [0.1 * tensor("normal", n, n + 1) for n in LENGTHS]
+    return TensorList(whole.split(LENGTHS)), TensorList(memories)
+
+
+def copies(xs: TensorList) -> TensorList:
+    return TensorList(x.clone() for x in xs)
+
+
+def all_same(found: list[Tensor] | TensorList, expected: list[Tensor] | TensorList) -> bool:
+    return len(found) == len(expected) and all(map(same, found, expected))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signs_of_a_list(kind: str) -> None:
+    xs, errors = inputs(kind)
+    kept, expected = copies(errors), copies(errors)
+    message = cpu.encode_signs(xs, kept)
+    assert same(message, messages.encode_signs(reference, xs, expected))
+    assert all_same(kept, expected)
+    other = messages.encode_signs(reference, expected, copies(errors))
+    rows = torch.stack([message, other, message])
+    assert all_same(cpu.mean_of_signs(rows, LENGTHS), messages.mean_of_signs(reference, rows, LENGTHS))
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("norm", ["l2", "max"])
+@pytest.mark.parametrize(("steps", "bucket"), [(1, 512), (7, 512), (7, 99), (127, 2048), (127, 5)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_of_a_list(kind: str, steps: int, bucket: int, norm: str, remembers: bool) -> None:
+    xs, errors = inputs(kind)
+    kept, expected = (copies(errors), copies(errors)) if remembers else (None, None)
+    keys = [2**64 - 1 - 977 * n**3 for n in LENGTHS]
+    how = (bucket, steps, norm)
+    message = cpu.encode_levels(xs, kept, *how, keys)
+    assert same(message, messages.encode_levels(reference, xs, expected, *how, keys))
+    if kept is not None and expected is not None:
+        assert all_same(kept, expected)
+    rows = torch.stack([message, messages.encode_levels(reference, errors, None, *how, keys), message])
+    found = cpu.mean_of_levels(rows, LENGTHS, bucket, steps)
+    assert all_same(found, messages.mean_of_levels(reference, rows, LENGTHS, bucket, steps))
+
+
+def test_lists_of_the_engine_take_the_compiled_call() -> None:
+    xs, errors = inputs("normal")
+    rows = kernels.encode_signs(xs, errors)[None]
+    whole = kernels.mean_of_signs(rows, LENGTHS)
+    assert isinstance(whole, TensorList) and whole.places[1] - whole.places[0] == 4 * LENGTHS[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wire", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("divisor", [1, 2, 3, 8])
+def test_casts(kind: str, wire: torch.dtype, divisor: int) -> None:
+    """Also where the quotient is subnormal or too large for the format, and where it is a tie."""
+    x = torch.cat([tensor(kind, 5000) * 2.0**e for e in (-140, -24, -14, 0, 15, 16, 120)])
+    x = torch.cat([x, torch.arange(8192) * 2.0**-25, 2049 + torch.arange(2048.0), torch.tensor([65519.9, 65520.0])])
+    x = torch.cat([x, -x])
+    found, expected = x.new_empty(len(x), dtype=wire), x.new_empty(len(x), dtype=wire)
+    kernels.shorten(x.clone(), divisor, found)
+    reference.shorten(x.clone(), divisor, expected)
+    assert same(found.float(), expected.float()) and torch.equal(
+        found.signbit() & (x == x), expected.signbit() & (x == x)
+    )
+    wide = torch.empty(len(x))
+    kernels.lengthen(found, wide)
+    assert same(wide, found.float())
