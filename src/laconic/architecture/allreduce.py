@@ -103,10 +103,11 @@ def _gather(x: Tensor, group: Group) -> Carrying:
 def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
-    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
+    own = parts if isinstance(parts, Tensor) else torch.tensor(parts, dtype=torch.int64, device=x.device)
     lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
     totals = [sum(row) for row in lengths]
-    everyone = yield group.all_to_all(x.reshape(-1).repeat(group.size), [x.numel()] * group.size, totals)
+    x = x.reshape(-1)[: totals[group.rank]]
+    everyone = yield group.all_to_all(x.repeat(group.size), [x.numel()] * group.size, totals)
     rows = everyone.split(totals)
     if request.parts is None:
         return list(rows)

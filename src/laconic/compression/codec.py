@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
+from laconic.kernels.lists import TensorList
 from laconic.kernels.messages import finite
 from laconic.worker import Meet, Meets
 
@@ -53,7 +54,7 @@ class Codec(Compressor):
 
     @property
     def lists(self) -> bool:
-        """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`."""
+        """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`, or by `feed_bucket`."""
         return False
 
     def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
@@ -97,10 +98,12 @@ class Codec(Compressor):
             return None
         if is_changed_below(self, "encode", "feed_all") or is_changed_below(self, "average", "exchange_bucket"):
             return None
-        return self._exchange_bucket(bucket, meet)
+        return self.feed_bucket(bucket, None, meet)
 
-    def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
-        payload = self.feed_all(bucket.tensors, None, meet.each())
+    def feed_bucket(self, bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet) -> BucketExchange:
+        """Encode each x + error of a bucket, or x where there are no errors, leave in `error` the part that was not
+        encoded and is finite, and exchange the payload as `exchange_bucket` does."""
+        payload = self.feed_all(bucket.tensors, errors, meet.each())
         own = torch.cat(self.means(payload[None], bucket.lengths)) if meet.own else None
         rows = yield meet.gather(payload)
         bucket.put(self.means(rows, bucket.lengths))

@@ -96,8 +96,7 @@ class Remembering(StatefulWrapper):
     def _fused_bucket(self, codec: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
         """Encode all tensors with as few passes over memory as the codec has."""
         before = bucket.flat + bucket.vectors["error"] if meet.own else None
-        rows = yield meet.gather(codec.feed_all(bucket.tensors, bucket.memory("error"), meet.each()))
-        bucket.put(codec.means(rows, bucket.lengths))
+        yield from codec.feed_bucket(bucket, bucket.memory("error"), replace(meet, own=False))
         return None if before is None else before - bucket.vectors["error"]
 
     def _general_bucket(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,12 @@ from torch import Tensor
 from laconic import kernels
 from laconic.claims import Contraction, Payload
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
+from laconic.compression.codes import bits
+from laconic.compression.selected_buckets import SelectedLayout
 from laconic.compression.selector import Selector, drawn, share_of
+from laconic.kernels.lists import TensorList
+from laconic.kernels.sparse_messages import first_or_largest
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
@@ -64,21 +70,43 @@ class TopK(Selector):
     def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor | None:
         return self.estimate(x, error, meet) if self.varies else None
 
+    def sample(self, numel: int) -> tuple[int, int]:
+        """Return how many values of such a tensor are sampled, and which largest of them is the limit."""
+        looked = max(math.ceil(_SAMPLE * numel), math.ceil(_PASSING / self.ratio))
+        return looked, self.count(min(looked, numel))
+
     def estimate(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor:
         """Return an estimate of the k-th largest magnitude of x + error, above zero."""
-        looked = max(math.ceil(_SAMPLE * x.numel()), math.ceil(_PASSING / self.ratio))
-        return kernels.sampled_limit(x, error, looked, self.count(min(looked, x.numel())), meet.key("sample"))
+        return kernels.sampled_limit(x, error, *self.sample(x.numel()), meet.key("sample"))
 
     def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
-        if len(places) <= self.most(numel):
-            return None
-        if values.isnan().any():  # NaN must be sent
-            return largest(values, self.most(numel))
-        return torch.arange(self.most(numel), device=places.device)
+        return first_or_largest(kernels, values, self.most(numel))
+
+    @property
+    def lists(self) -> bool:
+        return self.index in ("packed", "plain") and not is_changed_below(self, "choose", "feed_bucket")
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return self.feed_bucket(bucket, None, meet) if self.lists and bucket.flat.dtype == torch.float32 else None
+
+    def feed_bucket(self, bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet) -> BucketExchange:
+        layout, samples = _layout_of(self, bucket.lengths)
+        if self.varies:
+            return layout.exchange_sampled(samples, bucket, errors, meet)
+        return layout.exchange_largest(bucket, errors, meet)
 
     def sampled(self, x: Tensor, meet: Meet) -> float:
         """Return the estimate for a tensor without error memory, as a Python float."""
         return float(self.estimate(x, None, meet))
+
+
+@lru_cache(1024)
+def _layout_of(selector: TopK, lengths: tuple[int, ...]) -> tuple[SelectedLayout, tuple[tuple[int, int], ...]]:
+    """Return what is sent of tensors of these lengths, and how each one's limit is sampled."""
+    most = tuple(selector.most(n) for n in lengths)
+    widths = tuple(32 if selector.index == "plain" else bits.width(n - 1) for n in lengths)
+    layout = SelectedLayout(lengths, most, widths, selector.left_out)
+    return layout, tuple(selector.sample(n) for n in lengths)
 
 
 largest = kernels.largest

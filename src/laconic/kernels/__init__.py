@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels import codes, messages, reference
+from laconic.kernels import codes, messages, reference, sparse_messages
 from laconic.kernels.draws import integers, uniform
 from laconic.kernels.lists import TensorList
 from laconic.kernels.sums import rows_summed
@@ -25,11 +25,15 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
+    "average_counted_places",
+    "average_places",
     "bucket_scales",
     "decode_natural",
     "encode_columns",
+    "encode_largest",
     "encode_levels",
     "encode_natural",
+    "encode_sampled",
     "encode_signs",
     "encode_ternaries",
     "encode_trits",
@@ -123,7 +127,7 @@ def _lists(name: str, x: Tensor, *given: Any) -> Any:
     """Process a list in one launch where there is a body for it, or its tensors one after another."""
     body = _of(x)
     whole = getattr(body, name, None)
-    home = messages if hasattr(messages, name) else codes
+    home = next(home for home in (messages, codes, sparse_messages) if hasattr(home, name))
     return whole(*given) if whole is not None else getattr(home, name)(body, *given)
 
 
@@ -217,6 +221,42 @@ def largest(x: Tensor, k: int) -> Tensor:
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
     mean: Tensor = _of(values[0]).mean_of_sparse(places, values, n, left_out)
     return mean
+
+
+def encode_largest(
+    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    message: Tensor = _lists("encode_largest", xs[0], xs, errors, counts, widths)
+    return message
+
+
+def encode_sampled(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    samples: Sequence[tuple[int, int]],
+    most: Sequence[int],
+    widths: Sequence[int],
+    keys: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    message: tuple[Tensor, Tensor] = _lists("encode_sampled", xs[0], xs, errors, samples, most, widths, keys)
+    return message
+
+
+def average_places(
+    total: Tensor,
+    rows: Tensor,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    widths: Sequence[int],
+    left_out: float,
+) -> None:
+    _lists("average_places", total, total, rows, lengths, counts, widths, left_out)
+
+
+def average_counted_places(
+    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
+) -> None:
+    _lists("average_counted_places", total, total, rows, lengths, widths, left_out)
 
 
 def pack_numbers(codes: Tensor, bits: int) -> Tensor:
@@ -342,5 +382,5 @@ def rotate_back(z: Tensor, key: int) -> Tensor:
 
 for _name in __all__:
     if _name not in ("TensorList", "integers", "rows_summed", "uniform"):
-        _home = next((home for home in (messages, codes, reference) if hasattr(home, _name)), None)
+        _home = next((home for home in (messages, codes, sparse_messages, reference) if hasattr(home, _name)), None)
         globals()[_name].__doc__ = getattr(_home, _name, None).__doc__

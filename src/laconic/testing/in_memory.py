@@ -89,7 +89,7 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
     assert all(type(r) is type(first) for r in requests)
     tensors = [r.tensor for r in requests]
     if isinstance(first, GatherRagged):
-        return [[x.clone() for x in tensors] for _ in range(size)]
+        return [[_ragged(r) for r in requests] for _ in range(size)]
     if isinstance(first, RingPass):
         return [tensors[rank - 1].clone() for rank in range(size)]
     assert len({(x.shape, x.dtype) for x in tensors}) == 1, "the tensors of all workers have the same shape and type"
@@ -114,3 +114,11 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
             tensors[rank] = first.combine(tensors[rank], tensors[rank + distance])
         distance *= 2
     return [tensors[0].clone() for _ in range(size)]
+
+
+def _ragged(request: GatherRagged) -> Tensor | list[Tensor]:
+    """Return what one worker's request adds to everybody's list: its vector, or the parts of it."""
+    if request.parts is None:
+        return request.tensor.clone()
+    lengths = [int(n) for n in request.parts]
+    return list(request.tensor[: sum(lengths)].clone().split(lengths))

@@ -8,21 +8,27 @@ from laconic.kernels.gpu.factors import left_products, right_products
 from laconic.kernels.gpu.levels import encode_levels, mean_of_levels
 from laconic.kernels.gpu.limits import sampled_limit
 from laconic.kernels.gpu.means import mean_of_signs
+from laconic.kernels.gpu.numbers import average_counted_places, average_places, pack_numbers, unpack_numbers
 from laconic.kernels.gpu.orthogonal import orthogonalised
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
 from laconic.kernels.gpu.selection import feed_selected, feed_selected_each, passing, passing_each, select
 from laconic.kernels.gpu.signs import encode_signs
 from laconic.kernels.gpu.sparse_means import mean_of_sparse
+from laconic.kernels.gpu.sparse_messages import encode_largest, encode_sampled
 from laconic.kernels.gpu.ternaries import encode_ternaries, sum_of_digits, ternaries_of
 from laconic.kernels.gpu.topk import largest
 from laconic.kernels.gpu.trits import encode_trits, mean_of_trits
 from laconic.kernels.gpu.votes import pack_signs, signs_of, vote
 
 __all__ = [
+    "average_counted_places",
+    "average_places",
     "decode_natural",
     "encode_columns",
+    "encode_largest",
     "encode_levels",
     "encode_natural",
+    "encode_sampled",
     "encode_signs",
     "encode_ternaries",
     "encode_trits",
@@ -38,6 +44,7 @@ __all__ = [
     "mean_of_sparse",
     "mean_of_trits",
     "orthogonalised",
+    "pack_numbers",
     "pack_signs",
     "passing",
     "passing_each",
@@ -49,5 +56,6 @@ __all__ = [
     "signs_of",
     "sum_of_digits",
     "ternaries_of",
+    "unpack_numbers",
     "vote",
 ]

@@ -191,16 +191,23 @@ def _mean_of_many(table, padded, divisor, steps, total, n, tiles, each, left_out
 
 
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
-    device, workers = values[0].device, len(values)
-    if left_out or not 0 < n < _MOST or not _suit(places, values):
-        return reference.mean_of_sparse(places, values, n, left_out)
+    total = torch.empty(n, device=values[0].device)
+    write_mean(total, places, values, left_out)
+    return total
+
+
+def write_mean(total: Tensor, places: Sequence[Tensor], values: Sequence[Tensor], left_out: float) -> None:
+    """Write what `mean_of_sparse` returns into `total`."""
+    device, workers, n = values[0].device, len(values), total.numel()
+    if left_out or not 0 < n < _MOST or not _suit(places, values) or not total.is_contiguous():
+        total.copy_(reference.mean_of_sparse(places, values, n, left_out))
+        return
     once = min(triton.next_power_of_2(workers), _AT_ONCE)
     padded = -(-workers // once) * once
     missing = [0] * (padded - workers)
     numbers = [p.data_ptr() for p in places] + missing + [v.data_ptr() for v in values] + missing
     numbers += [p.numel() for p in places] + missing
     table = torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-    total = torch.empty(n, device=device)
     tiles = -(-n // _TILE)
     each = -(-tiles // _PROGRAMS)
     programs = -(-tiles // each)
@@ -212,7 +219,6 @@ def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, l
     else:
         cursors = torch.empty(programs * padded, dtype=torch.int32, device=device)
         _mean_of_many[(programs,)](*arguments, cursors, _TILE, _WIDTH, once, _LONG, **how)
-    return total
 
 
 def _suit(places: Sequence[Tensor], values: Sequence[Tensor]) -> bool:

@@ -1,0 +1,159 @@
+"""Chosen places and values of a list of tensors, written into one message in order, without waiting.
+
+Two passes: one tallies how many values of each tile are above the tensor's limit and how many equal it, the other adds
+up the tallies before its tile and so knows where its values go. Bits are set by an atomic `or` in memory that was zero:
+a place may share its bytes with its neighbours. What was sent, and what is not finite, becomes zero in the memory.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from laconic.kernels.gpu.limits import INFINITE, size
+from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes
+from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
+
+GROUP = tl.constexpr(64)
+"""The number of tiles whose tallies are also added up."""
+BLOCK = tl.constexpr(256)
+STATE = tl.constexpr(4)
+"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, and how many of
+those are sent; all that are larger are."""
+
+
+@triton.jit
+def tally(tallies, groups, tile, above, equal):
+    """Note how many values of a tile are above the limit and equal it: two numbers in one."""
+    both = (above.to(tl.int64) << 32) | equal.to(tl.int64)
+    tl.store(tallies + tile, both)
+    tl.atomic_add(groups + tile // GROUP, both, sem="relaxed")
+
+
+@triton.jit
+def _before(tallies, groups, tile):
+    """Return the tallies of all tiles before this one, added up."""
+    total = tl.zeros([BLOCK], tl.int64)
+    for first in range(0, tile // GROUP, BLOCK):
+        j = first + tl.arange(0, BLOCK)
+        total += tl.load(groups + j, mask=j < tile // GROUP, other=0)
+    j = (tile // GROUP) * GROUP + tl.arange(0, GROUP)
+    return tl.sum(total, 0) + tl.sum(tl.load(tallies + j, mask=j < tile, other=0), 0)
+
+
+@triton.jit(do_not_specialize=["place_2"])
+def tally_largest(v, place_0, place_1, place_2, ks, counts, state, tallies, groups, TILE: tl.constexpr,
+                  LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Tally the k largest magnitudes, whose digits have been counted."""
+    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
+    bits = tile_sizes(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
+    limit, missing = all_digits(counts + number * COUNTS, tl.load(ks + number))
+    tally(tallies, groups, tl.program_id(0), tl.sum((bits > limit).to(tl.int32), 0),
+          tl.sum((bits == limit).to(tl.int32), 0))  # fmt: skip
+    if base == 0:
+        state += number * STATE
+        tl.store(state, limit)
+        tl.store(state + 1, limit)
+        tl.store(state + 2, missing)
+
+
+@triton.jit
+def _tally_fed(x, error, rest, limit, TILE: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):
+    """Return how many values of x + error, which is left in `error`, pass a limit, and how many are NaN."""
+    i = tl.arange(0, TILE)
+    v = loaded(x, i, rest, MASKED)
+    if FED:
+        v += loaded(error, i, rest, MASKED)
+        stored(error, i, rest, v, MASKED)
+    passes = size(v) >= limit  # no limit is zero, which stands behind the end
+    return tl.sum(passes.to(tl.int32), 0), tl.sum((v != v).to(tl.int32), 0)
+
+
+@triton.jit(do_not_specialize=["place_2"])
+def tally_passing(x, error, place_0, place_1, place_2, limits, totals, tallies, groups, TILE: tl.constexpr,
+                  FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Tally what passes each tensor's limit, as if all were equal; NaN values are also counted, behind the totals of
+    their tensor."""
+    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
+    x = pointed(x, number, LISTED, ALIGNED) + base
+    if FED:
+        error = pointed(error, number, LISTED, ALIGNED) + base
+    limit = tl.load(limits + number)
+    if base + TILE <= n:
+        passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, False)
+    else:
+        passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, True)
+    tally(tallies, groups, tl.program_id(0), tl.zeros_like(passing), passing)
+    tl.atomic_add(totals + 2 * number, passing, sem="relaxed")
+    if nans > 0:
+        tl.atomic_add(totals + 2 * number + 1, nans, sem="relaxed")
+
+
+@triton.jit
+def _set_bits(words, bit, number, some):
+    """Set the bits of whole numbers, each from its own bit of the message on."""
+    word = words + (bit >> 5)
+    both = number.to(tl.uint32, bitcast=True).to(tl.uint64) << (bit & 31).to(tl.uint64)
+    high = (both >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
+    tl.atomic_or(word, both.to(tl.uint32).to(tl.int32, bitcast=True), mask=some, sem="relaxed")
+    tl.atomic_or(word + 1, high, mask=some & (high != 0), sem="relaxed")
+
+
+@triton.jit
+def _part_bytes(count, width):
+    return 4 + ((count.to(tl.int64) * width + 7) >> 3) + 4 * count.to(tl.int64)
+
+
+@triton.jit
+def _counted_part(number, totals, ks, widths, base, lengths, words):
+    """Return where a tensor's part begins whose predecessors' lengths depend on the values, behind the number of its
+    places, and that number; write it, and the length of the part."""
+    sums = tl.zeros([BLOCK], tl.int64)
+    for first in range(0, number, BLOCK):
+        j = first + tl.arange(0, BLOCK)
+        earlier = j < number
+        count = tl.minimum(tl.load(totals + 2 * j, mask=earlier, other=0), tl.load(ks + j, mask=earlier, other=0))
+        sums += tl.where(earlier, _part_bytes(count, tl.load(widths + j, mask=earlier, other=0)), 0)
+    begin = tl.sum(sums, 0)
+    count = tl.minimum(tl.load(totals + 2 * number), tl.load(ks + number))
+    if base == 0:
+        tl.store(lengths + number, _part_bytes(count, tl.load(widths + number)))
+        _set_bits(words, 8 * begin, count, count >= 0)
+    return begin + 4, count
+
+
+@triton.jit(do_not_specialize=["place_2"])
+def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengths, state, tallies, groups, words,
+                 TILE: tl.constexpr, KEPT: tl.constexpr, COUNTED: tl.constexpr, LISTED: tl.constexpr,
+                 ALIGNED: tl.constexpr):  # fmt: skip
+    """Write places and values into the message. COUNTED: a part begins with the number of its places, at most k. KEPT:
+    v is a memory."""
+    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
+    if COUNTED:
+        begin, count = _counted_part(number, totals, ks, widths, base, lengths, words)
+    else:
+        begin, count = tl.load(begins + number), tl.load(ks + number)
+    tile = tl.program_id(0)
+    if tl.load(tallies + tile) != 0:
+        before = _before(tallies, groups, tile) - _before(tallies, groups, tile - (base // TILE).to(tl.int32))
+        state += number * STATE
+        limit, up_to, missing = tl.load(state), tl.load(state + 1), tl.load(state + 2)
+        width = tl.load(widths + number)
+        v = pointed(v, number, LISTED, ALIGNED) + base
+        i = tl.arange(0, TILE)
+        x = tl.load(v + i, mask=i < n - base, other=0.0)
+        bits = tl.where(i < n - base, size(x), -1)
+        above = bits > up_to
+        equal = (bits >= limit) & (bits <= up_to)
+        both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # inclusive
+        above_before = (before >> 32).to(tl.int32) + (both & 0xFFFF) - above.to(tl.int32)
+        equal_before = (before & 0xFFFFFFFF).to(tl.int32) + (both >> 16) - equal.to(tl.int32)
+        taken = above | (equal & (equal_before < missing))
+        into = (above_before + tl.minimum(equal_before, missing)).to(tl.int64)
+        taken &= into < count  # as it always is
+        places = (base + i).to(tl.int32)
+        _set_bits(words, 8 * begin + into * width, places, taken)
+        values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
+        _set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
+        if KEPT:
+            tl.store(v + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))

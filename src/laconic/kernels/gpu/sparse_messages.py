@@ -1,0 +1,125 @@
+"""Messages of chosen places and values for a whole list of tensors, in a few launches and without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laconic.kernels import reference, sparse_messages
+from laconic.kernels.gpu import compaction, radix, sampled_lists
+from laconic.kernels.gpu.lists import Tiles, keys_of, pointers, starts, table, tiled
+from laconic.kernels.lists import TensorList, listed
+from laconic.kernels.sparse_messages import part_bytes
+
+_MOST = (1 << 31) - (1 << 20)  # the largest number of elements of a list
+_WARPS = 4
+_SAMPLE_TILE, _SAMPLE_WARPS = 4096, 8
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Memory of one message: tallies, and memory that is zero for group sums, counts and the message itself."""
+
+    tallies: Tensor
+    state: Tensor
+    groups: Tensor
+    counts: Tensor
+    words: Tensor
+
+
+def _room(tiles: Tiles, tensors: int, counts: int, length: int, device: torch.device) -> _Room:
+    groups = -(-tiles.count // compaction.GROUP.value)
+    sizes = [2 * groups, counts, -(-length // 4) + 1]
+    begins = starts([-(-size // 4) * 4 for size in sizes])  # at multiples of 16 bytes
+    zeros = torch.zeros(begins[-1], dtype=torch.int32, device=device)
+    found, held, words = (zeros[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
+    tallies = torch.empty(tiles.count, dtype=torch.int64, device=device)
+    state = torch.empty(tensors * compaction.STATE.value, dtype=torch.int32, device=device)
+    return _Room(tallies, state, found.view(torch.int64), held, words)
+
+
+def _suit(xs: TensorList, errors: TensorList | None) -> bool:
+    given = xs.plain and (errors is None or errors.plain)
+    return given and all(xs.lengths) and sum(xs.lengths) < _MOST
+
+
+def encode_largest(
+    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    xs, errors = listed(xs), None if errors is None else listed(errors)
+    if not _suit(xs, errors):
+        return sparse_messages.encode_largest(reference, xs, errors, counts, widths)
+    device = xs[0].device
+    tiles = tiled(xs.lengths, radix.TILE, device)
+    begins = starts([part_bytes(count, width) for count, width in zip(counts, widths, strict=True)])
+    room = _room(tiles, len(xs), len(xs) * radix.COUNTS.value, begins[-1], device)
+    ks, bits = table(tuple(counts), torch.int32, device), table(tuple(widths), torch.int32, device)
+    radix.count_digits(xs, errors, tiles, ks, room.counts)
+    given, aligned = pointers(xs if errors is None else errors)
+    compaction.tally_largest[(tiles.count,)](
+        given, *tiles.place, ks, room.counts, room.state, room.tallies, room.groups, radix.TILE, tiles.listed, aligned,
+        num_warps=_WARPS,
+    )  # fmt: skip
+    compaction.write_chosen[(tiles.count,)](
+        given, *tiles.place, ks, bits, table(begins[:-1], torch.int64, device), room.state, room.tallies, room.state,
+        room.tallies, room.groups, room.words, radix.TILE, errors is not None, False, tiles.listed, aligned,
+        num_warps=_WARPS,
+    )  # fmt: skip
+    return room.words.view(torch.uint8)[: begins[-1]]
+
+
+def encode_sampled(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    samples: Sequence[tuple[int, int]],
+    most: Sequence[int],
+    widths: Sequence[int],
+    keys: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    xs, errors = listed(xs), None if errors is None else listed(errors)
+    if not _suit(xs, errors):
+        return sparse_messages.encode_sampled(reference, xs, errors, samples, most, widths, keys)
+    device, fed = xs[0].device, errors is not None
+    tiles = tiled(xs.lengths, radix.TILE, device)
+    capacity = sum(4 + part_bytes(count, width) for count, width in zip(most, widths, strict=True))
+    room = _room(tiles, len(xs), 2 * len(xs), capacity, device)
+    ks, bits = table(tuple(most), torch.int32, device), table(tuple(widths), torch.int32, device)
+    (given, aligned), (memory, aligned_too) = pointers(xs), pointers(xs if errors is None else errors)
+    both_aligned = aligned and aligned_too
+    limits = _limits(xs, given, memory, samples, keys, fed, both_aligned)
+    compaction.tally_passing[(tiles.count,)](
+        given, memory, *tiles.place, limits, room.counts, room.tallies, room.groups, radix.TILE, fed, tiles.listed,
+        both_aligned, num_warps=_WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
+    firsts = table(starts([-(-n // radix.TILE) for n in xs.lengths])[:-1], torch.int32, device)
+    sampled_lists.settle[(len(xs),)](
+        memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, room.counts, room.state, room.tallies,
+        room.groups, radix.TILE, tiles.listed, aligned_too, num_warps=_WARPS,
+    )  # fmt: skip
+    lengths = torch.empty(len(xs), dtype=torch.int64, device=device)
+    compaction.write_chosen[(tiles.count,)](
+        memory, *tiles.place, ks, bits, lengths, room.counts, lengths, room.state, room.tallies, room.groups,
+        room.words, radix.TILE, fed, True, tiles.listed, aligned_too, num_warps=_WARPS,
+    )  # fmt: skip
+    return room.words.view(torch.uint8)[:capacity], lengths
+
+
+def _limits(
+    xs: TensorList, given: object, memory: object, samples: Sequence[tuple[int, int]], keys: Sequence[int], fed: bool,
+    aligned: bool,
+) -> Tensor:  # fmt: skip
+    """Return the bits of each tensor's limit."""
+    device = xs[0].device
+    looked = tuple(min(count, (1 << 31) - 1) for count, _ in samples)
+    begins = starts([min(count, n) for count, n in zip(looked, xs.lengths, strict=True)])
+    limits = torch.empty(len(xs), dtype=torch.int32, device=device)
+    sampled_lists.sample_limits[(len(xs),)](
+        given, memory, table(xs.lengths, torch.int64, device), table(looked, torch.int64, device),
+        table(tuple(k for _, k in samples), torch.int32, device), table(begins[:-1], torch.int64, device),
+        keys_of(keys, device), torch.empty(begins[-1], device=device), limits, _SAMPLE_TILE, fed, len(xs) > 1, aligned,
+        num_warps=_SAMPLE_WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
+    return limits

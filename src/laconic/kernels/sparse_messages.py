@@ -1,0 +1,133 @@
+"""Messages of a few places and their values, encoded one tensor after another as in `messages`; a GPU writes and reads
+the same bytes for a list at once.
+
+A tensor's part of a message is its places in ascending order, packed without gaps in the tensor's own number of bits,
+and then the values there as float32. Where their number depends on the values, the part begins with it, in four bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.kernels.messages import feed_selected, finite, passing
+
+
+def encode_largest(
+    body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    """Encode the largest magnitudes of each v = x + error, or x where there is no memory; `error` keeps the others
+    that are finite.
+
+    Of each tensor so many are sent, as `largest` chooses them, with places of so many bits.
+    """
+    parts = []
+    for i, (x, count, width) in enumerate(zip(xs, counts, widths, strict=True)):
+        v = x if errors is None else errors[i].add_(x)
+        places = body.largest(v, count)
+        values = v[places]
+        parts += [body.pack_numbers(places, width), values.view(torch.uint8)]
+        if errors is not None:
+            v[places] = 0.0
+            finite(v)
+    return torch.cat(parts)
+
+
+def encode_sampled(
+    body: Any,
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    samples: Sequence[tuple[int, int]],
+    most: Sequence[int],
+    widths: Sequence[int],
+    keys: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Encode of each v = x + error, or x where there is no memory, what passes its `sampled_limit`, at most so many;
+    `error` keeps the others that are finite.
+
+    A limit is given by how many values are sampled and which largest of them it is, with the tensor's own key. Return
+    the message, which may have room behind it, and the length of each tensor's part.
+    """
+    parts, lengths = [], []
+    for i, (x, (looked, k), key) in enumerate(zip(xs, samples, keys, strict=True)):
+        error = None if errors is None else errors[i]
+        limit = body.sampled_limit(x, error, looked, k, key)
+        if error is None:
+            places, values = passing(body, x, limit)
+        else:
+            places, values = feed_selected(body, x, error, limit)
+        kept = first_or_largest(body, values, most[i])
+        if kept is not None:
+            if error is not None:
+                error[places] = values
+                error[places[kept]] = 0.0
+            places, values = places[kept], values[kept]
+        if error is not None:
+            finite(error)
+        head = torch.tensor([len(places)], dtype=torch.int32, device=x.device).view(torch.uint8)
+        part = torch.cat([head, body.pack_numbers(places, widths[i]), values.view(torch.uint8)])
+        parts.append(part)
+        lengths.append(len(part))
+    return torch.cat(parts), torch.tensor(lengths, device=xs[0].device)
+
+
+def first_or_largest(body: Any, values: Tensor, most: int) -> Tensor | None:
+    """Return which of these values are sent where at most so many may be: the first, or the largest where there is NaN,
+    which must be sent; None means all."""
+    if len(values) <= most:
+        return None
+    if values.isnan().any():
+        kept: Tensor = body.largest(values, most)
+        return kept
+    return torch.arange(most, device=values.device)
+
+
+def average_places(
+    body: Any,
+    total: Tensor,
+    rows: Tensor,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    widths: Sequence[int],
+    left_out: float,
+) -> None:
+    """Write into `total` the means of tensors of these lengths, one behind another, from the messages of all workers, a
+    row each: the values of so many places of each tensor, added up in the order of rows; `left_out` elsewhere."""
+    sizes = [part_bytes(count, width) for count, width in zip(counts, widths, strict=True)]
+    columns = zip(total.split(list(lengths)), rows.split(sizes, dim=1), counts, widths, strict=True)
+    for mean, parts, count, width in columns:
+        entries = [_read(body, part, count, width) for part in parts]
+        mean.copy_(body.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], mean.numel(), left_out))
+
+
+def average_counted_places(
+    body: Any,
+    total: Tensor,
+    rows: Sequence[Sequence[Tensor]],
+    lengths: Sequence[int],
+    widths: Sequence[int],
+    left_out: float,
+) -> None:
+    """Do as `average_places` with the parts of each worker's message, which begin with the number of places."""
+    for i, (mean, width) in enumerate(zip(total.split(list(lengths)), widths, strict=True)):
+        entries = [_read(body, row[i][4:], count_in(row[i].numel(), width), width) for row in rows]
+        mean.copy_(body.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], mean.numel(), left_out))
+
+
+def part_bytes(count: int, width: int) -> int:
+    """Return how many bytes so many places of so many bits take, with their values."""
+    return -(-count * width // 8) + 4 * count
+
+
+def count_in(length: int, width: int) -> int:
+    """Return how many places a part of so many bytes has that begins with their number: the number itself may be on
+    another device."""
+    return 8 * (length - 4) // (width + 32)
+
+
+def _read(body: Any, part: Tensor, count: int, width: int) -> tuple[Tensor, Tensor]:
+    places, values = part.tensor_split([-(-count * width // 8)])
+    return body.unpack_numbers(places, width, count), values.clone().view(torch.float32)

@@ -1,0 +1,172 @@
+"""Messages of chosen places in Triton against those of one tensor after another, bit by bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from laconic.kernels import reference, sparse_messages
+from laconic.kernels.gpu import numbers, radix
+from tests.kernels.on import DEVICE, gpu, misaligned, poisoned, same, tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # an infinite number less itself
+
+TENSORS = [
+    ("normal", 1), ("heavy", 9001), ("constant", 4097), ("zero", 4096), ("nan", 700), ("infinite", 5000), ("sparse", 2),
+    ("normal", 8192), ("rounded", 6000), ("nans", 4500),
+]  # fmt: skip
+
+
+def made(kind: str, n: int, seed: int) -> Tensor:
+    if kind == "rounded":  # as a bf16 product leaves them: many ties
+        return tensor("normal", n, seed).bfloat16().float()
+    if kind == "nans":
+        x = tensor("constant", n, seed)
+        x[::7], x[3::50] = torch.nan, -torch.inf
+        return x
+    return tensor(kind, n, seed)
+
+
+def inputs(fed: bool) -> tuple[list[Tensor], list[Tensor] | None]:
+    xs = [misaligned(made(kind, n, i), i % 4) for i, (kind, n) in enumerate(TENSORS)]
+    exact = [kind in ("constant", "zero", "rounded", "nans") for kind, _ in TENSORS]  # ties stay ties
+    errors = [misaligned(tensor("zero" if z else "normal", x.numel()), 3) for x, z in zip(xs, exact, strict=True)]
+    return xs, errors if fed else None
+
+
+def copies(tensors: list[Tensor] | None) -> list[Tensor] | None:
+    return None if tensors is None else [x.clone() for x in tensors]
+
+
+def widths_of(xs: list[Tensor]) -> list[int]:
+    return [32 if i % 4 == 3 else max(1, (x.numel() - 1).bit_length()) for i, x in enumerate(xs)]
+
+
+def equal(found: list[Tensor] | None, expected: list[Tensor] | None) -> bool:
+    return found is expected is None or all(
+        same(a, b) and torch.equal(a.signbit(), b.signbit()) for a, b in zip(found, expected, strict=True)
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the largest
+
+
+@pytest.mark.parametrize("fed", [True, False])
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0])
+def test_the_largest_of_a_list_are_the_references(ratio: float, fed: bool) -> None:
+    """Ties, zeros, what is not finite, tensors of one element, and all elements."""
+    xs, errors = inputs(fed)
+    counts, widths = [max(1, int(ratio * x.numel())) for x in xs], widths_of(xs)
+    memory, given = copies(errors), copies(xs)
+    with poisoned():
+        found = gpu.encode_largest(xs, errors, counts, widths)
+    assert torch.equal(found, sparse_messages.encode_largest(reference, xs, memory, counts, widths))
+    assert equal(errors, memory) and equal(xs, given)
+
+
+@pytest.mark.parametrize("n", [1, 4099])
+def test_one_tensor_is_a_list(n: int) -> None:
+    x, error = tensor("normal", n), tensor("normal", n, 1)
+    memory = error.clone()
+    found = gpu.encode_largest([x], [error], [-(-n // 50)], [13])
+    assert torch.equal(found, sparse_messages.encode_largest(reference, [x], [memory], [-(-n // 50)], [13]))
+    assert same(error, memory)
+
+
+def test_tallies_of_many_tiles_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles than are in one group, of tensors that begin within a group."""
+    monkeypatch.setattr(radix, "TILE", 64)
+    xs = [misaligned((tensor("normal", n, n) / 0.1).round() * 0.1, 1) for n in (3000, 1, 9000, 700)]
+    counts, widths = [40, 1, 900, 7], widths_of(xs)
+    found = gpu.encode_largest(xs, None, counts, widths)
+    assert torch.equal(found, sparse_messages.encode_largest(reference, xs, None, counts, widths))
+
+
+def test_other_inputs_go_to_the_reference() -> None:
+    for x in (tensor("normal", 100)[::2], tensor("normal", 1)[:0]):
+        count = min(3, x.numel())
+        assert torch.equal(
+            gpu.encode_largest([x], None, [count], [7]),
+            sparse_messages.encode_largest(reference, [x], None, [count], [7]),
+        )
+
+
+# ---------------------------------------------------------------------------------------------- by a sampled limit
+
+
+@pytest.mark.parametrize("fed", [True, False])
+@pytest.mark.parametrize("looked", [300, 5000])
+def test_what_passes_sampled_limits_is_the_references(fed: bool, looked: int) -> None:
+    """Too many that are equal, too many with NaN among them, none, and samples of more than one tile."""
+    xs, errors = inputs(fed)
+    samples = [(looked, max(1, int(0.02 * min(looked, x.numel())))) for x in xs]
+    most, widths = [max(1, x.numel() // 30) for x in xs], widths_of(xs)
+    keys = [(1 << 63) + 77 * i for i in range(len(xs))]
+    memory, given = copies(errors), copies(xs)
+    with poisoned():
+        found, lengths = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+    expected, sizes = sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys)
+    assert same(lengths, sizes)
+    assert torch.equal(found[: len(expected)], expected)
+    assert equal(errors, memory) and equal(xs, given)
+    assert 4 in sizes.tolist()  # nothing passes of zeros
+
+
+def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix, "TILE", 64)
+    x = tensor("heavy", 9000)
+    for few in (90, 270):
+        found, lengths = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
+        expected, sizes = sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5])
+        assert same(lengths, sizes) and torch.equal(found[: len(expected)], expected)
+
+
+# ---------------------------------------------------------------------------------------------- means
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("left_out", [0.0, -0.0])
+def test_means_of_lists_are_the_references(workers: int, left_out: float) -> None:
+    sent, lengths = [], [n for _, n in TENSORS]
+    counts = [max(1, n // 40) for n in lengths]
+    for seed in range(workers):
+        xs = [made(kind, n, 10 * seed + i) for i, (kind, n) in enumerate(TENSORS)]
+        sent.append(sparse_messages.encode_largest(reference, xs, None, counts, widths_of(xs)))
+    rows, widths = torch.stack(sent), widths_of(xs)
+    found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
+    gpu.average_places(found, rows, lengths, counts, widths, left_out)
+    sparse_messages.average_places(reference, expected, rows, lengths, counts, widths, left_out)
+    assert same(found, expected) and torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_means_of_counted_places_are_the_references(zero: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_PROGRAMS", 2)
+    monkeypatch.setattr(numbers, "_TILE", 32)
+    rows, lengths = [], [n for _, n in TENSORS]
+    for seed in range(3):
+        xs = [made(kind, n, 10 * seed + i) * (not zero) for i, (kind, n) in enumerate(TENSORS)]
+        if zero:
+            xs = [torch.zeros_like(x) for x in xs]
+        given = [(500, max(1, min(500, n) // 50)) for n in lengths], [-(-n // 20) for n in lengths], widths_of(xs)
+        message, sizes = sparse_messages.encode_sampled(reference, xs, None, *given, [seed] * len(xs))
+        rows.append(list(message.split(sizes.tolist())))
+    found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
+    gpu.average_counted_places(found, rows, lengths, widths_of(xs), 0.0)
+    sparse_messages.average_counted_places(reference, expected, rows, lengths, widths_of(xs), 0.0)
+    assert same(found, expected)
+
+
+# ---------------------------------------------------------------------------------------------- whole numbers
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 5, 7, 8, 9, 13, 17, 24, 31, 32])
+def test_whole_numbers_of_any_width(bits: int) -> None:
+    for n in (1, 3, 1000, 1025):
+        codes = torch.randint(0, 1 << bits, (n,), generator=torch.Generator().manual_seed(n)).to(DEVICE)
+        with poisoned():
+            packed = gpu.pack_numbers(codes, bits)
+            found = gpu.unpack_numbers(packed, bits, n)
+        assert torch.equal(packed, reference.pack_numbers(codes, bits))
+        assert same(found, reference.unpack_numbers(packed, bits, n)) and torch.equal(found, codes)
