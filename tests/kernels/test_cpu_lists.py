@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.kernels import TensorList, messages, reference
+from laconic.kernels import TensorList, messages, reference, sparse_messages
 from tests.kernels.test_bodies import KINDS, same, tensor
 
 cpu = pytest.importorskip("laconic.kernels.cpu", reason="without Numba there is only the reference")
@@ -65,6 +65,52 @@ def test_lists_of_the_engine_take_the_compiled_call() -> None:
     rows = kernels.encode_signs(xs, errors)[None]
     whole = kernels.mean_of_signs(rows, LENGTHS)
     assert isinstance(whole, TensorList) and whole.places[1] - whole.places[0] == 4 * LENGTHS[0]
+
+
+COUNTS = (1, 1, 3, 9, 6, 200, 1, 11, 41, 701)
+WIDTHS = (1, 3, 3, 4, 9, 10, 10, 32, 13, 17)
+
+
+@pytest.mark.parametrize("left_out", [0.0, -0.0])
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, "infinities"])
+def test_the_largest_of_a_list(kind: str, remembers: bool, left_out: float) -> None:
+    xs, errors = inputs(kind) if kind != "infinities" else (TensorList(torch.inf * x for x in inputs("heavy")[0]),) * 2
+    kept, expected = (copies(errors), copies(errors)) if remembers else (None, None)
+    message = cpu.encode_largest(xs, kept, COUNTS, WIDTHS)
+    assert same(message, sparse_messages.encode_largest(reference, xs, expected, COUNTS, WIDTHS))
+    if kept is not None and expected is not None:
+        assert all_same(kept, expected)
+    rows = torch.stack([message, sparse_messages.encode_largest(reference, errors, None, COUNTS, WIDTHS), message])
+    found, total = torch.empty(2, sum(LENGTHS))
+    cpu.average_places(found, rows, LENGTHS, COUNTS, WIDTHS, left_out)
+    sparse_messages.average_places(reference, total, rows, LENGTHS, COUNTS, WIDTHS, left_out)
+    assert same(found, total) and torch.equal(found.signbit() | found.isnan(), total.signbit() | total.isnan())
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_passes_sampled_limits_of_a_list(kind: str, remembers: bool) -> None:
+    """Samples are shorter and longer than the tensors, and `constant` has more equal values than may be sent."""
+    xs, errors = inputs(kind)
+    if kind == "constant":
+        errors = TensorList(torch.zeros_like(x) for x in xs)
+        errors[-1][500] = torch.nan
+    kept, expected = (copies(errors), copies(errors)) if remembers else (None, None)
+    samples = [(700, min(n, 700) // 20 + 1) for n in LENGTHS]
+    most, keys = [-(-n // 10) for n in LENGTHS], [3**n % 2**64 for n in LENGTHS]
+    how = (samples, most, WIDTHS, keys)
+    message, lengths = cpu.encode_sampled(xs, kept, *how)
+    expected_message, expected_lengths = sparse_messages.encode_sampled(reference, xs, expected, *how)
+    assert same(message, expected_message) and same(lengths, expected_lengths)
+    if kept is not None and expected is not None:
+        assert all_same(kept, expected)
+    other, other_lengths = sparse_messages.encode_sampled(reference, errors, None, *how)
+    rows = [message.split(lengths.tolist()), other.split(other_lengths.tolist())]
+    found, total = torch.empty(2, sum(LENGTHS))
+    cpu.average_counted_places(found, rows, LENGTHS, WIDTHS, 0.0)
+    sparse_messages.average_counted_places(reference, total, rows, LENGTHS, WIDTHS, 0.0)
+    assert same(found, total)
 
 
 @pytest.mark.parametrize("kind", KINDS)

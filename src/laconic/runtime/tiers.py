@@ -126,11 +126,10 @@ class Tier:
         if names in self._one_by_one or joins_of(self.compressor):
             return None
 
-        def meets() -> list[Meeting]:
-            return [self._meeting(spec, step) for spec in specs]
-
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
-        meet = BucketMeet(self.group.rank, self.group.size, step, self.rate(), own, meets)
+        meet = BucketMeet(
+            self.group.rank, self.group.size, step, self.rate(), own, partial(_Meetings, self, specs, step)
+        )
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
             self._one_by_one.add(names)
@@ -316,6 +315,21 @@ class Tier:
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.memory[spec.name]
+
+
+@dataclass(frozen=True, eq=False)
+class _Meetings(Sequence[Meeting]):
+    """The meetings of a bucket's tensors, each made when it is asked for: most compressors need no keys."""
+
+    tier: Tier
+    specs: tuple[TensorSpec, ...]
+    step: int
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __getitem__(self, i: int) -> Meeting:  # type: ignore[override]
+        return self.tier._meeting(self.specs[i], self.step)
 
 
 def _exchange_difference(x: Tensor, meet: EdgeMeeting) -> Exchange:

@@ -9,7 +9,16 @@ from torch import Tensor
 from laconic.kernels import reference
 from laconic.kernels.cpu import casts, loops
 from laconic.kernels.cpu.loops import run
-from laconic.kernels.cpu.whole import encode_levels, encode_signs, mean_of_levels, mean_of_signs
+from laconic.kernels.cpu.whole import (
+    average_counted_places,
+    average_places,
+    encode_largest,
+    encode_levels,
+    encode_sampled,
+    encode_signs,
+    mean_of_levels,
+    mean_of_signs,
+)
 from laconic.kernels.draws import halves
 from laconic.kernels.sums import BLOCK, rows_summed
 
@@ -108,6 +117,10 @@ def lengthen(short: Tensor, out: Tensor) -> None:
         reference.lengthen(short, out)
 
 
+largest, mean_of_sparse = reference.largest, reference.mean_of_sparse
+sampled_limit = reference.sampled_limit
+
+
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     return loops.selected(x, threshold) if _suits(x) else reference.select(x, threshold)
 
@@ -132,8 +145,12 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
+    "average_counted_places",
+    "average_places",
     "bucket_scales",
+    "encode_largest",
     "encode_levels",
+    "encode_sampled",
     "encode_signs",
     "feed_signs",
     "lengthen",

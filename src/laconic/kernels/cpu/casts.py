@@ -12,14 +12,13 @@ from functools import cache
 from typing import Any
 
 import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_compiled = numba.njit(nogil=True, cache=True)
-_inlined = numba.njit(nogil=True, inline="always")
+from laconic.kernels.cpu.loops import _compiled, _inlined
+
 _TILE = 1024  # values that are divided and then rounded
 
 

@@ -13,12 +13,10 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from laconic.kernels.cpu.loops import _HALF, _levels, _summed
+from laconic.kernels.cpu.loops import _HALF, _compiled, _inlined, _levels, _summed
 from laconic.kernels.draws import STIRRING
 from laconic.kernels.sums import BLOCK
 
-_compiled = numba.njit(nogil=True, cache=True)
-_inlined = numba.njit(nogil=True, inline="always")
 _MOST = np.finfo(np.float32).max
 _NAN = np.uint32(0x7FC00000)
 _SHIFTS = tuple(np.uint64(shift) for shift, _ in STIRRING)

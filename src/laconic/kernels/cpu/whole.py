@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.kernels import messages
-from laconic.kernels.cpu import lists
+from laconic.kernels import messages, sparse_messages
+from laconic.kernels.cpu import lists, sparse_lists
 from laconic.kernels.cpu.loops import in_parts
 from laconic.kernels.lists import Parts, TensorList, listed
 
@@ -74,3 +74,61 @@ def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int
     given = np.array(lengths, np.int64)
     lists.mean_of_levels(rows.contiguous().numpy(), given, bucket, steps, each, means.numpy())
     return Parts.of(means, lengths)
+
+
+def encode_largest(
+    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
+) -> Tensor:
+    xs, errors = listed(xs), None if errors is None else listed(errors)
+    if not _one_call(*(xs,) if errors is None else (xs, errors)):
+        return sparse_messages.encode_largest(_single(), xs, errors, counts, widths)
+    message = torch.empty(sum(map(sparse_messages.part_bytes, counts, widths)), dtype=torch.uint8)
+    places, lengths = xs.table.numpy()
+    memory = _NONE if errors is None else errors.table.numpy()[0]
+    sparse_lists.encode_largest(places, memory, lengths, _numbers(counts), _numbers(widths), message.numpy())
+    return message
+
+
+def encode_sampled(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    samples: Sequence[tuple[int, int]],
+    most: Sequence[int],
+    widths: Sequence[int],
+    keys: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    xs, errors = listed(xs), None if errors is None else listed(errors)
+    if not _one_call(*(xs,) if errors is None else (xs, errors)):
+        return sparse_messages.encode_sampled(_single(), xs, errors, samples, most, widths, keys)
+    message = torch.empty(sum(4 + n for n in map(sparse_messages.part_bytes, most, widths)), dtype=torch.uint8)
+    places, lengths = xs.table.numpy()
+    memory = _NONE if errors is None else errors.table.numpy()[0]
+    sizes, drawn = torch.empty(len(xs), dtype=torch.int64), np.array(keys, np.uint64)
+    how = (_numbers(samples), _numbers(most), _numbers(widths), drawn)
+    end = sparse_lists.encode_sampled(places, memory, lengths, *how, message.numpy(), sizes.numpy())
+    return message[:end], sizes
+
+
+def average_places(
+    total: Tensor,
+    rows: Tensor,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    widths: Sequence[int],
+    left_out: float,
+) -> None:
+    given = (_numbers(lengths), _numbers(counts), _numbers(widths), np.float32(left_out))
+    sparse_lists.average_places(total.numpy(), rows.contiguous().numpy(), *given)
+
+
+def average_counted_places(
+    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
+) -> None:
+    places = _numbers([[part.data_ptr() for part in row] for row in rows])
+    sizes = _numbers([[part.numel() for part in row] for row in rows])
+    how = (_numbers(lengths), _numbers(widths), np.float32(left_out))
+    sparse_lists.average_counted_places(total.numpy(), places, sizes, *how)
+
+
+def _numbers(given: Any) -> Any:
+    return np.array(given, np.int64)
