@@ -11,14 +11,15 @@ import platform
 from functools import cache
 from typing import Any
 
-import llvmlite.binding
+import llvmlite.binding  # type: ignore[import-untyped]
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
 from laconic.kernels.cpu.loops import _compiled, _inlined
 
+intrinsic: Any = _intrinsic  # what it decorates is called with one argument less
 _TILE = 1024  # values that are divided and then rounded
 
 
@@ -28,7 +29,7 @@ def converts_fp16() -> bool:
     return platform.machine() in ("aarch64", "arm64") or llvmlite.binding.get_host_cpu_features().get("f16c", False)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _rounded(typing: Any, x: Any) -> Any:
     """Round a float32 to binary16, to nearest, ties to even, and return its bits."""
 
@@ -38,7 +39,7 @@ def _rounded(typing: Any, x: Any) -> Any:
     return types.uint16(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _widened(typing: Any, bits: Any) -> Any:
     """Return the float32 of binary16's bits."""
 

@@ -11,19 +11,21 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
 from laconic.kernels.cpu.loops import _HALF, _compiled, _inlined, _levels, _summed
 from laconic.kernels.draws import STIRRING
 from laconic.kernels.sums import BLOCK
 
+intrinsic: Any = _intrinsic  # what it decorates is called with one argument less
+carray: Any = numba.carray  # type: ignore[attr-defined]
 _MOST = np.finfo(np.float32).max
 _NAN = np.uint32(0x7FC00000)
 _SHIFTS = tuple(np.uint64(shift) for shift, _ in STIRRING)
 _FACTORS = tuple(np.uint64(factor) for _, factor in STIRRING)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pointer(typing: Any, address: Any) -> Any:
     """Return an address as a pointer to float32."""
 
@@ -99,7 +101,7 @@ def encode_signs(places, errors, lengths, out):  # type: ignore[no-untyped-def]
     at = 0
     for t in range(lengths.size):
         n = lengths[t]
-        x, v = numba.carray(_pointer(places[t]), n), numba.carray(_pointer(errors[t]), n)
+        x, v = carray(_pointer(places[t]), n), carray(_pointer(errors[t]), n)
         for i in range(n):
             v[i] += x[i]
         scale = _total(v, 1, block, partial) / np.float32(max(1, n))
@@ -177,9 +179,9 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, o
     for t in range(lengths.size):
         n = lengths[t]
         low, high = _halves(keys[t])
-        v = numba.carray(_pointer(places[t]), n)
+        v = carray(_pointer(places[t]), n)
         if errors.size:
-            x, v = v, numba.carray(_pointer(errors[t]), n)
+            x, v = v, carray(_pointer(errors[t]), n)
             for i in range(n):
                 v[i] += x[i]
         packed, scales = -(-n // each), at + -(-n // each)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
-from laconic.kernels.cpu.lists import _finite, _halves, _pointer
+from laconic.kernels.cpu.lists import _finite, _halves, _pointer, carray, intrinsic
 from laconic.kernels.cpu.loops import _compiled, _inlined
 from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
 
@@ -23,7 +21,7 @@ _ABSOLUTE = np.int32(0x7FFFFFFF)
 _LEADING, _MIDDLE = 20, 10  # the place of the bits that are counted first, and second
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _bytes_at(typing: Any, address: Any) -> Any:
     """Return an address as a pointer to bytes."""
 
@@ -107,9 +105,9 @@ def encode_largest(places, errors, lengths, chosen, widths, out):  # type: ignor
     at = 0
     for t in range(lengths.size):
         n, k = lengths[t], chosen[t]
-        v = numba.carray(_pointer(places[t]), n)
+        v = carray(_pointer(places[t]), n)
         if errors.size:
-            x, v = v, numba.carray(_pointer(errors[t]), n)
+            x, v = v, carray(_pointer(errors[t]), n)
             for i in range(n):
                 v[i] += x[i]
         bits = v.view(np.int32)
@@ -152,9 +150,9 @@ def encode_sampled(places, errors, lengths, samples, most, widths, keys, out, si
     at = 0
     for t in range(lengths.size):
         n, looked, k = lengths[t], samples[t, 0], samples[t, 1]
-        v = numba.carray(_pointer(places[t]), n)
+        v = carray(_pointer(places[t]), n)
         if errors.size:
-            x, v = v, numba.carray(_pointer(errors[t]), n)
+            x, v = v, carray(_pointer(errors[t]), n)
             for i in range(n):
                 v[i] += x[i]
         bits = v.view(np.int32)
@@ -245,7 +243,7 @@ def average_counted_places(total, addresses, sizes, lengths, widths, left_out): 
         mean = total[begin : begin + lengths[t]]
         mean[:] = left_out
         for r in range(len(addresses)):
-            part = numba.carray(_bytes_at(addresses[r, t]), sizes[r, t])
+            part = carray(_bytes_at(addresses[r, t]), sizes[r, t])
             _add_part(part[4:], 8 * (sizes[r, t] - 4) // (widths[t] + 32), widths[t], mean)
         for i in range(mean.size):
             mean[i] /= size
