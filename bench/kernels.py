@@ -92,9 +92,48 @@ def operations(n: int) -> Iterator[Operation]:
         lambda: kernels.mean_of_levels(rows, [n], 512, 7),
         lambda: eager.mean_of_levels(rows, n),
     )
+    yield from blocks(n, x, error)
     yield from small_codes(n, x, error)
     yield from selections(n, x, error)
     yield from matrices(n, x)
+
+
+def blocks(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
+    formats = {
+        "int8, block 512": kernels.BlockFormat("int8", "float32", 512),
+        "int8, block 512, at random": kernels.BlockFormat("int8", "float32", 512, stochastic=True),
+        "fp8 e4m3, block 512": kernels.BlockFormat("e4m3", "float32", 512),
+        "mxfp8": kernels.BlockFormat("e4m3", "e8m0", 32),
+        "mxfp4": kernels.BlockFormat("e2m1", "e8m0", 32),
+    }
+    for name, how in formats.items():
+        each = how.message_bytes(n) / n
+        yield Operation(
+            name,
+            4 + each,
+            "read x, write codes, scales",
+            lambda how=how: kernels.encode_blocks([x], None, how, [KEY]),
+        )
+        yield Operation(
+            f"{name}, error feedback",
+            12 + each,
+            "read x, e, write e, codes, scales",
+            lambda how=how: kernels.encode_blocks([x], [error], how, [KEY]),
+        )
+        rows = torch.stack([kernels.encode_blocks([x], None, how, [KEY])] * WORKERS)
+        yield Operation(
+            f"mean of {WORKERS} {name}",
+            WORKERS * each + 4,
+            "read codes of all, write mean",
+            lambda how=how, rows=rows: kernels.mean_of_blocks(rows, [n], how),
+        )
+    whole = kernels.BlockFormat("int8", "float32", 0)
+    yield Operation(
+        "int8, one scale",
+        9,
+        "read x; read x, write codes",
+        lambda: kernels.encode_blocks([x], None, whole, [KEY]),
+    )
 
 
 def small_codes(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic import registry
 from laconic.compression import optional
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketExchange, BucketMeet, Moment, TensorBucket
 from laconic.compression.flat import Joint
 from laconic.compression.wrapper import Wrapper
 from laconic.errors import StrategyError
@@ -24,7 +24,7 @@ from tests.compression.table import compressor
 
 SPEC = TensorSpec("x", (4, 5), torch.float32)
 BUCKET = TensorBucket((SPEC,), torch.arange(20.0))
-BUCKET_MEET = BucketMeet(0, 2, 7, 1.0, False, lambda: [Meeting(0, 2, 7, "x")])
+BUCKET_MEET = BucketMeet(0, 2, False, (SPEC,), Moment(7, 1.0, lambda spec: Meeting(0, 2, 7, spec.name)))
 PROTOCOLS = [kind for _, kind in inspect.getmembers(optional, inspect.isclass) if kind.__module__ == optional.__name__]
 CORE = ("meets", "asks", "accepts", "init", "exchange", "payload_bytes")
 ARGUMENTS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Compressor
-from laconic.compression.bucket import BucketMeet
+from laconic.compression.bucket import BucketMeet, Moment
 from laconic.compression.optional import exchange_bucket_of
 from laconic.compression.topk import TopK
 from laconic.runtime.flat_memory import FlatMemories
@@ -88,8 +88,8 @@ class Whole:
     def exchange(self, step: int, own: bool) -> Generator[Any, Any, Any]:
         self.flat.copy_(torch.cat([x.view(-1) for x in gradients(self.rank, step)]))
         bucket = self.memories.of(SPECS, self.flat, lambda spec: self.states[spec.name])
-        meets = [meeting(self.rank, self.size, step, spec) for spec in SPECS]
-        found = exchange_bucket_of(self.made, bucket, BucketMeet(self.rank, self.size, step, 0.25, own, lambda: meets))
+        now = Moment(step, 0.25, lambda spec: meeting(self.rank, self.size, step, spec))
+        found = exchange_bucket_of(self.made, bucket, BucketMeet(self.rank, self.size, own, SPECS, now))
         assert found is not None
         return found
 
@@ -139,7 +139,7 @@ def test_what_a_bucket_cannot_hold_is_exchanged_one_by_one() -> None:
         def choose(self, x: Tensor, meet: Any) -> Tensor:
             return super().choose(-x, meet)
 
-    meet = BucketMeet(0, 1, 0, 1.0, False, lambda: [])
+    meet = BucketMeet(0, 1, False, SPECS, None)
     for made in (TopK(index="bitmap"), TopK(index="golomb"), Other()):
         bucket = FlatMemories().of(SPECS, torch.zeros(sum(spec.numel for spec in SPECS)), lambda spec: {})
         assert exchange_bucket_of(made, bucket, meet) is None

@@ -43,3 +43,17 @@ def test_a_tensor_alone_may_begin_anywhere(n: int) -> None:
         messages.encode_levels(reference, [x], [expected], 512, 7, "max", [5]),
     )
     assert same(error, expected)
+
+
+def test_memories_keep_what_a_share_leaves_and_means_are_written_where_wanted() -> None:
+    xs, shares = [tensor("heavy", n, seed) for seed, n in enumerate(LENGTHS)], [0.3, 1.0, 1 / 3]
+    errors = [0.1 * tensor("normal", n, 9) for n in LENGTHS]
+    expected = [error.clone() for error in errors]
+    how = (512, 7, "l2", KEYS)
+    message = gpu.encode_levels(xs, errors, *how, shares)
+    assert same(message, messages.encode_levels(reference, xs, expected, *how, shares))
+    assert all(same(a, b) for a, b in zip(errors, expected, strict=True))
+    rows, room = torch.stack([message, message, message]), torch.full((sum(LENGTHS) + 2,), 7.0, device=message.device)
+    wanted = messages.mean_of_levels(reference, rows, LENGTHS, 512, 7, None, shares)
+    gpu.mean_of_levels(rows, LENGTHS, 512, 7, room[1:-1].split(LENGTHS), shares)
+    assert same(room[1:-1], torch.cat(wanted)) and room[0] == room[-1] == 7

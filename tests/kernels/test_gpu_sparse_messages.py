@@ -17,6 +17,8 @@ TENSORS = [
     ("normal", 8192), ("rounded", 6000), ("nans", 4500),
 ]  # fmt: skip
 
+OTHERS = [(0.01, True), (1.0, True), (0.01, False), (0.3, False)]
+
 
 def made(kind: str, n: int, seed: int) -> Tensor:
     if kind == "rounded":  # as a bf16 product leaves them: many ties
@@ -52,8 +54,9 @@ def equal(found: list[Tensor] | None, expected: list[Tensor] | None) -> bool:
 # ---------------------------------------------------------------------------------------------- the largest
 
 
-@pytest.mark.parametrize("fed", [True, False])
-@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("ratio", "fed"), [(0.3, True), *(pytest.param(*each, marks=pytest.mark.long) for each in OTHERS)]
+)
 def test_the_largest_of_a_list_are_the_references(ratio: float, fed: bool) -> None:
     """Ties, zeros, what is not finite, tensors of one element, and all elements."""
     xs, errors = inputs(fed)
@@ -74,9 +77,10 @@ def test_one_tensor_is_a_list(n: int) -> None:
     assert same(error, memory)
 
 
+@pytest.mark.long
 def test_tallies_of_many_tiles_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """More tiles than are in one group, of tensors that begin within a group."""
-    monkeypatch.setattr(radix, "TILE", 64)
+    monkeypatch.setattr(radix, "TILE", 128)
     xs = [misaligned((tensor("normal", n, n) / 0.1).round() * 0.1, 1) for n in (3000, 1, 9000, 700)]
     counts, widths = [40, 1, 900, 7], widths_of(xs)
     found = gpu.encode_largest(xs, None, counts, widths)
@@ -95,9 +99,8 @@ def test_other_inputs_go_to_the_reference() -> None:
 # ---------------------------------------------------------------------------------------------- by a sampled limit
 
 
-@pytest.mark.parametrize("fed", [True, False])
-@pytest.mark.parametrize("looked", [300, 5000])
-def test_what_passes_sampled_limits_is_the_references(fed: bool, looked: int) -> None:
+@pytest.mark.parametrize(("looked", "fed"), [(300, True), pytest.param(5000, False, marks=pytest.mark.long)])
+def test_what_passes_sampled_limits_is_the_references(looked: int, fed: bool) -> None:
     """Too many that are equal, too many with NaN among them, none, and samples of more than one tile."""
     xs, errors = inputs(fed)
     samples = [(looked, max(1, int(0.02 * min(looked, x.numel())))) for x in xs]
@@ -114,7 +117,7 @@ def test_what_passes_sampled_limits_is_the_references(fed: bool, looked: int) ->
 
 
 def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "TILE", 64)
+    monkeypatch.setattr(radix, "TILE", 1024)
     x = tensor("heavy", 9000)
     for few in (90, 270):
         found, lengths = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
@@ -125,8 +128,7 @@ def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------------------------------- means
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("left_out", [0.0, -0.0])
+@pytest.mark.parametrize(("workers", "left_out"), [(3, -0.0), pytest.param(1, 0.0, marks=pytest.mark.long)])
 def test_means_of_lists_are_the_references(workers: int, left_out: float) -> None:
     sent, lengths = [], [n for _, n in TENSORS]
     counts = [max(1, n // 40) for n in lengths]
@@ -140,7 +142,7 @@ def test_means_of_lists_are_the_references(workers: int, left_out: float) -> Non
     assert same(found, expected) and torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
 
 
-@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("zero", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_means_of_counted_places_are_the_references(zero: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "_PROGRAMS", 2)
     monkeypatch.setattr(numbers, "_TILE", 32)

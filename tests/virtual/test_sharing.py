@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch import Tensor, nn, optim
 import laconic
 from laconic.virtual import copy_on_write as memory
 from laconic.virtual import sharing
+from laconic.virtual.script import run_script
+from laconic.virtual.setup import VirtualSetup
 from laconic.virtual.sharing import Family, Replica
+from laconic.virtual.snapshot import Snapshot
 
 pytestmark = pytest.mark.skipif(not memory.available(), reason="sharing needs Linux's /proc/self/pagemap")
 
@@ -229,3 +233,43 @@ def test_a_forked_child_knows_its_own_pages() -> None:
         os._exit(0 if arena.written() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert not arena.written()
+
+
+def test_one_step_serves_all_workers_of_a_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    steps: list[int] = []
+    alone = sharing.Replica._step_alone
+
+    def counted(replica: sharing.Replica) -> None:
+        steps.append(laconic.rank())
+        alone(replica)
+
+    monkeypatch.setattr(sharing.Replica, "_step_alone", counted)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, laconic\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Linear(3, 2)\n"
+        "model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "for _ in range(3):\n"
+        "    model(torch.ones(1, 3) * laconic.rank()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    run_script(script, (), 4, VirtualSetup.read(None, 4), None)
+    assert len(steps) == 3
+
+
+def test_a_snapshot_tells_tensors_apart_wherever_they_lie() -> None:
+    storage = torch.arange(12.0)
+    together: list[Tensor | None] = [storage[4:12].view(2, 4), None, storage[:4]]
+    kept = Snapshot(together)
+    apart = [None if t is None else t.clone() for t in together]
+    assert kept.equals(together) and kept.equals(apart)
+    assert not kept.equals([together[0], storage[:4], None])
+    assert not kept.equals([storage[4:12].view(4, 2), None, storage[:4]])
+    assert apart[2] is not None
+    apart[2][3] = -1
+    assert not kept.equals(apart)
+    storage[0] = -0.0
+    assert not kept.equals(together)
+    assert not Snapshot.possible([storage[::2]])

@@ -50,11 +50,9 @@ class Gossip(Architecture):
         group: Group,
         control: float = 0.0,
     ) -> Carrying:
-        sending = [group.send(x, to, control=control) for to, messages in sorted(outgoing.items()) for x in messages]
-        receiving = [
-            group.receive(x, source, control=control) for source, into in sorted(incoming.items()) for x in into
-        ]
-        for handle in (*receiving, *sending):  # noqa: UP028 (`yield from` a tuple cannot receive results)
+        sends = [(x, to) for to, messages in sorted(outgoing.items()) for x in messages]
+        receives = [(x, source) for source, into in sorted(incoming.items()) for x in into]
+        for handle in group.swap(sends, receives, control):  # noqa: UP028 (`yield from` cannot receive results)
             yield handle
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:

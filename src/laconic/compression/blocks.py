@@ -10,50 +10,23 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
-from laconic.compression.codec import Codec
+from laconic.compression.block_codec import BlockCodec
 from laconic.compression.codes import bits
 from laconic.compression.optional import contraction_from
 from laconic.compression.payload import pack, unpack
+from laconic.kernels import BlockFormat
 from laconic.kernels.reference import in_buckets
+from laconic.kernels.reference.short_floats import ShortFloat, decoded, rounded, short_floats, signed
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_NO_NUMBER = 255  # E8M0's code for what is not finite
-_BIAS = 127
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format of short floats: its non-negative values in the order of their codes; the bit above is the sign."""
-
-    width: int
-    levels: tuple[float, ...]
-    block: int = 32
-
-    @property
-    def most(self) -> float:
-        return self.levels[-1]
-
-    def table(self, device: torch.device) -> Tensor:
-        return torch.tensor(self.levels, device=device)
-
 
 @cache
-def formats() -> dict[str, Format]:
-    """Return the formats by name."""
-
-    def eight(kind: torch.dtype) -> Format:
-        every = torch.arange(128, dtype=torch.uint8).view(kind).float()
-        return Format(8, tuple(every[every.isfinite()].tolist()))
-
-    return {
-        "mxfp8": eight(torch.float8_e4m3fn),
-        "mxfp8_e5m2": eight(torch.float8_e5m2),
-        "mxfp4": Format(4, _E2M1),
-        "nvfp4": Format(4, _E2M1, 16),
-    }
+def formats() -> dict[str, ShortFloat]:
+    """Return the formats of values by the name of the format of blocks."""
+    short = short_floats()
+    return {"mxfp8": short["e4m3"], "mxfp8_e5m2": short["e5m2"], "mxfp4": short["e2m1"], "nvfp4": short["e2m1"]}
 
 
 @technique(
@@ -66,7 +39,7 @@ def formats() -> dict[str, Format]:
     worth_trying=["mx_block_codecs(mxfp4)+ef"],
 )
 @dataclass(frozen=True)
-class Blocks(Codec):
+class Blocks(BlockCodec):
     """Floats of eight or four bits with one scale for each small block (MXFP8, MXFP4, NVFP4).
 
     Payloads are gathered, or exchanged in two hops. MX: blocks of 32, whose scale is a power of two in a byte. NVFP4:
@@ -85,10 +58,17 @@ class Blocks(Codec):
 
     @property
     def unit(self) -> int:
-        return self._format.block
+        return 16 if self.format == "nvfp4" else 32
 
     @property
-    def _format(self) -> Format:
+    def layout(self) -> BlockFormat | None:
+        if self.format == "nvfp4":
+            return None
+        values = {"mxfp8": "e4m3", "mxfp8_e5m2": "e5m2", "mxfp4": "e2m1"}[self.format]
+        return BlockFormat(values, "e8m0", self.unit, self.rounding == "stochastic", self.scale == "ceil")
+
+    @property
+    def _format(self) -> ShortFloat:
         return formats()[self.format]
 
     @property
@@ -96,57 +76,35 @@ class Blocks(Codec):
         """The number of four-byte numbers that belong to the tensor as a whole."""
         return int(self.format == "nvfp4")
 
-    def encode(self, x: Tensor, meet: Meet) -> Tensor:
+    def encode_apart(self, x: Tensor, meet: Meet) -> Tensor:
         flat, form = x.reshape(-1), self._format
-        largest = kernels.bucket_scales(flat, form.block, "max")
-        whole = largest.amax().div(448 * form.most).view(1)[: self._head]
-        scales = self.scales(largest, whole)
-        rows = in_buckets(flat, form.block) / _divisors(self.values(scales, whole))[:, None]
-        codes = self.codes(rows, meet).reshape(-1)[: flat.numel()]
-        return pack(bits.pack(codes, form.width), scales, whole)
-
-    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        n, form = shape.numel(), self._format
-        packed, scales, whole = unpack(
-            payload,
-            (torch.uint8, bits.length(n, form.width)),
-            (torch.uint8, -(-n // form.block)),
-            (torch.float32, self._head),
-        )
-        codes = bits.unpack(packed, form.width, n).long()
-        values = decoded(codes, form) * self.values(scales, whole).repeat_interleave(form.block)[:n]
-        return values.view(shape)
-
-    def scales(self, largest: Tensor, whole: Tensor) -> Tensor:
-        """Return a byte for each block: the code of its scale."""
-        form = self._format
-        if self._head:
-            shares = largest / (form.most * _divisors(whole))
-            codes = rounded(shares, formats()["mxfp8"].table(shares.device), up=1.0 if self.scale == "ceil" else None)
-            return codes.to(torch.uint8)
-        mantissa, exponent = torch.frexp(largest)
-        top, power = torch.frexp(torch.tensor(form.most))
-        codes = exponent - power + _BIAS
-        if self.scale == "ceil":
-            codes += mantissa > top
-        codes = torch.where(largest > 0, codes.clamp(0, _NO_NUMBER - 1), 0)
-        return torch.where(largest.isfinite(), codes, _NO_NUMBER).to(torch.uint8)
-
-    def values(self, scales: Tensor, whole: Tensor) -> Tensor:
-        """Return the scales that these bytes stand for."""
-        if self._head:
-            return scales.view(torch.float8_e4m3fn).float() * whole
-        powers = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - _BIAS)
-        return torch.where(scales == _NO_NUMBER, torch.nan, powers)
-
-    def codes(self, rows: Tensor, meet: Meet) -> Tensor:
-        """Return the codes of values in units of their block's scale."""
-        form = self._format
+        largest = kernels.bucket_scales(flat, self.unit, "max")
+        whole = largest.amax().div(448 * form.most).view(1)
+        scales = self._scales(largest, whole)
+        rows = in_buckets(flat, self.unit) / _divisors(self._values(scales, whole))[:, None]
         draws = None
         if self.rounding == "stochastic":
             draws = kernels.uniform(meet.key(), 0, rows.numel(), rows.device).view_as(rows)
-        found = rounded(rows.abs(), form.table(rows.device), draws)
-        return found | (rows.signbit().long() << (form.width - 1))
+        codes = signed(rows, form, draws).reshape(-1)[: flat.numel()]
+        return pack(bits.pack(codes, form.width), scales, whole)
+
+    def decode_apart(self, payload: Tensor, shape: torch.Size) -> Tensor:
+        n, form = shape.numel(), self._format
+        packed, scales, whole = unpack(
+            payload, (torch.uint8, bits.length(n, form.width)), (torch.uint8, -(-n // self.unit)), (torch.float32, 1)
+        )
+        codes = bits.unpack(packed, form.width, n).long()
+        return (decoded(codes, form) * self._values(scales, whole).repeat_interleave(self.unit)[:n]).view(shape)
+
+    def _scales(self, largest: Tensor, whole: Tensor) -> Tensor:
+        """Return a byte for each block of nvfp4: the code of its scale."""
+        shares = largest / (self._format.most * _divisors(whole))
+        table = formats()["mxfp8"].table(shares.device)
+        return rounded(shares, table, up=1.0 if self.scale == "ceil" else None).to(torch.uint8)
+
+    def _values(self, scales: Tensor, whole: Tensor) -> Tensor:
+        """Return the scales that such bytes stand for."""
+        return scales.view(torch.float8_e4m3fn).float() * whole
 
     def variance(self, spec: TensorSpec) -> float | None:
         """Return ω: a value above the smallest level is off by at most an eighth of its square, one below it by a
@@ -162,38 +120,12 @@ class Blocks(Codec):
 
     def _left(self, spec: TensorSpec, each: float) -> float:
         form = self._format
-        few = max(0, min(form.block, spec.numel) - 1)
+        few = max(0, min(self.unit, spec.numel) - 1)
         return each + few * (form.levels[1] / form.most) ** 2 + self._head * spec.numel * 1e-12
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         form = self._format
-        return bits.length(spec.numel, form.width) + -(-spec.numel // form.block) + 4 * self._head
-
-
-def rounded(x: Tensor, levels: Tensor, draws: Tensor | None = None, up: float | None = None) -> Tensor:
-    """Return the codes of non-negative values: the nearest level (of two equally near, the even one), or with draws the
-    next one up where the draw is below the remainder.
-
-    Values above the largest level get the largest one. NaN gets an arbitrary code.
-    """
-    x = x.nan_to_num(nan=0.0).clamp(max=float(levels[-1]))
-    low = (torch.searchsorted(levels, x.contiguous(), right=True) - 1).clamp(max=len(levels) - 2)
-    over = (x - levels[low]) / (levels[low + 1] - levels[low])
-    if up is not None:
-        higher = over > 0
-    elif draws is not None:
-        higher = draws < over
-    else:
-        higher = (over > 0.5) | ((over == 0.5) & (low % 2 == 1))
-    return low + higher
-
-
-def decoded(codes: Tensor, form: Format) -> Tensor:
-    """Return the values of signed codes in units of their scale; codes beyond the levels are NaN."""
-    half = 1 << (form.width - 1)
-    beyond = [torch.inf if form.most > 448 else torch.nan] + [torch.nan] * half
-    positive = torch.tensor([*form.levels, *beyond][:half], device=codes.device)
-    return torch.cat([positive, -positive])[codes]
+        return bits.length(spec.numel, form.width) + -(-spec.numel // self.unit) + 4 * self._head
 
 
 def _divisors(scales: Tensor) -> Tensor:

@@ -87,6 +87,16 @@ class TensorBucket:
             self.facts[name] = find()
         return self.facts[name]
 
+    def placed(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return something that depends on where the tensors lie as well, found once for these tensors."""
+        if name not in self._places:
+            self._places[name] = find()
+        return self._places[name]
+
+    @cached_property
+    def _places(self) -> dict[str, Any]:
+        return {}
+
     def buffer(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         """Return memory for so many elements, the same in every step."""
         found = self.buffers.get(name)
@@ -107,16 +117,42 @@ class TensorBucket:
         )
 
 
+class StepDependent(Exception):
+    """Raised where an exchange that is being recorded for all steps asks for what differs between them."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What differs from step to step: its number, the learning rate, and each tensor's own meeting."""
+
+    step: int
+    rate: float
+    meet_of: Callable[[TensorSpec], Meet]
+
+
 @dataclass(frozen=True)
 class BucketMeet:
     """How the payloads of a bucket meet: what `Meet` is for one tensor."""
 
     rank: int
     size: int
-    step: int
-    rate: float
     own: bool  # whether this worker's own contribution is wanted beside the common result
-    meets: Callable[[], Sequence[Meet]]
+    specs: tuple[TensorSpec, ...]
+    moment: Moment | None  # None while the exchange is recorded for all steps
+
+    @property
+    def step(self) -> int:
+        return self._now.step
+
+    @property
+    def rate(self) -> float:
+        return self._now.rate
+
+    @property
+    def _now(self) -> Moment:
+        if self.moment is None:
+            raise StepDependent("the exchange depends on the step")
+        return self.moment
 
     def mean(self, tensor: Tensor) -> Reduce:
         return Reduce(tensor, "mean")
@@ -135,9 +171,28 @@ class BucketMeet:
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)
 
-    def each(self) -> Sequence[Meet]:
-        """Return the meeting of each tensor, whose keys draws depend on."""
-        return self.meets()
+    def each(self, times: int = 1) -> Sequence[Meet]:
+        """Return the meeting of each tensor, whose keys draws depend on; they are made when they are asked for. All are
+        repeated so many times."""
+        return _Meets(self, times)
+
+
+@dataclass
+class _Meets(Sequence[Meet]):
+    meet: BucketMeet
+    times: int
+
+    @cached_property
+    def _made(self) -> list[Meet]:
+        return [self.meet._now.meet_of(spec) for spec in self.meet.specs]
+
+    def __len__(self) -> int:
+        return self.times * len(self.meet.specs)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice) or not -len(self) <= i < len(self):
+            return (self._made * self.times)[i]
+        return self._made[i % len(self._made)]
 
 
 def is_changed_below(compressor: Any, method: str, whole: str) -> bool:

@@ -57,13 +57,30 @@ class Codec(Compressor):
         """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`, or by `feed_bucket`."""
         return False
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
         """Encode each x + error, all flat, into one payload, and leave in `error` the part that was not encoded and is
-        finite; without errors, encode each x."""
+        finite; without errors, encode each x.
+
+        With shares, an error is left what the tensor's share of the decoded value leaves: error feedback asks for it
+        around a codec whose variance is above 1.
+        """
         raise NotImplementedError
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Return the means over workers of tensors of these lengths, from such payloads, a row for each worker."""
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        """Return the means over workers of tensors of these lengths, from such payloads, a row for each worker; each is
+        multiplied by its share, and written to `out`, where they are given."""
         raise NotImplementedError
 
     @abstractmethod
@@ -100,13 +117,19 @@ class Codec(Compressor):
             return None
         return self.feed_bucket(bucket, None, meet)
 
-    def feed_bucket(self, bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet) -> BucketExchange:
+    def feed_bucket(
+        self,
+        bucket: TensorBucket,
+        errors: TensorList | None,
+        meet: BucketMeet,
+        shares: Sequence[float] | None = None,
+    ) -> BucketExchange:
         """Encode each x + error of a bucket, or x where there are no errors, leave in `error` the part that was not
-        encoded and is finite, and exchange the payload as `exchange_bucket` does."""
-        payload = self.feed_all(bucket.tensors, errors, meet.each())
-        own = torch.cat(self.means(payload[None], bucket.lengths)) if meet.own else None
+        encoded and is finite, and exchange the payload as `exchange_bucket` does. Shares are those of `feed_all`."""
+        payload = self.feed_all(bucket.tensors, errors, meet.each(), shares)
+        own = torch.cat(self.means(payload[None], bucket.lengths, shares=shares)) if meet.own else None
         rows = yield meet.gather(payload)
-        bucket.put(self.means(rows, bucket.lengths))
+        self.means(rows, bucket.lengths, bucket.tensors, shares)
         return own
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -12,17 +11,20 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Exchange, Outcome, State
-from laconic.compression.codec import Codec
+from laconic.compression.block_codec import BlockCodec
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.optional import contraction_from
 from laconic.compression.payload import pack, unpack
+from laconic.kernels import BlockFormat
 from laconic.kernels.reference import in_buckets
+from laconic.kernels.reference.blocks import integer_codes, integer_values, shares
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
 
 @dataclass(frozen=True)
-class EightBits(Codec):
+class EightBits(BlockCodec):
     """A codec of one byte a value and a scale for each block; a block with a value that is not finite decodes to values
     that are not finite."""
 
@@ -35,28 +37,6 @@ class EightBits(Codec):
 
     def _block(self, numel: int) -> int:
         return self.block or max(1, numel)
-
-    @abstractmethod
-    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        """Return a byte for each of these values, which lie between plus and minus `most`, in rows."""
-
-    @abstractmethod
-    def read(self, codes: Tensor, most: Tensor) -> Tensor:
-        """Return the values of rows of bytes."""
-
-    def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        flat = x.reshape(-1)
-        block = self._block(flat.numel())
-        scales = kernels.bucket_scales(flat, block, "max")
-        rows = in_buckets(flat, block)
-        codes = self.write(rows, scales[:, None], meet).reshape(-1)[: flat.numel()]
-        return pack(codes, scales)
-
-    def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        n = shape.numel()
-        block = self._block(n)
-        codes, scales = unpack(payload, (torch.uint8, n), (torch.float32, -(-n // block)))
-        return self.read(in_buckets(codes, block), scales[:, None]).reshape(-1)[:n].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel + 4 * -(-spec.numel // self._block(spec.numel))
@@ -85,29 +65,27 @@ class CastInt8(EightBits):
     def meets(self) -> Meets:
         return "reduce" if self.shared else "gather"
 
+    @property
+    def layout(self) -> BlockFormat:
+        return BlockFormat("int8", "float32", self.block, self.rounding == "stochastic")
+
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         return self._summed(x, state, meet) if self.shared else super().exchange(x, state, meet)
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return None if self.shared else super().exchange_bucket(bucket, meet)
 
     def _summed(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         flat, block = x.reshape(-1).float(), self._block(x.numel())
         most = (yield meet.max(kernels.bucket_scales(flat, block, "max")))[:, None]
-        codes = self.write(in_buckets(flat, block), most, meet)
+        rows, draws = in_buckets(flat, block), None
+        if self.rounding == "stochastic":
+            draws = kernels.uniform(meet.key(), 0, rows.numel(), rows.device).view_as(rows)
+        codes = integer_codes(rows, most, draws)
         total = yield meet.sum(codes.view(torch.int8).reshape(-1)[: flat.numel()].to(torch.int32))
         mean = in_buckets(total, block) * (most / 127) / meet.size
-        result, sent = (v.reshape(-1)[: flat.numel()].view(x.shape) for v in (mean, self.read(codes, most)))
+        result, sent = (v.reshape(-1)[: flat.numel()].view(x.shape) for v in (mean, integer_values(codes, most)))
         return Outcome(result.to(x.dtype), state, sent.to(x.dtype))
-
-    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        levels = _shares(rows, most) * 127
-        if self.rounding == "nearest":
-            codes = levels.round()
-        else:
-            draws = kernels.uniform(meet.key(), 0, levels.numel(), levels.device).view_as(levels)
-            codes = (levels + draws).floor()
-        return codes.nan_to_num(0.0).clamp(-127, 127).to(torch.int8).view(torch.uint8)
-
-    def read(self, codes: Tensor, most: Tensor) -> Tensor:
-        return codes.view(torch.int8).float() * (most / 127)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return super().payload_bytes(spec, size) + 3 * spec.numel * self.shared
@@ -122,9 +100,6 @@ class CastInt8(EightBits):
             return contraction_from(self.variance(spec))
         left = min(self._block(spec.numel), spec.numel) / 4 / 127**2
         return 1 - left if left < 1 else None
-
-
-_FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 @technique(
@@ -144,18 +119,11 @@ class CastFP8(EightBits):
     Reading chosen: one scale a tensor.
     """
 
-    format: str = knob("e5m2", choices=tuple(_FORMATS), doc="bits of exponent (e) and mantissa (m)")
+    format: str = knob("e5m2", choices=("e4m3", "e5m2"), doc="bits of exponent (e) and mantissa (m)")
 
     @property
-    def _most(self) -> float:
-        return torch.finfo(_FORMATS[self.format]).max
-
-    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        scaled = _shares(rows, most) * self._most
-        return scaled.clamp(-self._most, self._most).to(_FORMATS[self.format]).view(torch.uint8)
-
-    def read(self, codes: Tensor, most: Tensor) -> Tensor:
-        return codes.view(_FORMATS[self.format]).float() * (1 / self._most) * most
+    def layout(self) -> BlockFormat:
+        return BlockFormat(self.format, "float32", self.block)
 
 
 @cache
@@ -186,14 +154,21 @@ class BlockwiseEightBits(EightBits):
 
     block: int = knob(4096, low=0, doc="elements that share a scale; 0: the whole tensor")
 
-    def write(self, rows: Tensor, most: Tensor, meet: Meet) -> Tensor:
-        points = dynamic_code().to(rows.device)
-        return torch.bucketize(_shares(rows, most), (points[1:] + points[:-1]) / 2).to(torch.uint8)
+    @property
+    def layout(self) -> None:
+        return None
 
-    def read(self, codes: Tensor, most: Tensor) -> Tensor:
-        return dynamic_code().to(codes.device)[codes.long()] * most
+    def encode_apart(self, x: Tensor, meet: Meet) -> Tensor:
+        flat = x.reshape(-1)
+        block = self._block(flat.numel())
+        scales, points = kernels.bucket_scales(flat, block, "max"), dynamic_code().to(x.device)
+        parts = shares(in_buckets(flat, block), scales[:, None])
+        codes = torch.bucketize(parts, (points[1:] + points[:-1]) / 2).to(torch.uint8)
+        return pack(codes.reshape(-1)[: flat.numel()], scales)
 
-
-def _shares(rows: Tensor, most: Tensor) -> Tensor:
-    """Return values as shares of the largest, by division: the reciprocal may be too large for a float."""
-    return rows / most.where(most > 0, 1)
+    def decode_apart(self, payload: Tensor, shape: torch.Size) -> Tensor:
+        n = shape.numel()
+        block = self._block(n)
+        codes, scales = unpack(payload, (torch.uint8, n), (torch.float32, -(-n // block)))
+        values = dynamic_code().to(payload.device)[in_buckets(codes, block).long()] * scales[:, None]
+        return values.reshape(-1)[:n].view(shape)

@@ -87,17 +87,17 @@ class Remembering(StatefulWrapper):
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         codec, single = self.inner, bucket.flat.dtype == torch.float32
         shares = bucket.fact("shares", lambda: [counted(codec, spec) for spec in bucket.specs])
-        plain = self.how == ErrorFeedback() and set(shares) == {1.0}
-        if plain and single and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
-            return self._fused_bucket(codec, bucket, meet)
+        plain = self.how == ErrorFeedback() and single
+        if plain and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
+            return self._fused_bucket(codec, bucket, meet, None if set(shares) == {1.0} else shares)
         exchange = exchange_bucket_of(codec, bucket.inner, replace(meet, own=True))
         return None if exchange is None else self._general_bucket(exchange, shares, bucket, meet)
 
-    def _fused_bucket(self, codec: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+    def _fused_bucket(
+        self, codec: Codec, bucket: TensorBucket, meet: BucketMeet, shares: Sequence[float] | None
+    ) -> BucketExchange:
         """Encode all tensors with as few passes over memory as the codec has."""
-        before = bucket.flat + bucket.vectors["error"] if meet.own else None
-        yield from codec.feed_bucket(bucket, bucket.memory("error"), replace(meet, own=False))
-        return None if before is None else before - bucket.vectors["error"]
+        return codec.feed_bucket(bucket, bucket.memory("error"), meet, shares)
 
     def _general_bucket(
         self, exchange: BucketExchange, shares: Sequence[float], bucket: TensorBucket, meet: BucketMeet

@@ -27,8 +27,8 @@ class SelectedLayout:
         """Exchange the largest magnitudes, exactly so many of each tensor: no length depends on the values, so nobody
         waits for one."""
         payload = kernels.encode_largest(bucket.tensors, errors, self.counts, self.widths)
-        own = self._averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
-        self._averaged((yield meet.gather(payload)), bucket.flat)
+        own = self.averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
+        self.averaged((yield meet.gather(payload)), bucket.flat)
         return own
 
     def exchange_sampled(
@@ -46,7 +46,8 @@ class SelectedLayout:
         self._averaged_parts((yield meet.gather_ragged(payload, lengths)), bucket.flat)
         return own
 
-    def _averaged(self, rows: Tensor, total: Tensor) -> Tensor:
+    def averaged(self, rows: Tensor, total: Tensor) -> Tensor:
+        """Write the means of all tensors, one behind another, into `total`, from payloads of exactly so many places."""
         kernels.average_places(total, rows, self.lengths, self.counts, self.widths, self.left_out)
         return total
 

@@ -15,6 +15,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
+from laconic.kernels.messages import written
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
@@ -95,11 +96,23 @@ class ScaledSign(Codec):
     def lists(self) -> bool:
         return True
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
         return kernels.encode_signs(xs, [torch.zeros_like(x) for x in xs] if errors is None else errors)
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_signs(rows, lengths)
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        return kernels.mean_of_signs(rows, lengths, out)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         total = torch.zeros(shape, device=payload.device)
@@ -176,11 +189,23 @@ class OneBit(Codec):
     def lists(self) -> bool:
         return self.per == "tensor"
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
         return kernels.encode_columns(xs, errors, [1] * len(xs))
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_columns(rows, [(n, 1) for n in lengths])
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        return written(kernels.mean_of_columns(rows, [(n, 1) for n in lengths]), out)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return kernels.encode_columns([x.reshape(-1)], None, [self.columns(x.shape)])

@@ -16,7 +16,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.payload import pack, unpack
-from laconic.kernels.messages import WIDTHS
+from laconic.kernels.messages import WIDTHS, written
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets, Reduce
@@ -65,16 +65,29 @@ class QSGD(Codec):
     def lists(self) -> bool:
         return not self.ragged and self.levels in WIDTHS
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
-        return kernels.encode_levels(xs, errors, self.bucket, self.levels, self.norm, [meet.key() for meet in meets])
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
+        keys = [meet.key() for meet in meets]
+        return kernels.encode_levels(xs, errors, self.bucket, self.levels, self.norm, keys, shares)
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_levels(rows, lengths, self.bucket, self.levels)
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        return kernels.mean_of_levels(rows, lengths, self.bucket, self.levels, out, shares)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         flat = x.reshape(-1)
         if self.lists:
-            return kernels.encode_levels([flat], None, self.bucket, self.levels, self.norm, [meet.key()])
+            return self.feed_all([flat], None, [meet])
         scales = kernels.norms(flat, self.bucket, self.norm)
         codes = kernels.quantize(flat, scales, self.bucket, self.levels, meet.key())
         if self.ragged:
@@ -82,6 +95,8 @@ class QSGD(Codec):
         return pack(bits.pack(codes, self.bits), scales)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
+        if self.lists:
+            return self.means(payload.view(1, -1), [shape.numel()])[0].view(shape)
         decoded = torch.zeros(shape, device=payload.device)
         self.add(decoded, payload, meet)
         return decoded
@@ -195,11 +210,23 @@ class Natural(Codec):
     def lists(self) -> bool:
         return True
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
         return kernels.encode_natural(xs, errors, [meet.key() for meet in meets])
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_natural(rows, lengths)
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        return written(kernels.mean_of_natural(rows, lengths), out)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return kernels.encode_natural([x.reshape(-1)], None, [meet.key()])

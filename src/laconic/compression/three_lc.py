@@ -12,6 +12,7 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.codec import Codec
 from laconic.compression.codes import trits
+from laconic.kernels.messages import written
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -54,11 +55,23 @@ class ThreeLC(Codec):
     def lists(self) -> bool:
         return not self.runs
 
-    def feed_all(self, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, meets: Sequence[Meet]) -> Tensor:
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
         return kernels.encode_trits(xs, errors, self.sparsity)
 
-    def means(self, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        return kernels.mean_of_trits(rows, lengths)
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        return written(kernels.mean_of_trits(rows, lengths), out)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return self._shortened(kernels.encode_trits([x.reshape(-1)], None, self.sparsity))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -17,6 +18,7 @@ from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket,
 from laconic.compression.codes import bits
 from laconic.compression.selected_buckets import SelectedLayout
 from laconic.compression.selector import Selector, drawn, share_of
+from laconic.kernels import messages
 from laconic.kernels.lists import TensorList
 from laconic.kernels.sparse_messages import first_or_largest
 from laconic.registry import knob, named_sentence, technique
@@ -89,11 +91,30 @@ class TopK(Selector):
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         return self.feed_bucket(bucket, None, meet) if self.lists and bucket.flat.dtype == torch.float32 else None
 
-    def feed_bucket(self, bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet) -> BucketExchange:
+    def feed_bucket(
+        self,
+        bucket: TensorBucket,
+        errors: TensorList | None,
+        meet: BucketMeet,
+        shares: Sequence[float] | None = None,
+    ) -> BucketExchange:
+        assert shares is None, "nothing of a selection is rounded at random"
         layout, samples = _layout_of(self, bucket.lengths)
         if self.varies:
             return layout.exchange_sampled(samples, bucket, errors, meet)
         return layout.exchange_largest(bucket, errors, meet)
+
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        assert shares is None, "nothing of a selection is rounded at random"
+        layout, _ = _layout_of(self, tuple(lengths))
+        means = list(layout.averaged(rows, torch.empty(sum(lengths), device=rows.device)).split(list(lengths)))
+        return messages.written(means, out)
 
     def sampled(self, x: Tensor, meet: Meet) -> float:
         """Return the estimate for a tensor without error memory, as a Python float."""

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, Outcome, State
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
 from laconic.compression.codec import Codec
+from laconic.compression.owned_parts import OwnedParts
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapping
+from laconic.kernels.messages import written
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
@@ -100,6 +103,45 @@ class InTwoHops(Compressor):
             for way, payloads in ((back, parts), (codec, encoded))
         )
         return Outcome(result, state, sent - outside)
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        codec = self.inner
+        own_parts = any(getattr(type(codec), name) is not getattr(Codec, name) for name in ("part", "split", "join"))
+        if not codec.lists or own_parts or bucket.flat.dtype != torch.float32:
+            return None
+        if is_changed_below(codec, "encode", "feed_all") or is_changed_below(codec, "mean", "means"):
+            return None
+        return self._exchange_bucket(bucket, meet)
+
+    def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        codec, size = self.inner, meet.size
+        parts: OwnedParts = bucket.placed(f"parts of {size}", lambda: OwnedParts(bucket, codec.unit, size))
+        kept: list[Tensor] | None = None
+        outside: Tensor | None = None
+        if self.how.memory:
+            kept, outside = parts.taken(bucket.vectors["owner"], meet.rank)
+            bucket.flat.add_(outside)
+        encoded = codec.feed_all(parts.inputs(), None, meet.each(size))
+        own = parts.joined(codec.means(encoded.view(1, -1), parts.all_lengths)) if meet.own else None
+        if own is not None and outside is not None:
+            own.sub_(outside)
+        received = yield meet.scatter(encoded.view(size, -1))
+        means = list(parts.means)
+        codec.means(received, parts.lengths, parts.means)
+        if kept is not None:
+            torch._foreach_add_(means, kept)
+        dense = self.how.dense
+        answer = parts.mean.clone().view(torch.uint8) if dense else codec.feed_all(parts.means, None, meet.each())
+        if kept is not None:
+            sent = means if dense else codec.means(answer.view(1, -1), parts.lengths)
+            parts.keep(bucket.vectors["owner"], meet.rank, torch._foreach_sub(means, sent))
+        gathered = yield meet.gather(answer)
+        if dense:
+            written(list(gathered.view(torch.float32).view(-1).split(parts.all_lengths)), parts.results)
+        else:
+            codec.means(gathered.reshape(1, -1), parts.all_lengths, parts.results)
+        parts.store()
+        return own
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels import codes, messages, reference, sparse_messages
+from laconic.kernels import blocks, codes, messages, reference, sparse_messages
 from laconic.kernels.draws import integers, uniform
 from laconic.kernels.lists import TensorList
+from laconic.kernels.reference.blocks import BlockFormat
 from laconic.kernels.sums import rows_summed
 
 __all__ = [
+    "BlockFormat",
     "TensorList",
     "add_levels",
     "add_levels_of_nibbles",
@@ -29,6 +31,7 @@ __all__ = [
     "average_places",
     "bucket_scales",
     "decode_natural",
+    "encode_blocks",
     "encode_columns",
     "encode_largest",
     "encode_levels",
@@ -45,6 +48,7 @@ __all__ = [
     "largest",
     "left_products",
     "lengthen",
+    "mean_of_blocks",
     "mean_of_columns",
     "mean_of_levels",
     "mean_of_natural",
@@ -123,11 +127,14 @@ def _of(x: Tensor) -> Any:
     return bodies(x.device.type)
 
 
+_HOMES = (messages, codes, blocks, sparse_messages)
+
+
 def _lists(name: str, x: Tensor, *given: Any) -> Any:
     """Process a list in one launch where there is a body for it, or its tensors one after another."""
     body = _of(x)
     whole = getattr(body, name, None)
-    home = next(home for home in (messages, codes, sparse_messages) if hasattr(home, name))
+    home = next(home for home in _HOMES if hasattr(home, name))
     return whole(*given) if whole is not None else getattr(home, name)(body, *given)
 
 
@@ -274,24 +281,59 @@ def encode_signs(xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
     return message
 
 
-def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    means: list[Tensor] = _lists("mean_of_signs", rows, rows, lengths)
+def mean_of_signs(rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_signs", rows, rows, lengths, out)
     return means
 
 
 def encode_levels(
-    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, bucket: int, steps: int, norm: str, keys: Sequence[int]
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    bucket: int,
+    steps: int,
+    norm: str,
+    keys: Sequence[int],
+    shares: Sequence[float] | None = None,
 ) -> Tensor:
-    message: Tensor = _lists("encode_levels", xs[0], xs, errors, bucket, steps, norm, keys)
+    message: Tensor = _lists("encode_levels", xs[0], xs, errors, bucket, steps, norm, keys, shares)
     return message
+
+
+def encode_blocks(
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    how: BlockFormat,
+    keys: Sequence[int],
+    shares: Sequence[float] | None = None,
+) -> Tensor:
+    message: Tensor = _lists("encode_blocks", xs[0], xs, errors, how, keys, shares)
+    return message
+
+
+def mean_of_blocks(
+    rows: Tensor,
+    lengths: Sequence[int],
+    how: BlockFormat,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_blocks", rows, rows, lengths, how, out, shares)
+    return means
 
 
 def norms(x: Tensor, bucket: int, norm: str) -> Tensor:
     return messages.norms(_of(x), x, bucket, norm)
 
 
-def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor]:
-    means: list[Tensor] = _lists("mean_of_levels", rows, rows, lengths, bucket, steps)
+def mean_of_levels(
+    rows: Tensor,
+    lengths: Sequence[int],
+    bucket: int,
+    steps: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[Tensor]:
+    means: list[Tensor] = _lists("mean_of_levels", rows, rows, lengths, bucket, steps, out, shares)
     return means
 
 
@@ -381,6 +423,6 @@ def rotate_back(z: Tensor, key: int) -> Tensor:
 
 
 for _name in __all__:
-    if _name not in ("TensorList", "integers", "rows_summed", "uniform"):
-        _home = next((home for home in (messages, codes, sparse_messages, reference) if hasattr(home, _name)), None)
+    if _name not in ("BlockFormat", "TensorList", "integers", "rows_summed", "uniform"):
+        _home = next((home for home in (*_HOMES, reference) if hasattr(home, _name)), None)
         globals()[_name].__doc__ = getattr(_home, _name, None).__doc__

@@ -6,7 +6,7 @@ GPU has bodies for lists, they write and read the same bytes in one launch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,14 +25,14 @@ def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> T
     return torch.cat([part for bits, scale in fed for part in (bits, as_bytes(scale.view(1)))])
 
 
-def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Return the means of tensors of these lengths from the messages of all workers, a row each, added up in the order
-    of rows."""
+    of rows; they are written to `out`, if given."""
 
     def add(total: Tensor, part: Tensor) -> None:
         body.add_signs(total, part[:-4], part[-4:].clone().view(torch.float32)[0])
 
-    return _means(rows, lengths, [-(-n // 8) + 4 for n in lengths], add)
+    return written(_means(rows, lengths, [-(-n // 8) + 4 for n in lengths], add), out)
 
 
 def encode_levels(
@@ -43,10 +43,12 @@ def encode_levels(
     steps: int,
     norm: str,
     keys: Sequence[int],
+    shares: Sequence[float] | None = None,
 ) -> Tensor:
     """Encode each v = x + error, or x where there is no memory, as codes, drawn with its own key, and a scale a bucket.
 
-    The scale is the bucket's norm (`norm`: l2 or max). `error` keeps v minus the decoded value, where that is finite.
+    The scale is the bucket's norm (`norm`: l2 or max). `error` keeps v minus the decoded value (or minus the tensor's
+    share of it), where that is finite.
     """
     parts = []
     for i, (x, key) in enumerate(zip(xs, keys, strict=True)):
@@ -60,7 +62,7 @@ def encode_levels(
         if errors is not None:
             decoded = torch.zeros_like(v)
             _add_levels(body, decoded, codes, scales, bucket, steps)
-            finite(v.sub_(decoded))
+            finite(v.sub_(decoded if shares is None else decoded.mul_(shares[i])))
     return torch.cat(parts)
 
 
@@ -75,15 +77,25 @@ def finite(error: Tensor) -> Tensor:
     return error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def mean_of_levels(body: Any, rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor]:
-    """Return the means of tensors of these lengths from such messages, a row each."""
+def mean_of_levels(
+    body: Any,
+    rows: Tensor,
+    lengths: Sequence[int],
+    bucket: int,
+    steps: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[Tensor]:
+    """Return the means of tensors of these lengths from such messages, a row each; each is multiplied by its share, and
+    written to `out`, if given."""
     each = 8 // WIDTHS[steps]
 
     def add(total: Tensor, part: Tensor) -> None:
         codes, scales = part.tensor_split([-(-total.numel() // each)])
         _add_levels(body, total, codes, scales.clone().view(torch.float32), bucket, steps)
 
-    return _means(rows, lengths, [-(-n // each) + 4 * -(-n // bucket) for n in lengths], add)
+    sizes = [-(-n // each) + 4 * -(-n // bucket) for n in lengths]
+    return written(_scaled(_means(rows, lengths, sizes, add), shares), out)
 
 
 def norms(body: Any, x: Tensor, bucket: int, norm: str) -> Tensor:
@@ -145,8 +157,42 @@ def _means(rows: Tensor, lengths: Sequence[int], sizes: Sequence[int], add: Any)
     return means
 
 
+def means_of_parts(
+    rows: Tensor,
+    lengths: Sequence[int],
+    sizes: Sequence[int],
+    values: Callable[[Tensor, int], Tensor],
+    out: Sequence[Tensor] | None,
+    shares: Sequence[float] | None,
+) -> list[Tensor]:
+    """Return the means of tensors whose values of one message `values` returns; the mean of one is these values."""
+    if len(rows) > 1:
+
+        def add(total: Tensor, part: Tensor) -> None:
+            total += values(part, total.numel())
+
+        found = _means(rows, lengths, sizes, add)
+    else:
+        found = [values(part, n) for part, n in zip(rows[0].split(list(sizes)), lengths, strict=True)]
+    return written(_scaled(found, shares), out)
+
+
+def _scaled(means: list[Tensor], shares: Sequence[float] | None) -> list[Tensor]:
+    return means if shares is None else [mean * share for mean, share in zip(means, shares, strict=True)]
+
+
+def written(tensors: list[Tensor], out: Sequence[Tensor] | None) -> list[Tensor]:
+    """Return these tensors, or `out` with their values."""
+    if out is None:
+        return tensors
+    torch._foreach_copy_(list(out), tensors)
+    return list(out)
+
+
 def pack_codes(codes: Tensor, width: int) -> Tensor:
     """Pack codes of a width that divides eight, the first in a byte's lowest place."""
+    if width == 8:
+        return codes
     each = 8 // width
     rows = torch.nn.functional.pad(codes, (0, -codes.numel() % each)).view(-1, each)
     packed = rows[:, 0].clone()
@@ -157,5 +203,7 @@ def pack_codes(codes: Tensor, width: int) -> Tensor:
 
 def unpack_codes(packed: Tensor, width: int, count: int) -> Tensor:
     """Return the first `count` codes of such bytes."""
+    if width == 8:
+        return packed[:count]
     places = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
     return ((packed[:, None] >> places) & ((1 << width) - 1)).view(-1)[:count]

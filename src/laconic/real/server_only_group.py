@@ -23,4 +23,4 @@ class ServerOnlyGroup:
             "and return: leave --servers out, or choose a strategy with a server, such as `asp / none / ps`"
         )
 
-    all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = barrier = _refuse
+    all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = swap = barrier = _refuse

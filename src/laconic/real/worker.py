@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
 from torch.optim import Optimizer
 
 from laconic.errors import LaconicError
@@ -28,13 +29,26 @@ from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.shared_memory import map_shared_tensor
 from laconic.values.run_config import RunConfig
-from laconic.worker import Actor, ActorMessage, Group, Home, Priority
+from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority
 
 if TYPE_CHECKING:
     from laconic.rpc.channel import PendingCall
     from laconic.rpc.endpoint import Endpoint
 
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+def _asynchronous(options: Any, **settings: Any) -> Any:
+    """Return options of a process group's own method, whose wait is left to the caller. The functions of
+    `torch.distributed` around these methods take several times as long on the host."""
+    for name, value in {"asyncOp": True, **settings}.items():
+        setattr(options, name, value)
+    return options
+
+
+_REDUCTIONS = {
+    name: _asynchronous(AllreduceOptions(), reduceOp=op)
+    for name, op in (("sum", dist.ReduceOp.SUM), ("max", dist.ReduceOp.MAX))
+}
+_GATHERING, _SCATTERING = _asynchronous(AllgatherOptions()), _asynchronous(AllToAllOptions())
 
 
 class StepSlowdown(Protocol):
@@ -107,24 +121,21 @@ class RealGroup(CountedGroup):
         return self._start("barrier", None, None, lambda: dist.barrier(self.process_group, async_op=True))
 
     def _all_reduce(self, tensor: Tensor, op: str) -> RealHandle:
-        group = self.process_group
         return self._start(
-            "all_reduce", tensor, tensor, lambda: dist.all_reduce(tensor, _OPS[op], group, async_op=True)
+            "all_reduce", tensor, tensor, lambda: self.process_group.allreduce([tensor], _REDUCTIONS[op])
         )
 
     def _all_gather(self, tensor: Tensor) -> RealHandle:
         flat = tensor.contiguous().view(-1)
         out = flat.new_empty(self.size * flat.numel())
         result, group = out.view(self.size, *tensor.shape), self.process_group
-        return self._start("all_gather", tensor, result, lambda: _all_gather(out, flat, group, async_op=True))
+        return self._start("all_gather", tensor, result, lambda: group._allgather_base(out, flat, _GATHERING))
 
     def _all_to_all(
         self, tensor: Tensor, sends: list[int], receives: list[int], name: str = "all_to_all"
     ) -> RealHandle:
         out, group = tensor.new_empty(sum(receives)), self.process_group
-        return self._start(
-            name, tensor, out, lambda: dist.all_to_all_single(out, tensor, receives, sends, group, async_op=True)
-        )
+        return self._start(name, tensor, out, lambda: group.alltoall_base(out, tensor, receives, sends, _SCATTERING))
 
     def _reduce_scatter(self, flat: Tensor) -> RealHandle | SummedHandle:
         if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
@@ -148,6 +159,24 @@ class RealGroup(CountedGroup):
         peer = self.ranks[source]
         handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
         return self._worker.hold(handle)
+
+    def swap(
+        self,
+        sends: Sequence[tuple[Tensor, int]],
+        receives: Sequence[tuple[Tensor, int]],
+        control: float = 0.0,
+    ) -> Sequence[Handle]:
+        if not any(x.is_cuda for x, _ in (*sends, *receives)):
+            return super().swap(sends, receives, control)
+        for x, _ in sends:
+            self._ledger.record("send", x.nbytes, 0, control)
+        for x, _ in receives:
+            self._ledger.record("receive", 0, x.nbytes, control)
+        operations = [dist.P2POp(dist.isend, x, self.ranks[to], self.process_group) for x, to in sends]
+        operations += [dist.P2POp(dist.irecv, x, self.ranks[source], self.process_group) for x, source in receives]
+        # One after another, two neighbours that both send first would wait for each other for ever: NCCL's sends wait.
+        works = dist.batch_isend_irecv(operations)
+        return [self._start("swap", None, None, partial(next, iter([work]))) for work in works]
 
     def _start(self, name: str, tensor: Tensor | None, result: Any, begin: Callable[[], Any]) -> RealHandle:
         recording = self._worker.recording
@@ -302,6 +331,5 @@ class RealWorker:
         return lost if lost is not None else error
 
 
-# torch 2.13 renamed these; the old names warn there and the new ones are missing before.
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+# torch 2.13 renamed this; the old name warns there and the new one is missing before.
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

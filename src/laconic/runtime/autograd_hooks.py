@@ -46,9 +46,9 @@ class BackwardHooks:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._pass: int | None = None
         self._by_output = False
-        alive = ref(self)  # a tensor's hooks are out of the garbage collector's sight
+        hooks = ref(self)  # a tensor's hooks are out of the garbage collector's sight
         self._removable = [
-            p.register_post_accumulate_grad_hook(partial(_gradient_ready, alive, i)) for i, p in enumerate(parameters)
+            p.register_post_accumulate_grad_hook(partial(_report, hooks, i)) for i, p in enumerate(parameters)
         ]
         self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output, skips)))
 
@@ -65,13 +65,16 @@ class BackwardHooks:
             self._on_abandoned()
         self._begin(here, by_output=True)
 
-    def _of_another_pass(self, here: int) -> None:
-        """Handle a gradient of another pass than the one that has begun."""
-        if self._pass is not None and not self._by_output:
-            self._on_abandoned()
-            self._pass = None
-        if self._pass is None:
-            self._begin(here, by_output=False)
+    def gradient(self, i: int) -> None:
+        """Report the gradient of parameter i, which begins a pass unless the model's outputs have begun it."""
+        here = torch._C._current_graph_task_id()
+        if self._pass != here:
+            if self._pass is not None and not self._by_output:
+                self._on_abandoned()
+                self._pass = None
+            if self._pass is None:
+                self._begin(here, by_output=False)
+        self._on_gradient(i)
 
     def _begin(self, graph_pass: int, by_output: bool) -> None:
         self._pass, self._by_output = graph_pass, by_output
@@ -82,14 +85,10 @@ class BackwardHooks:
         self._on_end()
 
 
-def _gradient_ready(alive: ref[BackwardHooks], i: int, parameter: Tensor) -> None:
-    """Handle the gradient of parameter i, unless the session, which the model holds, and so its hooks are gone."""
-    if (hooks := alive()) is None:
-        return
-    here = torch._C._current_graph_task_id()
-    if hooks._pass != here:
-        hooks._of_another_pass(here)
-    hooks._on_gradient(i)
+def _report(hooks: ref[BackwardHooks], i: int, parameter: Tensor) -> None:
+    """Report a gradient to hooks that other references keep alive; the model holds its session, and so its hooks."""
+    if (alive := hooks()) is not None:
+        alive.gradient(i)
 
 
 class OwnHook:

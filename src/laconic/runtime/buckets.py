@@ -24,6 +24,9 @@ from laconic.values.comm_plan import CommPlan, Message
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Priority
 
+_SMALL = 1 << 16
+"""The elements of a CPU's gradient up to which the calls cost more than the copies; it also stays in a cache."""
+
 
 @dataclass(frozen=True)
 class PlannedPartition:
@@ -76,7 +79,7 @@ class Bucket:
         return self.storage[: self.compressed_end]
 
     def put(self, i: int, gradient: Tensor | None, factor: float) -> None:
-        """Put a gradient, times a factor, in its place; where launches cost more than copies, with the others that have
+        """Put a gradient, times a factor, in its place; where calls cost more than copies, with the others that have
         arrived by the time a message is sent."""
         place = self.places[i]
         if gradient is None:
@@ -86,15 +89,20 @@ class Bucket:
             gradient = gradient.detach()
         if gradient.layout != torch.strided:
             gradient = gradient.to_dense()
-        if place.is_cuda:
+        if place.is_cuda or place.numel() <= _SMALL:
             self._waiting.append((place, gradient, factor))
         elif factor == 1:
             place.copy_(gradient)
         else:
             torch.mul(gradient, _number(factor), out=place)
 
+    def reset(self) -> None:
+        """Forget what was put and not copied, and what is skipped, after a pass."""
+        self._waiting.clear()
+        self.skipped = frozenset()
+
     def fill(self) -> None:
-        """Copy what was put, in a few launches."""
+        """Copy what was put, in a few calls."""
         if not self._waiting:
             return
         places, gradients, factors = zip(*self._waiting, strict=True)

@@ -65,6 +65,15 @@ class CountedGroup(ABC):
         self._ledger.record("receive", 0, tensor.nbytes, control)
         return self._receive(tensor, source, tag)
 
+    def swap(
+        self,
+        sends: Sequence[tuple[Tensor, int]],
+        receives: Sequence[tuple[Tensor, int]],
+        control: float = 0.0,
+    ) -> Sequence[Handle]:
+        sending = [self.send(x, to, control=control) for x, to in sends]
+        return [*(self.receive(x, source, control=control) for x, source in receives), *sending]
+
     def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
         self._ledger.record(operation, each_way_bytes, each_way_bytes, control)
 

@@ -21,6 +21,7 @@ class FlatMemories:
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, ...], TensorBucket] = {}
+        self.changed = False  # whether the bucket returned last lies elsewhere than before
 
     def forget(self) -> None:
         """Note that memories were replaced: vectors are made of the new ones when they are next asked for."""
@@ -30,6 +31,7 @@ class FlatMemories:
         """Return the bucket of these tensors, which lie in `flat`, with their memory."""
         names = tuple(spec.name for spec in specs)
         found = self._buckets.get(names)
+        self.changed = found is None or found.specs != specs or found.flat is not flat
         if found is None or found.specs != specs:
             self._forget_all_with(names)
             found = self._buckets[names] = _gathered(specs, flat, state_of)

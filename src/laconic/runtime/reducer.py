@@ -180,7 +180,7 @@ class Reducer:
         self._model_order.leave(self)
         for message in self.active:
             message.missing, message.in_flight = 0, None
-            message.bucket.skipped = frozenset()
+            message.bucket.reset()
         self._touched = [False] * len(self._parameters)
         self._arrived = bytearray(len(self._parameters))
         self._factors = [None] * len(self._parameters)
@@ -220,7 +220,8 @@ class Reducer:
                 control.fill_(share)
             else:
                 control.copy_(torch.tensor(self._touched, dtype=control.dtype) * share)
-        message.in_flight = InFlight(self._communicate(message, carries_control), self._lane)
+        lane = self._lane if any(message.bucket.compressed_by) else None  # else there is nothing to compute
+        message.in_flight = InFlight(self._communicate(message, carries_control), lane)
 
     def _communicate(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
         """Return the communication of a message through every tier that averages in this step, inner to outer."""
@@ -264,7 +265,8 @@ class Reducer:
 
     def _average_compressed(self, bucket: Bucket, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
         if tier is bucket.tiers[0] and not bucket.skipped:
-            whole = tier.average_bucket(bucket.compressed_specs, bucket.compressed_part, self._step)
+            lane = self._lane is not None
+            whole = tier.average_bucket(bucket.compressed_specs, bucket.compressed_part, self._step, lane)
             if whole is not None:
                 yield from whole
                 return

@@ -13,14 +13,22 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, Carrying
 from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.bucket import BucketExchange, BucketMeet
+from laconic.compression.bucket import BucketExchange, BucketMeet, Moment
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
 from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
 from laconic.runtime.flat_memory import FlatMemories
-from laconic.runtime.in_flight import InFlight, carry_concurrently, concurrently, run_exchange, run_exchanges
+from laconic.runtime.graphed_exchange import GraphedExchange
+from laconic.runtime.in_flight import (
+    Communication,
+    InFlight,
+    carry_concurrently,
+    concurrently,
+    run_exchange,
+    run_exchanges,
+)
 from laconic.runtime.meeting import EdgeMeeting, Meeting
 from laconic.runtime.packed_tensors import PackedTensors
 from laconic.schedule.base import Schedule
@@ -64,6 +72,8 @@ class Tier:
         self.compression = self.sentence.chain
         self._architecture_words = str(self.sentence.architecture)
         self._flat_memories = FlatMemories()
+        self._graphed: dict[int, GraphedExchange] = {}  # by the identity of a bucket's specifications
+        self._pool: Any = None
         self._one_by_one: set[tuple[str, ...]] = set()  # the buckets whose tensors are exchanged one by one
 
     @property
@@ -83,12 +93,28 @@ class Tier:
         return [outcome.result for outcome in outcomes]
 
     def average_bucket(
-        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int
+        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool = False
     ) -> Generator[list[Handle], Any, Any] | None:
         """Average tensors that lie one behind another in `flat`, in place and as a whole; return None where the
-        compressor takes them one by one."""
-        exchange = self._bucket_exchange(specs, flat, step, own=False)
-        return None if exchange is None else self._run_bucket(exchange, [spec.numel for spec in specs])
+        compressor takes them one by one.
+
+        `flat` is the same memory in every step. On a `lane` what is computed is recorded and replayed.
+        """
+        graphed = self._graphed.get(id(specs)) if lane else None
+        if graphed is not None and graphed.is_recorded:
+            return graphed.replay(self.carry)
+        begun = self._bucket_exchange(specs, flat, step, own=False)
+        if begun is None or not lane:
+            return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graphed = self._graphed.setdefault(id(specs), GraphedExchange(specs, self._pool))
+
+        def make(recorded: bool) -> BucketExchange:
+            exchange = self._bucket_exchange(specs, flat, None if recorded else step, own=False)
+            assert exchange is not None
+            return exchange
+
+        return self._run_bucket(graphed.run(make, self.carry), specs)
 
     def outcomes(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False, own: bool = True
@@ -118,26 +144,31 @@ class Tier:
     def memory_replaced(self) -> None:
         """Note that tensors have another memory than before."""
         self._flat_memories.forget()
+        self._graphed.clear()
 
     def _bucket_exchange(
-        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, own: bool
+        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int | None, own: bool
     ) -> BucketExchange | None:
+        """Begin the exchange of a bucket in this step, or for all steps where `step` is None."""
         names = tuple(spec.name for spec in specs)
         if names in self._one_by_one or joins_of(self.compressor):
             return None
-
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
-        meet = BucketMeet(
-            self.group.rank, self.group.size, step, self.rate(), own, partial(_Meetings, self, specs, step)
-        )
+        if self._flat_memories.changed:
+            self._graphed.clear()  # they compute at the old addresses
+        now = None if step is None else Moment(step, self.rate(), partial(self._meeting, step=step))
+        meet = BucketMeet(self.group.rank, self.group.size, own, specs, now)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
             self._one_by_one.add(names)
         return exchange
 
-    def _run_bucket(self, exchange: BucketExchange, elements: Sequence[int]) -> Generator[list[Handle], Any, Any]:
+    def _run_bucket(
+        self, communication: Communication, specs: tuple[TensorSpec, ...]
+    ) -> Generator[list[Handle], Any, Any]:
+        elements = [spec.numel for spec in specs]
         self._coded("encode", self.compression, elements)
-        own = yield from run_exchange(exchange, self.carry)
+        own = yield from communication
         self._coded("decode", self.compression, elements)
         return own
 
@@ -155,7 +186,7 @@ class Tier:
     def _bucket_outcomes(
         self, exchange: BucketExchange, specs: tuple[TensorSpec, ...], flat: Tensor
     ) -> Generator[list[Handle], Any, list[Outcome]]:
-        sent = yield from self._run_bucket(exchange, [spec.numel for spec in specs])
+        sent = yield from self._run_bucket(run_exchange(exchange, self.carry), specs)
         return Outcome(flat, {}, sent).split([spec.shape for spec in specs])
 
     def _beside(
@@ -280,10 +311,8 @@ class Tier:
             if not compressed:
                 exchanges.append(_exchange_difference(x, meet))
                 continue
-            name = spec.name + edge
-            if name not in self.memory:
-                self.memory[name] = self.compressor.init(replace(spec, name=name))
-            exchanges.append(edge_of(self.compressor, x, self.memory[name], meet))
+            state = self._state_of(replace(spec, name=spec.name + edge), x)
+            exchanges.append(edge_of(self.compressor, x, state, meet))
 
         def carry(request: Request) -> Carrying:
             received = torch.empty_like(request.tensor)
@@ -315,21 +344,6 @@ class Tier:
         if spec.name not in self.memory:
             self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
         return self.memory[spec.name]
-
-
-@dataclass(frozen=True, eq=False)
-class _Meetings(Sequence[Meeting]):
-    """The meetings of a bucket's tensors, each made when it is asked for: most compressors need no keys."""
-
-    tier: Tier
-    specs: tuple[TensorSpec, ...]
-    step: int
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
-    def __getitem__(self, i: int) -> Meeting:  # type: ignore[override]
-        return self.tier._meeting(self.specs[i], self.step)
 
 
 def _exchange_difference(x: Tensor, meet: EdgeMeeting) -> Exchange:

@@ -104,8 +104,11 @@ class Compute:
                     f"the profile knows no tensor {name!r}, so it is another model's: `laconic profile` measures it"
                 )
             share = self.backward_by_tensor[name] / self._backward_total
-        part_seconds: float = getattr(self, f"{part}_seconds")
-        return part_seconds * share
+        return self._parts[part] * share
+
+    @cached_property
+    def _parts(self) -> Mapping[Part, float]:
+        return {"forward": self.forward_seconds, "backward": self.backward_seconds, "step": self.step_seconds}
 
     @cached_property
     def _codecs(self) -> Mapping[str, CodecTimes]:

@@ -21,12 +21,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Place = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]
+"""A tensor's address, type, shape and strides."""
+
 _PRIVATE, _FIXED, _ANONYMOUS = 0x02, 0x10, 0x20
 _READ_WRITE = 0x3
 _FAILED = ctypes.c_void_p(-1).value
 _ALIGNMENT = 64
 _UNTOUCHED = 0  # a page's three highest flags (present, swapped, file-backed): it was never read
 _READ = 5  # the page is present, and still file-backed
+_CLEAN = bytes(flags for flags in range(256) if flags >> 5 in (_UNTOUCHED, _READ))
+"""The highest bytes of a page's 64 flags that say that nothing was written to it."""
 
 
 @cache
@@ -51,17 +56,19 @@ os.register_at_fork(after_in_child=_page_flags.cache_clear)  # a child would rea
 def available() -> bool:
     """Return whether the kernel can share memory so (Linux can); elsewhere every worker keeps its own memory."""
     try:
-        return sys.platform == "linux" and _page_flags() >= 0
+        return sys.platform == "linux" and sys.byteorder == "little" and _page_flags() >= 0
     except OSError:
         return False
 
 
-def equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether two dense tensors of one layout are equal bit for bit."""
-    if a.layout != torch.strided or b.layout != torch.strided or a.stride() != b.stride() or a.shape != b.shape:
-        return False
-    dense = a.is_contiguous() or (a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last))
-    return dense and a.dtype == b.dtype and _libc().memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0
+def same_bytes(a: int, b: int, nbytes: int) -> bool:
+    """Return whether the memory at two addresses is equal."""
+    return bool(_libc().memcmp(a, b, nbytes) == 0)
+
+
+def place_of(tensor: Tensor) -> Place:
+    """Return where a tensor lies in memory, and how."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 class Arena:
@@ -78,6 +85,7 @@ class Arena:
         unmapping = weakref.finalize(self._bytes, _libc().munmap, self._address, self.nbytes)  # tensors keep it alive
         unmapping.atexit = False  # tensors may be read until the process ends
         self.tensors = [self._tensor(like, at) for like, at in zip(tensors, offsets, strict=True)]
+        self.places = list(map(place_of, self.tensors))
 
     def _map(self, address: int | None, flags: int, file: int) -> int:
         mapped = _libc().mmap(address, self.nbytes, _READ_WRITE, flags, file, 0)
@@ -99,8 +107,7 @@ class Arena:
         """Return whether anything has been written to this memory since an image was adopted."""
         pages = self.nbytes // mmap.PAGESIZE
         raw = os.pread(_page_flags(), 8 * pages, self._address // mmap.PAGESIZE * 8)
-        flags = np.frombuffer(raw, dtype=np.uint64) >> np.uint64(61)
-        return bool(((flags != _UNTOUCHED) & (flags != _READ)).any())
+        return bool(raw[7::8].translate(None, _CLEAN))
 
     def image(self) -> Image:
         """Copy this memory's content to a new image."""
@@ -109,7 +116,7 @@ class Arena:
     def reads_as(self, image: Image) -> bool:
         """Return whether this memory holds the image's bytes."""
         content = image.content()  # held until the comparison is over
-        return len(content) == self.nbytes and _libc().memcmp(self._address, content.ctypes.data, self.nbytes) == 0
+        return len(content) == self.nbytes and same_bytes(self._address, content.ctypes.data, self.nbytes)
 
 
 class Image:

@@ -10,7 +10,7 @@ more than torch's own (a hook, a wrapped `step`, a class of the user's). So shar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,9 @@ from torch import Tensor, optim
 from torch.autograd.graph import increment_version
 from torch.optim import optimizer as torch_optimizer
 
-from laconic.virtual.copy_on_write import Arena, Image, available, equal
+from laconic.runtime.undistributed import before_step
+from laconic.virtual.copy_on_write import Arena, Image, available, place_of
+from laconic.virtual.snapshot import Snapshot
 
 Key = tuple[int, str]
 """The key of an entry of the optimizer's state: the parameter's number, and the entry's name."""
@@ -34,7 +36,7 @@ class Version:
     keys: tuple[Key, ...]  # of the state's tensors, in order
     likes: tuple[Tensor, ...]
     settings: Any = None
-    gradients: list[Tensor | None] = field(default_factory=list)
+    gradients: Snapshot | None = None
     after: Version | None = None
 
 
@@ -78,16 +80,16 @@ class Replica:
         version = None if settings is None else self._current_version()
         self._steps += 1
         gradients = [p.grad for p in self._parameters]
-        if version is None:
+        if version is None or (version.gradients is None and not Snapshot.possible(gradients)):
             self._step_alone()
-        elif version.after is None:
-            kept = [None if g is None else g.detach().clone() for g in gradients]
+        elif version.after is None or version.gradients is None:
+            kept = Snapshot(gradients)
             self._step_alone()
-            if all(map(_alike, gradients, kept)):  # a step that changes gradients cannot be shared
+            if kept.equals(gradients):  # a step that changes gradients cannot be shared
                 self._version = self._publish()
             if self._version is not None:
                 version.settings, version.gradients, version.after = settings, kept, self._version
-        elif settings == version.settings and all(map(_alike, gradients, version.gradients)):
+        elif settings == version.settings and version.gradients.equals(gradients):
             self._adopt(version.after)
             increment_version([p for p, g in zip(self._parameters, gradients, strict=True) if g is not None])
         else:
@@ -100,14 +102,19 @@ class Replica:
     def _shareable(self) -> bool:
         """Return whether a step is nothing but torch's own arithmetic on tensors that are still in their arenas."""
         optimizer = self._optimizer
-        hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-        hooks = hooks or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
-        more = hooks or "step" in optimizer.__dict__ or getattr(optimizer, "grad_scale", None) is not None
+        hooks: list[Any] = [
+            *optimizer._optimizer_step_pre_hooks.values(),
+            *optimizer._optimizer_step_post_hooks.values(),
+            *torch_optimizer._global_optimizer_pre_hooks.values(),
+            *torch_optimizer._global_optimizer_post_hooks.values(),
+        ]
+        more = any(hook is not before_step for hook in hooks)  # which has nothing to say once a script is distributed
+        more = more or "step" in optimizer.__dict__ or getattr(optimizer, "grad_scale", None) is not None
         return not more and self._equal() and self._in_place()
 
     def _in_place(self) -> bool:
         """Return whether parameters and state are still in their arenas: a script may have replaced them."""
-        if not all(map(_lies_at, self._parameters, self._arena.tensors)):
+        if list(map(place_of, self._parameters)) != self._arena.places:
             return False
         state = self._state()
         if state is None:
@@ -116,9 +123,9 @@ class Replica:
 
     def _holds(self, state: dict[Key, Tensor]) -> bool:
         """Return whether the state's tensors are those in the state's arena, each at its place."""
-        places = [] if self._state_arena is None else self._state_arena.tensors
+        places = [] if self._state_arena is None else self._state_arena.places
         same = tuple(state) == self._keys and all(a is b for a, b in zip(state.values(), self._held, strict=True))
-        return same and all(map(_lies_at, self._held, places))
+        return same and list(map(place_of, self._held)) == places
 
     def _state(self) -> dict[Key, Tensor] | None:
         """Return all tensors of the optimizer's state, or None if it holds anything else that a step could change."""
@@ -225,15 +232,6 @@ def _owns_its_memory(tensor: Tensor) -> bool:
 
 
 _OWN_USES = 2  # the tensor's, and that of the storage object asked here
-
-
-def _lies_at(tensor: Tensor, place: Tensor) -> bool:
-    there = tensor.data_ptr() == place.data_ptr() and tensor.dtype == place.dtype
-    return there and tensor.shape == place.shape and tensor.stride() == place.stride()
-
-
-def _alike(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is b if a is None or b is None else equal(a.detach(), b)
 
 
 def _plain(value: Any) -> Any:

@@ -304,17 +304,19 @@ class VirtualWorker:
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         """Advance this worker's time without giving the baton away: this is called inside hooks too."""
-        compute = self._simulation.compute
-        runner = self._simulation.clock.runner(self.rank)
+        simulation, compute = self._simulation, self._simulation.compute
+        runner = simulation.clock.runner(self.rank)
         begin = runner.seconds
-        seconds = compute.seconds(part, share, name) * self._factor * compute.share_of_batch(part, batch_of(self))
-        if self._simulation.network.measured is not None and seconds:
-            self._simulation.clock.fluid.computing(begin, begin + seconds, 1 / self.size)
+        seconds = compute.seconds(part, share, name) * self._factor
+        if compute.batch is not None:
+            seconds *= compute.share_of_batch(part, batch_of(self))
+        if simulation.network.measured is not None and seconds:
+            simulation.clock.fluid.computing(begin, begin + seconds, 1 / self.size)
         try:
             runner.pass_time(seconds, step_ends=part == "step")
         finally:
-            if self._simulation.recording is not None:
-                self._simulation.recording.recorders[self.rank].computed(part, name, begin, runner.seconds)
+            if simulation.recording is not None:
+                simulation.recording.recorders[self.rank].computed(part, name, begin, runner.seconds)
         if part == "step":
             self._step += 1
             self._factor = compute.factor(self.rank, self._step)

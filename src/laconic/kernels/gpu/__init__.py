@@ -1,6 +1,9 @@
 """Triton bodies: the same results as `reference`, to the bit, at the speed of a GPU's memory; a list of tensors in one
 launch."""
 
+from laconic.kernels.gpu.blocks import encode_blocks
+from laconic.kernels.gpu.blocks_received import mean_of_blocks
+from laconic.kernels.gpu.buckets import add_levels, add_levels_of_nibbles, bucket_scales, quantize
 from laconic.kernels.gpu.columns import encode_columns
 from laconic.kernels.gpu.columns_received import mean_of_columns
 from laconic.kernels.gpu.exponents import decode_natural, encode_natural, mean_of_natural
@@ -21,9 +24,13 @@ from laconic.kernels.gpu.trits import encode_trits, mean_of_trits
 from laconic.kernels.gpu.votes import pack_signs, signs_of, vote
 
 __all__ = [
+    "add_levels",
+    "add_levels_of_nibbles",
     "average_counted_places",
     "average_places",
+    "bucket_scales",
     "decode_natural",
+    "encode_blocks",
     "encode_columns",
     "encode_largest",
     "encode_levels",
@@ -37,6 +44,7 @@ __all__ = [
     "hadamard",
     "largest",
     "left_products",
+    "mean_of_blocks",
     "mean_of_columns",
     "mean_of_levels",
     "mean_of_natural",
@@ -48,6 +56,7 @@ __all__ = [
     "pack_signs",
     "passing",
     "passing_each",
+    "quantize",
     "right_products",
     "rotate",
     "rotate_back",

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from laconic.kernels.gpu.limits import INFINITE, size
-from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes
+from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes, tile_values
 from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
 
 GROUP = tl.constexpr(64)
@@ -83,7 +83,7 @@ def tally_passing(x, error, place_0, place_1, place_2, limits, totals, tallies, 
         passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, False)
     else:
         passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, True)
-    tally(tallies, groups, tl.program_id(0), tl.zeros_like(passing), passing)
+    tally(tallies, groups, tl.program_id(0), passing * 0, passing)
     tl.atomic_add(totals + 2 * number, passing, sem="relaxed")
     if nans > 0:
         tl.atomic_add(totals + 2 * number + 1, nans, sem="relaxed")
@@ -139,9 +139,8 @@ def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengt
         state += number * STATE
         limit, up_to, missing = tl.load(state), tl.load(state + 1), tl.load(state + 2)
         width = tl.load(widths + number)
-        v = pointed(v, number, LISTED, ALIGNED) + base
         i = tl.arange(0, TILE)
-        x = tl.load(v + i, mask=i < n - base, other=0.0)
+        x = tile_values(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
         bits = tl.where(i < n - base, size(x), -1)
         above = bits > up_to
         equal = (bits >= limit) & (bits <= up_to)
@@ -156,4 +155,5 @@ def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengt
         values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
         _set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
         if KEPT:
-            tl.store(v + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))
+            memory = pointed(v, number, LISTED, ALIGNED) + base
+            tl.store(memory + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import messages, reference
+from laconic.kernels.gpu.eligibility import plain
 from laconic.kernels.gpu.lists import Tiles, keys_of, pointers, starts, table, tiled
 from laconic.kernels.gpu.means import MAGIC, means
 from laconic.kernels.gpu.triton_helpers import (
@@ -80,8 +81,9 @@ def _bytes(level, COUNT: tl.constexpr, STEPS: tl.constexpr, EACH: tl.constexpr):
 
 
 @triton.jit
-def _encode(v, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
-            EACH: tl.constexpr, NORM: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+def _encode(v, error, share, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
+            EACH: tl.constexpr, NORM: tl.constexpr, FED: tl.constexpr, SHARED: tl.constexpr,
+            MASKED: tl.constexpr):  # fmt: skip
     """Encode one bucket."""
     i = tl.arange(0, BUCKET)
     if NORM == "max":
@@ -92,7 +94,8 @@ def _encode(v, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr
     level = rounded(tl.abs(v) * factor, i, low ^ base.to(tl.uint32), high, STEPS)  # base + i is base ^ i
     level = tl.where(v < 0, -level, level)
     if FED:
-        stored(error, i, rest, finite(v - level * (scale * (1 / STEPS))), MASKED)
+        value = level * (scale * (1 / STEPS))
+        stored(error, i, rest, finite(v - (value * share if SHARED else value)), MASKED)
     if MASKED:
         level = tl.where(i < rest, level, -STEPS)  # the code 0
     stored(codes, tl.arange(0, BUCKET // EACH), (rest + EACH - 1) // EACH, _bytes(level, BUCKET, STEPS, EACH), MASKED)
@@ -100,8 +103,8 @@ def _encode(v, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr
 
 
 @triton.jit
-def _encode_tile(x, error, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
-                 EACH: tl.constexpr, NORM: tl.constexpr, TILE: tl.constexpr, FED: tl.constexpr,
+def _encode_tile(x, error, share, rest, base, low, high, codes, scales, BUCKET: tl.constexpr, STEPS: tl.constexpr,
+                 EACH: tl.constexpr, NORM: tl.constexpr, TILE: tl.constexpr, FED: tl.constexpr, SHARED: tl.constexpr,
                  MASKED: tl.constexpr):  # fmt: skip
     """Encode buckets one by one, since a scale that is one number needs no place in a layout; all are loaded first."""
     i = tl.arange(0, BUCKET)
@@ -112,28 +115,34 @@ def _encode_tile(x, error, rest, base, low, high, codes, scales, BUCKET: tl.cons
             v += loaded(error + k, i, rest - k, MASKED)
         buckets = buckets + (v,)  # type: ignore[assignment]  # noqa: RUF005
     for k in tl.static_range(0, TILE, BUCKET):
-        _encode(buckets[k // BUCKET], error + k, rest - k, base + k, low, high, codes + k // EACH,
-                scales + k // BUCKET * 4, BUCKET, STEPS, EACH, NORM, FED, MASKED)  # fmt: skip
+        _encode(buckets[k // BUCKET], error + k, share, rest - k, base + k, low, high, codes + k // EACH,
+                scales + k // BUCKET * 4, BUCKET, STEPS, EACH, NORM, FED, SHARED, MASKED)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["keys"])
-def _encode_levels(x, error, place_0, place_1, place_2, keys, message, codes_at, BUCKET: tl.constexpr,
+def _encode_levels(x, error, shares, place_0, place_1, place_2, keys, message, codes_at, BUCKET: tl.constexpr,
                    STEPS: tl.constexpr, EACH: tl.constexpr, NORM: tl.constexpr, TILE: tl.constexpr, FED: tl.constexpr,
-                   LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+                   SHARED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     if FED:
         error = pointed(error, number, LISTED, ALIGNED) + base
+    share = 1.0
+    if SHARED:
+        share = tl.load(shares + number)
     low, high = key_of(keys, number, LISTED)
     codes = message
     if LISTED:
-        codes += tl.load(codes_at + number)
+        at = tl.load(codes_at + number)
+        codes += tl.multiple_of(at, 4) if EVEN else at
     scales = codes + (n + EACH - 1) // EACH + base // BUCKET * 4
     codes += base // EACH
     if base + TILE <= n:
-        _encode_tile(x, error, n - base, base, low, high, codes, scales, BUCKET, STEPS, EACH, NORM, TILE, FED, False)
+        _encode_tile(x, error, share, n - base, base, low, high, codes, scales, BUCKET, STEPS, EACH, NORM, TILE, FED,
+                     SHARED, False)  # fmt: skip
     else:
-        _encode_tile(x, error, n - base, base, low, high, codes, scales, BUCKET, STEPS, EACH, NORM, TILE, FED, True)
+        _encode_tile(x, error, share, n - base, base, low, high, codes, scales, BUCKET, STEPS, EACH, NORM, TILE, FED,
+                     SHARED, True)  # fmt: skip
 
 
 def fits(bucket: int) -> bool:
@@ -142,31 +151,47 @@ def fits(bucket: int) -> bool:
 
 
 @lru_cache(1024)
-def _plan(lengths: tuple[int, ...], bucket: int, each: int, device: torch.device) -> tuple[Tiles, Tensor, int]:
-    """Return the tiles, where each tensor's part of the message begins, and the length of the message."""
+def _plan(lengths: tuple[int, ...], bucket: int, each: int, device: torch.device) -> tuple[Tiles, Tensor, int, bool]:
+    """Return the tiles, where each tensor's part of the message begins, the length of the message, and whether all
+    parts begin at multiples of four bytes."""
     at = starts([-(-n // each) + 4 * -(-n // bucket) for n in lengths])
-    return tiled(lengths, max(_TILE, bucket), device), table(at[:-1], torch.int64, device), at[-1]
+    tiles, even = tiled(lengths, max(_TILE, bucket), device), not any(where % 4 for where in at)
+    return tiles, table(at[:-1], torch.int64, device), at[-1], even
 
 
 def encode_levels(
-    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, bucket: int, steps: int, norm: str, keys: Sequence[int]
+    xs: Sequence[Tensor],
+    errors: Sequence[Tensor] | None,
+    bucket: int,
+    steps: int,
+    norm: str,
+    keys: Sequence[int],
+    shares: Sequence[float] | None = None,
 ) -> Tensor:
     xs, errors = listed(xs), None if errors is None else listed(errors)
     if not fits(bucket) or not xs.plain or not (errors or xs).plain:
-        return messages.encode_levels(reference, xs, errors, bucket, steps, norm, keys)
+        return messages.encode_levels(reference, xs, errors, bucket, steps, norm, keys, shares)
     device, each, tile = xs[0].device, 8 // WIDTHS[steps], max(_TILE, bucket)
-    tiles, at, size = _plan(xs.lengths, bucket, each, device)
+    tiles, at, size, even = _plan(xs.lengths, bucket, each, device)
     message = torch.empty(size, dtype=torch.uint8, device=device)
     (given, aligned), (memory, aligned_too) = pointers(xs), pointers(errors or xs)
     how = {"LISTED": len(xs) > 1, "ALIGNED": aligned and aligned_too, "FED": errors is not None}
+    counted = at if shares is None else table(tuple(shares), torch.float32, device)
     _encode_levels[(tiles.count,)](
-        given, memory, *tiles.place, keys_of(keys, device), message, at, bucket, steps, each, norm, tile, **how,
-        num_warps=tile // _TILE, enable_fp_fusion=False,
+        given, memory, counted, *tiles.place, keys_of(keys, device), message, at, bucket, steps, each, norm, tile,
+        SHARED=shares is not None, EVEN=even, **how, num_warps=tile // _TILE, enable_fp_fusion=False,
     )  # fmt: skip
     return message
 
 
-def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor]:
-    if not fits(bucket) or not rows.is_contiguous():
-        return messages.mean_of_levels(reference, rows, lengths, bucket, steps)
-    return means(rows, lengths, WIDTHS[steps], steps, bucket)
+def mean_of_levels(
+    rows: Tensor,
+    lengths: Sequence[int],
+    bucket: int,
+    steps: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[Tensor]:
+    if not fits(bucket) or not rows.is_contiguous() or not plain(*(out or ())):
+        return messages.mean_of_levels(reference, rows, lengths, bucket, steps, out, shares)
+    return means(rows, lengths, WIDTHS[steps], steps, bucket, out, shares)

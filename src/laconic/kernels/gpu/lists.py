@@ -34,9 +34,21 @@ class Tiles:
         return self.tiles, self.firsts, self.lengths
 
 
+def table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return these numbers as a tensor on the device, cached. A CUDA graph that is being recorded gets one of its own,
+    which every replay copies again."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        pinned = torch.tensor(numbers, dtype=dtype, pin_memory=True)
+        _of_graphs.append(pinned)
+        return pinned.to(device, non_blocking=True)
+    return _table(numbers, dtype, device)
+
+
+_of_graphs: list[Tensor] = []  # the host's side of the tables of graphs, which read it in every replay
+
+
 @lru_cache(4096)
-def table(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return these numbers as a tensor on the device, cached."""
+def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
@@ -83,6 +95,19 @@ def outputs(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Ten
     """Return a buffer for float32 tensors of these lengths, and where in it each begins."""
     begins = starts([-(-n // 4) * 4 for n in lengths])
     return torch.empty(begins[-1], device=device), table(begins[:-1], torch.int64, device)
+
+
+def destinations(
+    lengths: tuple[int, ...], out: Sequence[Tensor] | None, device: torch.device
+) -> tuple[Tensor, Tensor, bool, list[Tensor]]:
+    """Return where float32 tensors of these lengths are written: a pointer, how many elements behind it each begins,
+    whether all of these are multiples of four, and the tensors: those of `out`, or new ones."""
+    if out is None:
+        room, begins = outputs(lengths, device)
+        return room, begins, True, views(room, lengths)
+    out = listed(out)
+    behind = tuple((place - out.places[0]) // 4 for place in out.places)
+    return out[0], table(behind, torch.int64, device), not any(begin % 4 for begin in behind), list(out)
 
 
 def views(room: Tensor, lengths: Sequence[int]) -> list[Tensor]:

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import messages, reference
-from laconic.kernels.gpu.eligibility import averaged, unrolled
-from laconic.kernels.gpu.lists import Tiles, outputs, starts, table, tiled, views
+from laconic.kernels.gpu.eligibility import averaged, plain, unrolled
+from laconic.kernels.gpu.lists import Tiles, destinations, starts, table, tiled
 from laconic.kernels.gpu.triton_helpers import INTERPRETED, located, number_at, stored
 
 _TILES = {1: 1024, 2: 2048, 4: 512, 8: 512}  # by the width of codes: the fastest ones measured
@@ -27,11 +27,15 @@ MAGIC_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def _eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr):
-    """Load eight codes each, as whole numbers, with zeros from byte `rest` on."""
+def eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr):
+    """Load eight codes each, as whole numbers, with zeros from byte `rest` on. `ALIGNED` is whether they begin at a
+    multiple of their size, or 4 where codes of eight bits begin at a multiple of four bytes."""
     kind: tl.constexpr = tl.uint8 if BITS == 1 else tl.uint16 if BITS == 2 else tl.uint32 if BITS == 4 else tl.uint64
     j = tl.arange(0, COUNT)
-    if ALIGNED and not MASKED:
+    if (BITS == 8 and ALIGNED == 4) and not MASKED:
+        word = pointer.to(tl.pointer_type(tl.uint32)) + 2 * j
+        eight = tl.load(word).to(kind) | (tl.load(word + 1).to(kind) << 32)
+    elif ALIGNED and not MASKED:
         eight = tl.load(pointer.to(tl.pointer_type(kind)) + j)
     else:
         eight = tl.zeros([COUNT], kind)
@@ -42,7 +46,7 @@ def _eights(pointer, rest, COUNT: tl.constexpr, BITS: tl.constexpr, ALIGNED: tl.
 
 
 @triton.jit
-def _scales(pointer, ALIGNED: tl.constexpr):
+def scales_at(pointer, ALIGNED: tl.constexpr):
     """Return the float32 in four bytes, wherever they begin."""
     if ALIGNED:
         return tl.load(pointer.to(tl.pointer_type(tl.float32)))
@@ -85,14 +89,14 @@ def _said(eight, k: tl.constexpr, scale, BITS: tl.constexpr, STEPS: tl.constexpr
 def _add(totals, row, scales, rest, COUNT: tl.constexpr, BUCKET: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr,
          ALIGNED: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
     """Add one worker's values to each of the eight sums."""
-    eight = _eights(row, (rest * BITS + 7) // 8, COUNT, BITS, ALIGNED, MASKED)
+    eight = eights(row, (rest * BITS + 7) // 8, COUNT, BITS, ALIGNED, MASKED)
     if BITS == 1:
-        scale = (-_scales(scales, ALIGNED)).to(tl.uint32, bitcast=True)
+        scale = (-scales_at(scales, ALIGNED)).to(tl.uint32, bitcast=True)
     else:
         j = tl.arange(0, COUNT) * 8
         if MASKED:
             j = tl.where(j < rest, j, 0)
-        scale = _scales(scales + j // BUCKET * 4, ALIGNED) * (1 / STEPS)
+        scale = scales_at(scales + j // BUCKET * 4, ALIGNED) * (1 / STEPS)
     t0, t1, t2, t3, t4, t5, t6, t7 = totals
     t0 += _said(eight, 0, scale, BITS, STEPS)
     t1 += _said(eight, 1, scale, BITS, STEPS)
@@ -106,8 +110,16 @@ def _add(totals, row, scales, rest, COUNT: tl.constexpr, BUCKET: tl.constexpr, B
 
 
 @triton.jit
-def _mean(rows, stride, workers, scales, total, rest, TILE: tl.constexpr, BUCKET: tl.constexpr,
-          BITS: tl.constexpr, STEPS: tl.constexpr, WORKERS: tl.constexpr, ALIGNED: tl.constexpr,
+def in_order(eight, TILE: tl.constexpr):
+    """Return the tile whose elements k, k + 8, k + 16, … the k-th of eight tensors has."""
+    t0, t1, t2, t3, t4, t5, t6, t7 = eight
+    even, odd = tl.join(tl.join(t0, t4), tl.join(t2, t6)), tl.join(tl.join(t1, t5), tl.join(t3, t7))
+    return tl.reshape(tl.join(even, odd), [TILE])
+
+
+@triton.jit
+def _mean(rows, stride, workers, scales, total, share, rest, TILE: tl.constexpr, BUCKET: tl.constexpr,
+          BITS: tl.constexpr, STEPS: tl.constexpr, WORKERS: tl.constexpr, ALIGNED: tl.constexpr, SHARED: tl.constexpr,
           MASKED: tl.constexpr):  # fmt: skip
     COUNT: tl.constexpr = TILE // 8
     zero = tl.zeros([COUNT], tl.float32)
@@ -120,31 +132,41 @@ def _mean(rows, stride, workers, scales, total, rest, TILE: tl.constexpr, BUCKET
         for r in range(workers):
             at = r * stride.to(tl.int64)
             totals = _add(totals, rows + at, scales + at, rest, COUNT, BUCKET, BITS, STEPS, ALIGNED, MASKED)
-    t0, t1, t2, t3, t4, t5, t6, t7 = totals
-    even, odd = tl.join(tl.join(t0, t4), tl.join(t2, t6)), tl.join(tl.join(t1, t5), tl.join(t3, t7))
-    means = averaged(tl.reshape(tl.join(even, odd), [TILE]), workers, WORKERS)
+    means = averaged(in_order(totals, TILE), workers, WORKERS)
+    if SHARED:
+        means = means * share
     stored(total, tl.arange(0, TILE), rest, means, MASKED)
 
 
 @triton.jit
-def _means(rows, stride, workers, codes_at, total, begins, place_0, place_1, place_2, TILE: tl.constexpr,
+def begin_of(begins, number, EVEN: tl.constexpr):
+    """Return where a tensor's mean begins, behind the first one's."""
+    begin = tl.load(begins + number)
+    return tl.multiple_of(begin, 4) if EVEN else begin
+
+
+@triton.jit
+def _means(rows, stride, workers, codes_at, total, begins, shares, place_0, place_1, place_2, TILE: tl.constexpr,
            BUCKET: tl.constexpr, BITS: tl.constexpr, STEPS: tl.constexpr, WORKERS: tl.constexpr, LISTED: tl.constexpr,
-           ALIGNED: tl.constexpr):  # fmt: skip
+           ALIGNED: tl.constexpr, EVEN: tl.constexpr, SHARED: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     if LISTED:
         rows += tl.load(codes_at + number)
-        total += tl.multiple_of(tl.load(begins + number), 4)
+        total += begin_of(begins, number, EVEN)
+    share = 1.0
+    if SHARED:
+        share = tl.load(shares + number)
     scales = rows + (n * BITS + 7) // 8
     if BUCKET:
         scales += base // BUCKET * 4
     rows += base // 8 * BITS
     total += base
     if base + TILE <= n:
-        _mean(rows, stride, workers, scales, total, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
-              False)  # fmt: skip
+        _mean(rows, stride, workers, scales, total, share, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
+              SHARED, False)  # fmt: skip
     else:
-        _mean(rows, stride, workers, scales, total, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
-              True)  # fmt: skip
+        _mean(rows, stride, workers, scales, total, share, n - base, TILE, BUCKET, BITS, STEPS, WORKERS, ALIGNED,
+              SHARED, True)  # fmt: skip
 
 
 @lru_cache(1024)
@@ -159,7 +181,15 @@ def _plan(
     return tiles, table(at[:-1], torch.int64, device), at[:-1], not any(c % 4 for c in codes)
 
 
-def means(rows: Tensor, lengths: Sequence[int], bits: int, steps: int, bucket: int) -> list[Tensor]:
+def means(
+    rows: Tensor,
+    lengths: Sequence[int],
+    bits: int,
+    steps: int,
+    bucket: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[Tensor]:
     """Return the means of tensors from messages with codes of so many bits and a scale for each bucket.
 
     With bucket 0 there is a scale for each tensor, and codes are signs.
@@ -169,16 +199,18 @@ def means(rows: Tensor, lengths: Sequence[int], bits: int, steps: int, bucket: i
     workers, stride = rows.shape
     unit = max(4, bits)
     aligned = even and not any(where % unit for where in (*begins, stride, rows.data_ptr()))
-    room, places = outputs(lengths, device)
+    room, places, fours, found = destinations(lengths, out, device)
+    if not tiles.count:
+        return found
     _means[(tiles.count,)](
-        rows, stride, workers, at, room, places, *tiles.place, max(_TILES[bits], bucket), bucket, bits,
-        steps, unrolled(workers), tiles.listed, aligned,
-        num_warps=-(-max(_TILES[bits], bucket) // 1024), enable_fp_fusion=False,
+        rows, stride, workers, at, room, places, at if shares is None else table(tuple(shares), torch.float32, device),
+        *tiles.place, max(_TILES[bits], bucket), bucket, bits, steps, unrolled(workers), tiles.listed, aligned, fours,
+        shares is not None, num_warps=-(-max(_TILES[bits], bucket) // 1024), enable_fp_fusion=False,
     )  # fmt: skip
-    return views(room, lengths)
+    return found
 
 
-def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    if not rows.is_contiguous():
-        return messages.mean_of_signs(reference, rows, lengths)
-    return means(rows, lengths, 1, 1, 0)
+def mean_of_signs(rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> list[Tensor]:
+    if not rows.is_contiguous() or not plain(*(out or ())):
+        return messages.mean_of_signs(reference, rows, lengths, out)
+    return means(rows, lengths, 1, 1, 0, out)

@@ -99,14 +99,20 @@ def _count_first(x, error, place_0, place_1, place_2, counts, TILE: tl.constexpr
 
 
 @triton.jit
-def tile_sizes(v, rest, TILE: tl.constexpr):
-    """Return a tile's magnitudes as whole numbers, -1 behind the end."""
+def tile_values(v, rest, TILE: tl.constexpr):
+    """Return a tile's values, zeros behind the end."""
     i = tl.arange(0, TILE)
     if rest >= TILE:
-        bits = size(tl.load(v + i))
+        x = tl.load(v + i)
     else:
-        bits = tl.where(i < rest, size(tl.load(v + i, mask=i < rest, other=0.0)), -1)
-    return bits
+        x = tl.load(v + i, mask=i < rest, other=0.0)
+    return x
+
+
+@triton.jit
+def tile_sizes(v, rest, TILE: tl.constexpr):
+    """Return a tile's magnitudes as whole numbers, -1 behind the end."""
+    return tl.where(tl.arange(0, TILE) < rest, size(tile_values(v, rest, TILE)), -1)
 
 
 @triton.jit(do_not_specialize=["place_2"])

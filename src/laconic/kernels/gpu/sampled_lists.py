@@ -19,25 +19,30 @@ _LEAST = tl.constexpr(0x00800000)  # the bits of the least normal number
 
 
 @triton.jit
-def _k_th(values, n, k, TILE: tl.constexpr):
-    """Return the bits of the k-th largest magnitude, and its rank among those that equal it, in one program."""
-    found = tl.full([], 0, tl.int32)
-    for digit in tl.static_range(4):
-        SHIFT: tl.constexpr = 23 - 8 * digit if digit < 3 else 0
-        BITS: tl.constexpr = 8 if digit < 3 else 7
-        count = tl.zeros([DIGIT], tl.int32)
-        for first in range(0, n, TILE):
-            bits = tile_sizes(values + first, n - first, TILE)
-            shared = (bits >> (SHIFT + BITS)) == found
-            others = TILE - tl.sum(shared.to(tl.int32), 0)
-            count += tl.histogram(tl.where(shared, (bits >> SHIFT) & ((1 << BITS) - 1), 0), DIGIT)
-            count -= tl.where(tl.arange(0, DIGIT) == 0, others, 0)
-        found_next, k = next_digit_of(count, k, DIGIT)
-        found = (found << BITS) | found_next
-    return found, k
+def _next_digit(values, n, found, k, SHIFT: tl.constexpr, BITS: tl.constexpr, TILE: tl.constexpr):
+    """Return the digits found so far and the next one, of so many bits, and the rank of the k-th largest among values
+    that share them."""
+    count = tl.zeros([DIGIT], tl.int32)
+    for first in range(0, n, TILE):
+        bits = tile_sizes(values + first, n - first, TILE)
+        shared = (bits >> (SHIFT + BITS)) == found
+        others = TILE - tl.sum(shared.to(tl.int32), 0)
+        count += tl.histogram(tl.where(shared, (bits >> SHIFT) & ((1 << BITS) - 1), 0), DIGIT)
+        count -= tl.where(tl.arange(0, DIGIT) == 0, others, 0)
+    digit, rank = next_digit_of(count, k, DIGIT)
+    return (found << BITS) | digit, rank
 
 
 @triton.jit
+def _k_th(values, n, k, TILE: tl.constexpr):
+    """Return the bits of the k-th largest magnitude, and its rank among those that equal it, in one program."""
+    found, rank = _next_digit(values, n, tl.full([], 0, tl.int32), k, 23, 8, TILE)
+    found, rank = _next_digit(values, n, found, rank, 15, 8, TILE)
+    found, rank = _next_digit(values, n, found, rank, 7, 8, TILE)
+    return _next_digit(values, n, found, rank, 0, 7, TILE)
+
+
+@triton.jit(do_not_specialize=["keys"])
 def sample_limits(x, error, lengths, looked, ranks, begins, keys, scratch, limits, TILE: tl.constexpr,
                   FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Find the limit of one tensor: the k-th largest of `looked` values of x + error (FED), or x."""
@@ -72,13 +77,13 @@ def settle(v, lengths, firsts, limits, most, totals, state, tallies, groups, TIL
     room = tl.load(most + number)
     limit, up_to, missing = tl.load(limits + number), tl.full([], INFINITE, tl.int32), room
     if (tl.load(totals + 2 * number) > room) & (tl.load(totals + 2 * number + 1) > 0):
-        v = pointed(v, number, LISTED, ALIGNED)
+        values = pointed(v, number, LISTED, ALIGNED)
         n = tl.load(lengths + number).to(tl.int32)
-        limit, missing = _k_th(v, n, room, TILE)
+        limit, missing = _k_th(values, n, room, TILE)
         up_to = limit
         tile = tl.load(firsts + number)
         for first in range(0, n, TILE):
-            bits = tile_sizes(v + first, n - first, TILE)
+            bits = tile_sizes(values + first, n - first, TILE)
             above = tl.sum((bits > limit).to(tl.int32), 0).to(tl.int64)
             both = (above << 32) | tl.sum((bits == limit).to(tl.int32), 0).to(tl.int64)
             tl.atomic_add(groups + tile // GROUP, both - tl.load(tallies + tile), sem="relaxed")

@@ -1,0 +1,108 @@
+"""The exchange of a bucket as CUDA graphs: what it computes between two messages is recorded once and then replayed.
+
+On a GPU a bucket's exchange is a dozen launches, and the Python around them takes longer than the kernels. A graph is
+one launch. Recording is possible because a bucket's gradients, memory and payloads lie at the same addresses in every
+step. An exchange that reads something from the device on the host, or that depends on the step, is run as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laconic.architecture.base import Carrying
+from laconic.compression.bucket import BucketExchange
+from laconic.runtime.in_flight import as_communication, run_exchange
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Request
+
+_WARM_UP = 3  # exchanges before the first is recorded, in which kernels are compiled and tables made
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """What is computed up to a request: a graph, the request, and the memory in which its answer is expected."""
+
+    graph: torch.cuda.CUDAGraph
+    request: Request | None
+    answer: Tensor | None
+
+
+class GraphedExchange:
+    """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side."""
+
+    def __init__(self, specs: tuple[TensorSpec, ...], pool: Any) -> None:
+        self.specs, self._pool = specs, pool
+        self._runs = 0
+        self._answers: list[Tensor | None] = []  # of an earlier exchange; None where the request's tensor is the answer
+        self._segments: list[_Segment] | None = None
+        self.refusal: str | None = None  # why this exchange is not recorded
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._segments is not None
+
+    def run(
+        self, make: Callable[[bool], BucketExchange], carry: Callable[[Request], Carrying]
+    ) -> Generator[Any, Any, Any]:
+        """Exchange the bucket as it is now. `make` begins an exchange: of this step, or one that may be repeated in all
+        steps, which raises `StepDependent` where it asks for what differs between them."""
+        self._runs += 1
+        if self._runs > _WARM_UP and self.refusal is None:
+            try:
+                self._segments = self._record(make(True))
+            except Exception as error:  # nothing has been computed: the exchange is made as it is
+                self.refusal = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            else:
+                return self.replay(carry)
+        return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
+
+    def replay(self, carry: Callable[[Request], Carrying]) -> Generator[Any, Any, None]:
+        """Exchange the bucket as it is now, by the graphs that were recorded."""
+        for segment in self._segments or ():
+            segment.graph.replay()
+            if segment.request is not None:
+                result = yield from as_communication(carry(segment.request))
+                if segment.answer is not None and result is not segment.answer:
+                    segment.answer.copy_(result)
+
+    def _noting(self, carry: Callable[[Request], Carrying]) -> Callable[[Request], Carrying]:
+        """Carry requests out, and keep their answers as the memory in which later ones are expected."""
+
+        def carried(request: Request) -> Carrying:
+            answer = yield from carry(request)
+            in_place = isinstance(answer, Tensor) and answer.data_ptr() == request.tensor.data_ptr()
+            self._answers.append(None if in_place else answer)
+            return answer
+
+        return carried
+
+    def _record(self, exchange: BucketExchange) -> list[_Segment]:
+        """Record every part of an exchange; nothing is computed, and nothing is sent."""
+        torch.cuda.synchronize()
+        segments: list[_Segment] = []
+        answers, given = iter(self._answers), None
+        while True:
+            graph = torch.cuda.CUDAGraph()
+            request = self._recorded(graph, exchange, given)
+            if request is None:
+                segments.append(_Segment(graph, None, None))
+                return segments
+            answer = next(answers)
+            if answer is not None and not isinstance(answer, Tensor):
+                raise TypeError("messages of different lengths are no memory of a graph")
+            segments.append(_Segment(graph, request, answer))
+            given = request.tensor if answer is None else answer
+
+    def _recorded(self, graph: torch.cuda.CUDAGraph, exchange: BucketExchange, answer: Any) -> Request | None:
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            return exchange.send(answer)
+        except StopIteration:
+            return None
+        finally:
+            graph.capture_end()

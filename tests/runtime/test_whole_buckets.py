@@ -1,0 +1,84 @@
+"""A bucket that is exchanged as a whole: the same bits, bytes and memory as one tensor after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import laconic
+from laconic.runtime.current_worker import current
+from laconic.runtime.in_flight import InFlight, complete
+from laconic.runtime.tiers import Tier
+from laconic.strategy import Strategy
+from laconic.values.tensor_spec import TensorSpec
+
+SHAPES = ((7, 5), (33,), (1,), (4, 3, 3), (129,), (600,))
+CHAINS = (
+    "cast_bf16",
+    "cast_fp16+ef",
+    "cast_bf16+ef(decay=0.5, low_pass=0.5, inside=true)",
+    "scaled_sign",
+    "scaled_sign+ef",
+    "scaled_sign+ef(decay=0.9)",
+    "qsgd",
+    "qsgd+ef",
+    "qsgd(127, norm=max)+ef",
+    "natural_compression+ef",
+    "three_lc(runs=false)+ef",
+    "power_sgd(2)",
+    "power_sgd(2)+ef",
+    "topk(0.1)+ef",
+    "int8+two_hop",
+)
+
+
+def carried_out(tier: Tier, specs: list[TensorSpec], tensors: list[Tensor], step: int) -> list[Tensor]:
+    communication = InFlight(tier.average(specs, [x.clone() for x in tensors], step))
+    complete([communication])
+    result: list[Tensor] = communication.result
+    return result
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_bucket_has_the_bits_bytes_and_memory_of_its_tensors(chain: str, workers: int) -> None:
+    sentence = Strategy.parse(f"bsp / {chain}")
+    specs = [TensorSpec(f"p{i}", shape, torch.float32) for i, shape in enumerate(SHAPES)]
+
+    def script() -> list[float]:
+        worker = current()
+        assert worker is not None
+        whole, single = (Tier(sentence, worker.world, worker=worker, rate=lambda: 0.25) for _ in range(2))  # type: ignore[arg-type]
+        draws, payloads = torch.Generator().manual_seed(worker.rank), []
+        for step in range(3):
+            tensors = [torch.randn(shape, generator=draws) for shape in SHAPES]
+            before = worker.ledger.sent_bytes()
+            together = carried_out(whole, specs, tensors, step)
+            between = worker.ledger.sent_bytes()
+            apart = [carried_out(single, [s], [x], step)[0] for s, x in zip(specs, tensors, strict=True)]
+            payloads += [between - before, worker.ledger.sent_bytes() - between]
+            assert all(torch.equal(a, b) for a, b in zip(together, apart, strict=True))
+        for name, state in single.memory.items():
+            assert all(torch.equal(whole.memory[name][key], value) for key, value in state.items()), name
+        return payloads
+
+    for payloads in laconic.simulate(script, workers).results:
+        assert payloads[::2] == pytest.approx(payloads[1::2])
+
+
+def test_a_subclass_that_changes_one_exchange_is_exchanged_one_by_one() -> None:
+    from laconic.compression.bucket import BucketMeet, Moment, TensorBucket
+    from laconic.compression.cast import CastBF16
+    from laconic.compression.optional import exchange_bucket_of
+    from laconic.runtime.meeting import Meeting
+
+    class Halved(CastBF16):
+        def exchange(self, x, state, meet):  # type: ignore[no-untyped-def]
+            return super().exchange(x / 2, state, meet)
+
+    spec = TensorSpec("x", (4,), torch.float32)
+    bucket = TensorBucket((spec,), torch.zeros(4))
+    meet = BucketMeet(0, 1, False, (spec,), Moment(0, 1.0, lambda spec: Meeting(0, 1, 0, spec.name)))
+    assert exchange_bucket_of(CastBF16(), bucket, meet) is not None
+    assert exchange_bucket_of(Halved(), bucket, meet) is None
