@@ -60,11 +60,30 @@ def test_levels_of_a_list(kind: str, steps: int, bucket: int, norm: str, remembe
     assert all_same(found, messages.mean_of_levels(reference, rows, LENGTHS, bucket, steps))
 
 
-def test_lists_of_the_engine_take_the_compiled_call() -> None:
-    xs, errors = inputs("normal")
-    rows = kernels.encode_signs(xs, errors)[None]
-    whole = kernels.mean_of_signs(rows, LENGTHS)
-    assert isinstance(whole, TensorList) and whole.places[1] - whole.places[0] == 4 * LENGTHS[0]
+@pytest.mark.parametrize("steps", [1, 7])
+def test_shares_are_counted_and_means_are_written_where_they_are_wanted(steps: int) -> None:
+    xs, errors = inputs("heavy")
+    shares, keys = [1 / n for n in range(1, 1 + len(LENGTHS))], [7 * n for n in LENGTHS]
+    kept, expected = copies(errors), copies(errors)
+    message = kernels.encode_levels(xs, kept, 512, steps, "l2", keys, shares)
+    assert same(message, messages.encode_levels(reference, xs, expected, 512, steps, "l2", keys, shares))
+    assert all_same(kept, expected)
+    rows, out = torch.stack([message, message]), copies(xs)
+    kernels.mean_of_levels(rows, LENGTHS, 512, steps, out, shares)
+    assert all_same(out, messages.mean_of_levels(reference, rows, LENGTHS, 512, steps, None, shares))
+    rows = kernels.encode_signs(xs, kept)[None]
+    kernels.mean_of_signs(rows, LENGTHS, out)
+    assert all_same(out, messages.mean_of_signs(reference, rows, LENGTHS))
+
+
+def test_a_list_of_another_type_or_layout_goes_one_by_one() -> None:
+    """The compiled call reads float32 at the tensors' addresses; where that is not what lies there it must not run."""
+    x = torch.randn(2, 4096)
+    strided = TensorList([x.t().reshape(-1)[::2], x[1]])
+    errors = TensorList(torch.zeros(len(x)) for x in strided)
+    expected = copies(errors)
+    found = kernels.encode_signs(strided, errors)
+    assert same(found, messages.encode_signs(reference, strided, expected)) and all_same(errors, expected)
 
 
 COUNTS = (1, 1, 3, 9, 6, 200, 1, 11, 41, 701)

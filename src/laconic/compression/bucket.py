@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.kernels.lists import Parts, TensorList
+from laconic.kernels.lists import TensorList
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meet, Reduce, Request, Scatter
 
@@ -76,10 +76,7 @@ class TensorBucket:
 
     def put(self, tensors: Sequence[Tensor]) -> None:
         """Make these flat tensors the bucket's."""
-        if isinstance(tensors, Parts):
-            self.flat.copy_(tensors.whole)
-        else:
-            torch._foreach_copy_(list(self.tensors), list(tensors))
+        torch._foreach_copy_(list(self.tensors), list(tensors))
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Return something that depends on the tensors' specifications alone, found once."""

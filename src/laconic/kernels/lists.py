@@ -41,18 +41,6 @@ class TensorList(tuple[Tensor, ...]):
         return not any(place % 16 for place in self.places)
 
 
-class Parts(TensorList):
-    """Tensors that lie one behind another in one flat vector, `whole`."""
-
-    whole: Tensor
-
-    @classmethod
-    def of(cls, whole: Tensor, lengths: Sequence[int]) -> Parts:
-        parts = cls(whole.split(list(lengths)))
-        parts.whole = whole
-        return parts
-
-
 def listed(tensors: Sequence[Tensor]) -> TensorList:
     """Return these tensors as a `TensorList`."""
     return tensors if isinstance(tensors, TensorList) else TensorList(tensors)

@@ -124,13 +124,13 @@ def encode_signs(places, errors, lengths, out):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def mean_of_signs(rows, lengths, out):  # type: ignore[no-untyped-def]
-    """Write the means of the tensors, one behind another, added up in the order of rows."""
-    at, begin, count = 0, 0, np.float32(len(rows))
+def mean_of_signs(rows, places, lengths):  # type: ignore[no-untyped-def]
+    """Write the mean of each tensor to its place, added up in the order of rows."""
+    at, count = 0, np.float32(len(rows))
     for t in range(lengths.size):
         n = lengths[t]
         size, whole = -(-n // 8), n // 8
-        mean = out[begin : begin + n]
+        mean = carray(_pointer(places[t]), n)
         mean[:] = 0
         for r in range(len(rows)):
             scale, bits = _read_scale(rows[r], at + size), rows[r, at : at + size]
@@ -143,7 +143,6 @@ def mean_of_signs(rows, lengths, out):  # type: ignore[no-untyped-def]
         for i in range(n):
             mean[i] /= count
         at += size + 4
-        begin += n
 
 
 @_inlined
@@ -169,9 +168,9 @@ def _scale(x, squared, block, partial):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, out):  # type: ignore[no-untyped-def]
+def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, shares, out):  # type: ignore[no-untyped-def]
     """Write each tensor's codes, `each` in a byte, and its buckets' scales; with errors, those of x + error, which keep
-    the rest."""
+    the rest: what is counted as sent is the tensor's share of it."""
     block, partial = _room(lengths)
     codes, width = np.zeros(lengths.max() + 8, np.uint8), 8 // each
     inverse = np.float32(1 / steps)
@@ -195,7 +194,7 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, o
                 unit = scale * inverse
                 for i in range(part.size):
                     level = np.float32(np.int32(chosen[i]) - np.int32(steps))
-                    part[i] = _finite(part[i] - (np.float32(0) + level * unit))
+                    part[i] = _finite(part[i] - (np.float32(0) + level * unit) * shares[t])
         codes[n : n + 8] = 0
         message = out[at : at + packed]
         if each == 1:
@@ -213,15 +212,15 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, o
 
 
 @_compiled
-def mean_of_levels(rows, lengths, bucket, steps, each, out):  # type: ignore[no-untyped-def]
-    """Write the means of the tensors, one behind another, added up in the order of rows."""
+def mean_of_levels(rows, places, lengths, bucket, steps, each, shares):  # type: ignore[no-untyped-def]
+    """Write the mean of each tensor, times its share, to its place, added up in the order of rows."""
     codes, width = np.empty(lengths.max() + 8, np.uint8), 8 // each
     mask, inverse, lowest = np.uint8((1 << width) - 1), np.float32(1 / steps), np.int32(steps)
-    at, home, count = 0, 0, np.float32(len(rows))
+    at, count = 0, np.float32(len(rows))
     for t in range(lengths.size):
         n = lengths[t]
         scales = at + -(-n // each)
-        mean = out[home : home + n]
+        mean = carray(_pointer(places[t]), n)
         mean[:] = 0
         for r in range(len(rows)):
             message = rows[r, at:scales]
@@ -241,6 +240,5 @@ def mean_of_levels(rows, lengths, bucket, steps, each, out):  # type: ignore[no-
                 for i in range(part.size):
                     part[i] += np.float32(np.int32(chosen[i]) - lowest) * unit
         for i in range(n):
-            mean[i] /= count
+            mean[i] = mean[i] / count * shares[t]
         at = scales + 4 * -(-n // bucket)
-        home += n

@@ -14,7 +14,7 @@ from torch import Tensor
 from laconic.kernels import messages, sparse_messages
 from laconic.kernels.cpu import lists, sparse_lists
 from laconic.kernels.cpu.loops import in_parts
-from laconic.kernels.lists import Parts, TensorList, listed
+from laconic.kernels.lists import TensorList, listed
 
 _NONE = np.empty(0, np.int64)
 
@@ -38,12 +38,12 @@ def encode_signs(xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
     return message
 
 
-def mean_of_signs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor] | Parts:
-    if len(in_parts(sum(lengths), 1)) > 1:
-        return messages.mean_of_signs(_single(), rows, lengths)
-    means = torch.empty(sum(lengths))
-    lists.mean_of_signs(rows.contiguous().numpy(), np.array(lengths, np.int64), means.numpy())
-    return Parts.of(means, lengths)
+def mean_of_signs(rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> Sequence[Tensor]:
+    means = _room(lengths, out)
+    if not _one_call(means):
+        return messages.mean_of_signs(_single(), rows, lengths, out)
+    lists.mean_of_signs(rows.contiguous().numpy(), *means.table.numpy())
+    return means
 
 
 def encode_levels(
@@ -53,27 +53,43 @@ def encode_levels(
     steps: int,
     norm: str,
     keys: Sequence[int],
+    shares: Sequence[float] | None = None,
 ) -> Tensor:
     xs, errors = listed(xs), None if errors is None else listed(errors)
     if not _one_call(*(xs,) if errors is None else (xs, errors)):
-        return messages.encode_levels(_single(), xs, errors, bucket, steps, norm, keys)
+        return messages.encode_levels(_single(), xs, errors, bucket, steps, norm, keys, shares)
     each = 8 // messages.WIDTHS[steps]
     sizes = [-(-n // each) + 4 * -(-n // bucket) for n in xs.lengths]
     message = torch.empty(sum(sizes), dtype=torch.uint8)
     places, lengths = xs.table.numpy()
     memory = _NONE if errors is None else errors.table.numpy()[0]
-    drawn = np.array(keys, np.uint64)
-    lists.encode_levels(places, memory, lengths, bucket, steps, each, norm == "l2", drawn, message.numpy())
+    how = (bucket, steps, each, norm == "l2", np.array(keys, np.uint64), _counted(shares, len(xs)))
+    lists.encode_levels(places, memory, lengths, *how, message.numpy())
     return message
 
 
-def mean_of_levels(rows: Tensor, lengths: Sequence[int], bucket: int, steps: int) -> list[Tensor] | Parts:
-    if len(in_parts(sum(lengths), 1)) > 1:
-        return messages.mean_of_levels(_single(), rows, lengths, bucket, steps)
-    means, each = torch.empty(sum(lengths)), 8 // messages.WIDTHS[steps]
-    given = np.array(lengths, np.int64)
-    lists.mean_of_levels(rows.contiguous().numpy(), given, bucket, steps, each, means.numpy())
-    return Parts.of(means, lengths)
+def mean_of_levels(
+    rows: Tensor,
+    lengths: Sequence[int],
+    bucket: int,
+    steps: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+) -> Sequence[Tensor]:
+    means = _room(lengths, out)
+    if not _one_call(means):
+        return messages.mean_of_levels(_single(), rows, lengths, bucket, steps, out, shares)
+    how = (bucket, steps, 8 // messages.WIDTHS[steps], _counted(shares, len(lengths)))
+    lists.mean_of_levels(rows.contiguous().numpy(), *means.table.numpy(), *how)
+    return means
+
+
+def _room(lengths: Sequence[int], out: Sequence[Tensor] | None) -> TensorList:
+    return TensorList(torch.empty(sum(lengths)).split(list(lengths))) if out is None else listed(out)
+
+
+def _counted(shares: Sequence[float] | None, count: int) -> Any:
+    return np.ones(count, np.float32) if shares is None else np.array(shares, np.float32)
 
 
 def encode_largest(
