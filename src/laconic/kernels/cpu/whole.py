@@ -80,7 +80,8 @@ def mean_of_levels(
     if not _one_call(means):
         return messages.mean_of_levels(_single(), rows, lengths, bucket, steps, out, shares)
     how = (bucket, steps, 8 // messages.WIDTHS[steps], _counted(shares, len(lengths)))
-    lists.mean_of_levels(rows.contiguous().numpy(), *means.table.numpy(), *how)
+    places, given = means.table.numpy()
+    lists.mean_of_levels(rows.contiguous().numpy(), places, given, *how)
     return means
 
 
