@@ -386,6 +386,12 @@ class Worker(Protocol):
         time passes by itself."""
         ...
 
+    @property
+    def times_gradients(self) -> bool:
+        """Whether `computed` must be called for each gradient, since a clock or a recording follows the pass; where it
+        need not, hooks are shorter."""
+        ...
+
     def computed(
         self, part: Literal["forward", "backward", "step"], share: float = 1.0, name: str | None = None
     ) -> None:

@@ -55,10 +55,10 @@ class Cast(Codec):
         return self._exchange_bucket(bucket, meet) if self.nearest else None
 
     def _exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
-        flat = bucket.flat if meet.size == 1 else bucket.flat.div_(meet.size)
-        share = bucket.buffer("share", flat.numel(), self.wire).copy_(flat)
+        flat, share = bucket.flat, bucket.buffer("share", bucket.flat.numel(), self.wire)
+        kernels.shorten(flat, meet.size, share)
         own = share.to(flat.dtype).mul_(meet.size) if meet.own else None
-        bucket.flat.copy_((yield meet.sum(share)))
+        kernels.lengthen((yield meet.sum(share)), flat)
         return own
 
     @property

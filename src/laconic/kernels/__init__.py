@@ -48,6 +48,7 @@ __all__ = [
     "integers",
     "largest",
     "left_products",
+    "lengthen",
     "mean_of_blocks",
     "mean_of_columns",
     "mean_of_levels",
@@ -72,6 +73,7 @@ __all__ = [
     "rows_summed",
     "sampled_limit",
     "select",
+    "shorten",
     "signs_of",
     "sum_of_digits",
     "ternaries_of",
@@ -143,6 +145,14 @@ def _lists(name: str, x: Tensor, *given: Any) -> Any:
 def bucket_scales(x: Tensor, bucket: int, norm: str) -> Tensor:
     found: Tensor = _of(x).bucket_scales(x, bucket, norm)
     return found
+
+
+def shorten(x: Tensor, divisor: int, out: Tensor) -> None:
+    _of(x).shorten(x, divisor, out)
+
+
+def lengthen(short: Tensor, out: Tensor) -> None:
+    _of(short).lengthen(short, out)
 
 
 def pack_signs(x: Tensor) -> Tensor:

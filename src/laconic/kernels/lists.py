@@ -29,6 +29,11 @@ class TensorList(tuple[Tensor, ...]):
         return tuple(x.data_ptr() for x in self)
 
     @cached_property
+    def table(self) -> Tensor:
+        """`places` and `lengths` as two rows of int64 in the host's memory."""
+        return torch.tensor([self.places, self.lengths], dtype=torch.int64)
+
+    @cached_property
     def plain(self) -> bool:
         """Whether all are contiguous float32 tensors."""
         return all(x.dtype == torch.float32 and x.is_contiguous() for x in self)

@@ -228,6 +228,10 @@ class RealWorker:
     def clock_seconds(self) -> float:
         return time.perf_counter()
 
+    @property
+    def times_gradients(self) -> bool:
+        return self.recording is not None
+
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
         """Note the end of a part of the computation; real time has passed by itself."""
         if part == "step" and self.slowdown is not None:

@@ -68,11 +68,12 @@ class BackwardHooks:
     def gradient(self, i: int) -> None:
         """Report the gradient of parameter i, which begins a pass unless the model's outputs have begun it."""
         here = torch._C._current_graph_task_id()
-        if self._pass is not None and self._pass != here and not self._by_output:
-            self._on_abandoned()
-            self._pass = None
-        if self._pass is None:
-            self._begin(here, by_output=False)
+        if self._pass != here:
+            if self._pass is not None and not self._by_output:
+                self._on_abandoned()
+                self._pass = None
+            if self._pass is None:
+                self._begin(here, by_output=False)
         self._on_gradient(i)
 
     def _begin(self, graph_pass: int, by_output: bool) -> None:

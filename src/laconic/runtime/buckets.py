@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -96,8 +96,10 @@ class Bucket:
             gradient = gradient.to_dense()
         if place.is_cuda or place.numel() <= _SMALL:
             self._waiting.append((place, gradient, factor))
+        elif factor == 1:
+            place.copy_(gradient)
         else:
-            torch.mul(gradient, factor, out=place)
+            torch.mul(gradient, _number(factor), out=place)
 
     def fill(self) -> None:
         """Copy what was put, in a few calls."""
@@ -108,11 +110,6 @@ class Bucket:
         torch._foreach_copy_(places, gradients)
         for factor in set(factors) - {1.0}:
             torch._foreach_mul_([p for p, f in zip(places, factors, strict=True) if f == factor], factor)
-
-    def reset(self) -> None:
-        """Prepare for the next pass, whatever became of the last one."""
-        self.skipped = frozenset()
-        self._waiting.clear()
 
     @property
     def control(self) -> Tensor:
@@ -230,6 +227,12 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((a, b))
     return joined
+
+
+@cache
+def _number(factor: float) -> Tensor:
+    """Return a number as a tensor without dimensions, which torch multiplies by in less time than by a Python float."""
+    return torch.tensor(factor, dtype=torch.float64)
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

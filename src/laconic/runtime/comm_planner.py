@@ -131,6 +131,11 @@ class CommPlanner:
         if self._measuring is not None:
             self._measuring.forward_ended()
 
+    @property
+    def times_gradients(self) -> bool:
+        """Whether layers are being timed."""
+        return self._measuring is not None
+
     def gradient(self, i: int) -> None:
         """Note that gradient i is ready."""
         if self._measuring is not None:

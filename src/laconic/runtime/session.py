@@ -77,6 +77,7 @@ class Session:
         self.apply: Callable[[], Any] = lambda: None
         self._levels, self._options = levels, options
         self._in_backward = False
+        self._plain_pass = False  # a backward pass whose gradients need nothing but to be sent
         self._averaged = False
         self._accumulated_steps = 0  # steps whose gradients are summed in p.grad for a later exchange
         self._rate_factor = 1.0
@@ -256,10 +257,16 @@ class Session:
         self._nonfinite = None
         self.reducer.begin(self.steps, 1 / (self._accumulated_steps + 1), self._skipped_gradients.weights)
         self._early_broadcasts = [self._broadcast_buffers()] if self._defers_step() and self.collective else []
+        timed = self.worker.times_gradients or self.comm_planner.times_gradients
+        special = self._options.refuse_nonfinite or self.parameters.sparse or self._skipped_gradients.skipped
+        self._plain_pass = not timed and not special
 
     def gradient_ready(self, i: int) -> None:
         """Handle the hook of parameter i: report the computation and send the messages that are now complete. This
         never waits."""
+        if self._plain_pass:
+            self._send(i)
+            return
         if i in self._skipped_gradients.skipped:  # the script has switched it on again: it is ignored
             self.parameters.trainable[i].grad = None
             return
@@ -280,11 +287,14 @@ class Session:
         if self._options.refuse_nonfinite:
             self._check_finite(self.parameters.trainable[i])
         if dense:
-            try:
-                self.reducer.ready(i)
-            except BaseException:
-                self.reducer.abandon()  # other models of this process must not wait for this one to finish sending
-                raise
+            self._send(i)
+
+    def _send(self, i: int) -> None:
+        try:
+            self.reducer.ready(i)
+        except BaseException:
+            self.reducer.abandon()  # other models of this process must not wait for this one to finish sending
+            raise
 
     def backward_ended(self) -> None:
         """Send the rest, wait for the averages unless they are deferred, and make them the gradients."""
@@ -313,7 +323,7 @@ class Session:
             self.reducer.forget()
             raise
         finally:
-            self._in_backward = False
+            self._in_backward = self._plain_pass = False
         self._averaged = True
         if deferred:
             self.deferred_step.defer(self.reducer)
@@ -339,7 +349,7 @@ class Session:
     def _on_abandoned(self) -> None:
         """Handle a backward pass that raised half-way: its messages are completed with the next pass; nothing waits
         here."""
-        self._in_backward = False
+        self._in_backward = self._plain_pass = False
         self._abandoned += self.reducer.abandon()
         self.arrange()  # new buffers: messages from the old ones are still in flight
 

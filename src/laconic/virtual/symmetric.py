@@ -98,6 +98,10 @@ class SymmetricWorker:
     def group(self, ranks: Sequence[int]) -> SymmetricGroup:
         raise LaconicError("symmetric workers have one group, of all workers: price this with laconic.simulate")
 
+    @property
+    def times_gradients(self) -> bool:
+        return True
+
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         durations = self.compute.seconds(part, share, name) * self._factors
         if self.network.measured is not None:  # where computing slows communication down

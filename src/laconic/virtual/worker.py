@@ -298,6 +298,10 @@ class VirtualWorker:
         self._simulation.clock.at(now, lambda: self._simulation.clock.end(here, now))
         self.wait(here)
 
+    @property
+    def times_gradients(self) -> bool:
+        return True
+
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         """Advance this worker's time without giving the baton away: this is called inside hooks too."""
         simulation, compute = self._simulation, self._simulation.compute

@@ -7,8 +7,18 @@ import torch
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.cpu import loops
+from laconic.kernels.cpu import casts, loops
 from laconic.kernels.cpu.loops import run
+from laconic.kernels.cpu.whole import (
+    average_counted_places,
+    average_places,
+    encode_largest,
+    encode_levels,
+    encode_sampled,
+    encode_signs,
+    mean_of_levels,
+    mean_of_signs,
+)
 from laconic.kernels.draws import halves
 from laconic.kernels.sums import BLOCK, rows_summed
 
@@ -89,6 +99,28 @@ def add_levels_of_nibbles(total: Tensor, packed: Tensor, scales: Tensor, bucket:
         reference.add_levels_of_nibbles(total, packed, scales, bucket, steps)
 
 
+def shorten(x: Tensor, divisor: int, out: Tensor) -> None:
+    if _suits(x) and out.dtype == torch.float16 and casts.converts_fp16():
+        run(casts.to_fp16, x.numel(), 1, x, divisor, out.view(torch.uint16))
+    elif _suits(x) and out.dtype == torch.bfloat16:
+        run(casts.to_bf16, x.numel(), 1, x, divisor, out.view(torch.uint16))
+    else:
+        reference.shorten(x, divisor, out)
+
+
+def lengthen(short: Tensor, out: Tensor) -> None:
+    if _suits(out) and short.is_contiguous() and short.dtype == torch.float16 and casts.converts_fp16():
+        run(casts.from_fp16, out.numel(), 1, short.view(torch.uint16), out)
+    elif _suits(out) and short.is_contiguous() and short.dtype == torch.bfloat16:
+        run(casts.from_bf16, out.numel(), 1, short.view(torch.uint16), out.view(torch.uint32))
+    else:
+        reference.lengthen(short, out)
+
+
+largest, mean_of_sparse = reference.largest, reference.mean_of_sparse
+sampled_limit = reference.sampled_limit
+
+
 def select(x: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     return loops.selected(x, threshold) if _suits(x) else reference.select(x, threshold)
 
@@ -113,12 +145,22 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
+    "average_counted_places",
+    "average_places",
     "bucket_scales",
+    "encode_largest",
+    "encode_levels",
+    "encode_sampled",
+    "encode_signs",
     "feed_signs",
+    "lengthen",
+    "mean_of_levels",
+    "mean_of_signs",
     "pack_numbers",
     "pack_signs",
     "quantize",
     "quantize_in_nibbles",
     "select",
+    "shorten",
     "unpack_numbers",
 ]

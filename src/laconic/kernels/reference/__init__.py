@@ -4,6 +4,7 @@ All take flat float32 tensors on any device; there is one file for each family.
 """
 
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
+from laconic.kernels.reference.casts import lengthen, shorten
 from laconic.kernels.reference.factors import (
     left_products,
     orthogonalised,
@@ -29,6 +30,7 @@ __all__ = [
     "in_buckets",
     "largest",
     "left_products",
+    "lengthen",
     "mean_of_sparse",
     "orthogonalised",
     "outer_products",
@@ -43,6 +45,7 @@ __all__ = [
     "round_randomly",
     "sampled_limit",
     "select",
+    "shorten",
     "sum_of_digits",
     "ternaries_of",
     "unpack_numbers",

@@ -70,6 +70,10 @@ class ProfilingWorker:
     def clock_seconds(self) -> float:
         return time.perf_counter()
 
+    @property
+    def times_gradients(self) -> bool:
+        return True
+
     def computed(self, part: str, share: float = 1.0, name: str | None = None) -> None:
         if self._device.type == "cuda":  # a mark is the time at which it was computed, not that at which it was queued
             torch.cuda.synchronize(self._device)

@@ -1,0 +1,250 @@
+"""Sparse messages of lists of tensors, compiled by Numba: selection, memory, packing and means in one call for all.
+
+Bytes and bits are those of `sparse_messages`. The k-th largest magnitude is found by counting: the leading bits of all
+magnitudes, then further bits of those that share them with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from laconic.kernels.cpu.lists import _finite, _halves, _pointer, carray, intrinsic
+from laconic.kernels.cpu.loops import _compiled, _inlined
+from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
+
+_LARGEST = np.int32(0x7F800000)  # the bits of infinity; NaN counts as much
+_TINY = np.int32(0x00800000)  # the bits of the smallest limit
+_ABSOLUTE = np.int32(0x7FFFFFFF)
+_LEADING, _MIDDLE = 20, 10  # the place of the bits that are counted first, and second
+
+
+@intrinsic
+def _bytes_at(typing: Any, address: Any) -> Any:
+    """Return an address as a pointer to bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.uint8)(types.int64), generate
+
+
+@_inlined
+def _size(bits):  # type: ignore[no-untyped-def]
+    """Return a magnitude's bits, whose order is that of the numbers, from those of a value."""
+    return min(np.int32(bits & _ABSOLUTE), _LARGEST)
+
+
+@_compiled
+def _reached(counts, k):  # type: ignore[no-untyped-def]
+    """Return the highest number from which on at least k were counted, and how many are above it."""
+    above = 0
+    for digit in range(counts.size - 1, -1, -1):
+        if above + counts[digit] >= k:
+            return digit, above
+        above += counts[digit]
+    return 0, above
+
+
+@_compiled
+def kth_size(bits, k, counts, near):  # type: ignore[no-untyped-def]
+    """Return the bits of the k-th largest magnitude, and how many are larger. `near` has room for all values, `counts`
+    for 2048 numbers."""
+    counts[:] = 0
+    for i in range(bits.size):
+        counts[_size(bits[i]) >> _LEADING] += 1
+    digit, above = _reached(counts, k)
+    found, leading = 0, np.int32(digit)
+    for i in range(bits.size):
+        size = _size(bits[i])
+        near[found] = size
+        found += size >> _LEADING == leading
+    least = leading << np.int32(_LEADING)
+    for place in (_MIDDLE, 0):
+        counts[:] = 0
+        for i in range(found):
+            counts[(near[i] >> place) & 1023] += 1
+        digit, more = _reached(counts, k - above)
+        above += more
+        kept = 0
+        for i in range(found):
+            if (near[i] >> place) & 1023 == digit:
+                near[kept] = near[i]
+                kept += 1
+        found, least = kept, least | np.int32(digit << place)
+    return least, above
+
+
+@_inlined
+def _written(places, values, count, width, out, at):  # type: ignore[no-untyped-def]
+    """Write so many places of so many bits without gaps, and then their values; return where they end."""
+    held, waiting = np.int64(0), 0
+    for i in range(count):
+        held |= places[i] << waiting
+        waiting += width
+        while waiting >= 8:
+            out[at] = np.uint8(held & 255)
+            held >>= 8
+            waiting -= 8
+            at += 1
+    if waiting > 0:
+        out[at] = np.uint8(held & 255)
+        at += 1
+    raw = values[:count].view(np.uint8)
+    out[at : at + raw.size] = raw
+    return at + raw.size
+
+
+@_compiled
+def encode_largest(places, errors, lengths, chosen, widths, out):  # type: ignore[no-untyped-def]
+    """Write the `chosen` largest magnitudes of each tensor, of equal ones the first, and keep the others in `error`."""
+    counts, near = np.empty(2048, np.int64), np.empty(lengths.max() + 1, np.int32)
+    found_places, found_values = np.empty(chosen.max(), np.int64), np.empty(chosen.max(), np.float32)
+    at = 0
+    for t in range(lengths.size):
+        n, k = lengths[t], chosen[t]
+        v = carray(_pointer(places[t]), n)
+        if errors.size:
+            x, v = v, carray(_pointer(errors[t]), n)
+            for i in range(n):
+                v[i] += x[i]
+        bits = v.view(np.int32)
+        least, equal = np.int32(0), n
+        if k < n:
+            least, above = kth_size(bits, k, counts, near)
+            equal = k - above
+        found = 0
+        for i in range(n):
+            size = _size(bits[i])
+            if size >= least and (size > least or equal > 0):
+                equal -= size == least
+                found_places[found], found_values[found] = i, v[i]
+                found += 1
+        at = _written(found_places, found_values, found, widths[t], out, at)
+        if errors.size:
+            for j in range(found):
+                v[found_places[j]] = 0
+            if least == _LARGEST:
+                for i in range(n):
+                    v[i] = _finite(v[i])
+
+
+@_inlined
+def _drawn(i, low, high):  # type: ignore[no-untyped-def]
+    """Return `draws.integers` of one place."""
+    h = np.uint32(np.uint32(i) ^ low)
+    h = np.uint32(np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(SHIFTS[0]))) * np.uint32(FIRST)) + high)
+    h = np.uint32(np.uint32(h ^ np.uint32(h >> np.uint32(SHIFTS[1]))) * np.uint32(SECOND))
+    return np.int64(np.uint32(h ^ np.uint32(h >> np.uint32(SHIFTS[2]))) >> np.uint32(32 - BITS))
+
+
+@_compiled
+def encode_sampled(places, errors, lengths, samples, most, widths, keys, out, sizes):  # type: ignore[no-untyped-def]
+    """Write what passes each tensor's sampled limit, with its number before it, and keep the others in `error`; return
+    where the message ends."""
+    longest = lengths.max() + 1
+    counts, near = np.empty(2048, np.int64), np.empty(longest, np.int32)
+    found_places, found_values, sample = np.empty(longest, np.int64), np.empty(longest, np.float32), near.copy()
+    at = 0
+    for t in range(lengths.size):
+        n, looked, k = lengths[t], samples[t, 0], samples[t, 1]
+        v = carray(_pointer(places[t]), n)
+        if errors.size:
+            x, v = v, carray(_pointer(errors[t]), n)
+            for i in range(n):
+                v[i] += x[i]
+        bits = v.view(np.int32)
+        if looked < n:
+            low, high = _halves(keys[t])
+            for i in range(looked):
+                sample[i] = bits[(_drawn(i, low, high) * n) >> BITS]
+            limit, _ = kth_size(sample[:looked], k, counts, near)
+        else:
+            limit, _ = kth_size(bits, k, counts, near)
+        limit = max(limit, _TINY)
+        found, nans = 0, 0
+        for i in range(n):
+            if _size(bits[i]) >= limit:
+                found_places[found], found_values[found] = i, v[i]
+                nans += v[i] != v[i]
+                found += 1
+        if found > most[t]:
+            found = _first_or_largest(found_places, found_values, found, most[t], nans > 0, counts, near)
+        held = np.int64(found)
+        for j in range(4):
+            out[at + j] = np.uint8((held >> (8 * j)) & 255)
+        end = _written(found_places, found_values, found, widths[t], out, at + 4)
+        sizes[t], at = end - at, end
+        if errors.size:
+            for j in range(found):
+                v[found_places[j]] = 0
+            for i in range(n):
+                v[i] = _finite(v[i])
+    return at
+
+
+@_compiled
+def _first_or_largest(places, values, count, most, largest, counts, near):  # type: ignore[no-untyped-def]
+    """Keep the first of what passed, or the largest where there is NaN; return how many are kept."""
+    if not largest:
+        return most
+    bits = values[:count].view(np.int32)
+    least, above = kth_size(bits, most, counts, near)
+    equal, kept = most - above, 0
+    for i in range(count):
+        size = _size(bits[i])
+        if size >= least and (size > least or equal > 0):
+            equal -= size == least
+            places[kept], values[kept] = places[i], values[i]
+            kept += 1
+    return kept
+
+
+@_inlined
+def _add_part(part, count, width, mean):  # type: ignore[no-untyped-def]
+    """Add the values of a part to the places it names."""
+    mask, held, waiting, byte = (np.int64(1) << width) - 1, np.int64(0), 0, 0
+    at, value = -(-count * width // 8), np.empty(1, np.float32)
+    raw = value.view(np.uint8)
+    for i in range(count):
+        while waiting < width:
+            held |= np.int64(part[byte]) << waiting
+            waiting += 8
+            byte += 1
+        for j in range(4):
+            raw[j] = part[at + 4 * i + j]
+        mean[held & mask] += value[0]
+        held >>= width
+        waiting -= width
+
+
+@_compiled
+def average_places(total, rows, lengths, counts, widths, left_out):  # type: ignore[no-untyped-def]
+    """Write the means of all tensors, one behind another."""
+    begin, at, size = 0, 0, np.float32(len(rows))
+    for t in range(lengths.size):
+        mean = total[begin : begin + lengths[t]]
+        mean[:] = left_out
+        end = at + -(-counts[t] * widths[t] // 8) + 4 * counts[t]
+        for r in range(len(rows)):
+            _add_part(rows[r, at:end], counts[t], widths[t], mean)
+        for i in range(mean.size):
+            mean[i] /= size
+        begin, at = begin + lengths[t], end
+
+
+@_compiled
+def average_counted_places(total, addresses, sizes, lengths, widths, left_out):  # type: ignore[no-untyped-def]
+    """Do so with parts that begin with their number of places and lie anywhere, a row of addresses for each worker."""
+    begin, size = 0, np.float32(len(addresses))
+    for t in range(lengths.size):
+        mean = total[begin : begin + lengths[t]]
+        mean[:] = left_out
+        for r in range(len(addresses)):
+            part = carray(_bytes_at(addresses[r, t]), sizes[r, t])
+            _add_part(part[4:], 8 * (sizes[r, t] - 4) // (widths[t] + 32), widths[t], mean)
+        for i in range(mean.size):
+            mean[i] /= size
+        begin += lengths[t]
