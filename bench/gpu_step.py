@@ -1,8 +1,11 @@
 """What a sentence adds to a training step on one GPU: time over DDP's, kernel launches, and waits of the host.
 
     python bench/gpu_step.py [--model gpt|large|conv] [--compile] [--blocks 7] [SENTENCE ...]
+    python bench/gpu_step.py --workers 8 --link 100gbit
 
-One NCCL rank, so that nothing travels: what is left is encoding, decoding and Python. All contestants train the same
+One NCCL rank, so that nothing travels: what is left is encoding, decoding and Python. With `--workers`, sentences decode
+the payloads of so many workers, and their messages hold a part of the GPU for as long as a link would (see
+emulated_gpu.py); DDP beside them stays alone. All contestants train the same
 model in one process, in turns: in each block every one makes a few steps, and the row shows the median over blocks of
 its time over DDP's in the same block, with the quartiles. Launches and waits are counted by torch's profiler.
 """
@@ -24,6 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
+from laconic.runtime.current_worker import set_process_worker
+from laconic.units import bits_per_second
 
 SENTENCES = (
     "bsp",
@@ -196,11 +201,17 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="train torch.compile of each model")
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps of each contestant in a block")
+    parser.add_argument("--workers", type=int, default=1, help="how many workers' payloads a sentence decodes")
+    parser.add_argument("--link", default="100gbit", help="each worker's link, where there are several")
     given = parser.parse_args()
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     task = tasks(given.rows)[given.model]
+    if given.workers > 1:
+        from emulated_gpu import EmulatedWorker
+
+        set_process_worker(EmulatedWorker(given.workers, bits_per_second(given.link)))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.model}{', compiled' * given.compile}")
     print(f"{'':42} {'ms':>8} {'of ddp':>7} {'quartiles':>13} {'launches':>9} {'waits':>6} {'GiB':>6}", flush=True)
     for names in groups(["plain", *given.sentences], task.together):

@@ -32,7 +32,10 @@ Carrying = Generator[Handle, Any, Any]
 
 
 class ReadByHost:
-    """A handle whose result the host reads, so that waiting for it always blocks the host."""
+    """A handle whose result the host reads, so that waiting for it always blocks the host; otherwise the handle
+    itself."""
+
+    stream_ordered = False
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -42,6 +45,9 @@ class ReadByHost:
 
     def wait(self) -> Any:
         return self._handle.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
 
 
 class Architecture(Technique):

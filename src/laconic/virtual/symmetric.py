@@ -102,6 +102,9 @@ class SymmetricWorker:
     def times_gradients(self) -> bool:
         return True
 
+    def communication_stream(self, device: torch.device) -> None:
+        """Return None: one stream computes everything."""
+
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         durations = self.compute.seconds(part, share, name) * self._factors
         if self.network.measured is not None:  # where computing slows communication down
