@@ -3,11 +3,13 @@
     python bench/gpu_step.py [--model gpt|large|conv] [--compile] [--blocks 7] [SENTENCE ...]
     python bench/gpu_step.py --workers 8 --link 100gbit
 
-One NCCL rank, so that nothing travels: what is left is encoding, decoding and Python. With `--workers`, sentences decode
-the payloads of so many workers, and their messages hold a part of the GPU for as long as a link would (see
-emulated_gpu.py); DDP beside them stays alone. All contestants train the same
-model in one process, in turns: in each block every one makes a few steps, and the row shows the median over blocks of
-its time over DDP's in the same block, with the quartiles. Launches and waits are counted by torch's profiler.
+One NCCL rank, so that nothing travels: what is left is encoding, decoding and Python. With `--workers`, sentences
+decode the payloads of so many workers, and their messages hold a part of the GPU for as long as a link would (see
+emulated_gpu.py); DDP beside them stays alone.
+
+All contestants train the same model in one process, in turns: in each block every one makes a few steps, and the row
+shows the median over blocks of its time over DDP's in the same block, with the quartiles. Launches and waits are
+counted by torch's profiler.
 """
 
 from __future__ import annotations
