@@ -16,10 +16,10 @@ parameter server's shard, a neighbour's mailbox) and wait for its answer, withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from laconic.errors import ContractError
 
@@ -282,6 +282,13 @@ class Handle(Protocol):
     def wait(self) -> Any:
         """Return the result; raise `WorkerLost` when a peer is gone. This is never called inside an autograd hook."""
         ...
+
+
+Awaited = Handle | list[Handle]
+Result = TypeVar("Result")
+Communication = Generator[Awaited, Any, Result]
+"""Operations that depend on each other, as a generator: it yields what it waits for, a handle or several, and is
+resumed with the result or the list of results. An engine drives it, and never waits inside an autograd hook."""
 
 
 class Group(Protocol):

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Architecture, Carrying, ReadByHost
+from laconic.architecture.base import Architecture, ReadByHost
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
 from laconic.worker import (
     Broadcast,
+    Communication,
     Gather,
     GatherRagged,
     Group,
@@ -47,7 +48,7 @@ class AllReduce(Architecture):
         "backend", choices=("backend", "rank"), doc="what fixes the order of sums: the transport or the ranks"
     )
 
-    def carry(self, request: Request, transport: Any) -> Carrying:
+    def carry(self, request: Request, transport: Any) -> Communication[Any]:
         group: Group = transport
         if isinstance(request, Reduce):
             return self._reduce(request, group)
@@ -72,7 +73,7 @@ class AllReduce(Architecture):
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
-    def _reduce(self, request: Reduce, group: Group) -> Carrying:
+    def _reduce(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
         if request.op == "max":
             return (yield group.all_reduce(x, op="max"))
@@ -84,18 +85,18 @@ class AllReduce(Architecture):
             return (yield from _in_halves(x, group, request.control))
         return (yield group.all_reduce(x, control=request.control))
 
-    def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Carrying:
+    def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Communication[Any]:
         if self.order == "rank":
             return (yield from _shard_in_rank_order(request.tensor, group, request.control))
         return (yield group.reduce_scatter(request.tensor, control=request.control))
 
 
-def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
+def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Communication[Any]:
     mine = yield from _shard_in_rank_order(_padded(x, group.size), group, control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
 
-def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
+def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Communication[Any]:
     blocks = (yield group.all_to_all(x, control=control)).view(group.size, -1)
     mine = blocks[0].clone()
     for block in blocks[1:]:
@@ -103,7 +104,7 @@ def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Carrying:
     return mine
 
 
-def _in_halves(x: Tensor, group: Group, control: float) -> Carrying:
+def _in_halves(x: Tensor, group: Group, control: float) -> Communication[Any]:
     """All-reduce as a reduce-scatter, then an all-gather: the bytes of a ring, in two operations that end
     separately."""
     mine = yield group.reduce_scatter(_padded(x, group.size), control=control)
@@ -120,11 +121,11 @@ def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
     return x.copy_(gathered.view(-1)[: x.numel()].view_as(x))
 
 
-def _gather(request: Gather, group: Group) -> Carrying:
+def _gather(request: Gather, group: Group) -> Communication[Any]:
     return (yield group.all_gather(request.tensor, control=request.control))
 
 
-def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:
+def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
     own = parts if isinstance(parts, Tensor) else torch.tensor(parts, dtype=torch.int64, device=x.device)
@@ -138,15 +139,15 @@ def _gather_ragged(request: GatherRagged, group: Group) -> Carrying:
     return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
 
 
-def _scatter(x: Tensor, group: Group) -> Carrying:
+def _scatter(x: Tensor, group: Group) -> Communication[Any]:
     return (yield group.all_to_all(x.reshape(-1))).view(x.shape)
 
 
-def _broadcast(request: Broadcast, group: Group) -> Carrying:
+def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:
     return (yield group.broadcast(request.tensor, request.source))
 
 
-def _ring_pass(x: Tensor, group: Group) -> Carrying:
+def _ring_pass(x: Tensor, group: Group) -> Communication[Any]:
     """Send all of `x` to the next rank and receive the previous one's, as an all-to-all with nothing for the others."""
     flat = x.reshape(-1)
     to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size
@@ -154,7 +155,7 @@ def _ring_pass(x: Tensor, group: Group) -> Carrying:
     return (yield group.all_to_all(flat, sends, receives)).view(x.shape)
 
 
-def _merge(request: Merge, group: Group) -> Carrying:
+def _merge(request: Merge, group: Group) -> Communication[Any]:
     """Combine along a binomial tree whose root is rank 0, then broadcast the result."""
     x, rank, distance = request.tensor, group.rank, 1
     while distance < group.size:

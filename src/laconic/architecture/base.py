@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from laconic.errors import LaconicError
 from laconic.registry import Technique
 from laconic.worker import (
     Broadcast,
+    Communication,
     Gather,
     GatherRagged,
     Group,
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from laconic.topology.base import Topology
-
-Carrying = Generator[Handle, Any, Any]
-"""A request being carried out: it yields handles, receives their results and returns the request's result."""
 
 
 class ReadByHost:
@@ -81,7 +79,7 @@ class Architecture(Technique):
         return self
 
     @abstractmethod
-    def carry(self, request: Request, transport: Any) -> Carrying:
+    def carry(self, request: Request, transport: Any) -> Communication[Any]:
         """Carry out a request: yield handles, receive their results, return the request's result.
 
         The transport is what connects the workers: a `Group`, or a `ServerClient` where they are not collective.
@@ -98,7 +96,7 @@ class Architecture(Technique):
         incoming: Mapping[int, Sequence[Tensor]],
         group: Group,
         control: float = 0.0,
-    ) -> Carrying:
+    ) -> Communication[Any]:
         """Send the `outgoing` tensors to these members, and fill the `incoming` ones with what those members send: for
         sync rules that mix with neighbours."""
         raise LaconicError(f"{self.name} cannot send to single neighbours; write gossip in its place")

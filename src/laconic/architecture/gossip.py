@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from laconic.architecture.allreduce import AllReduce
-from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.base import Architecture
 from laconic.errors import LaconicError
 from laconic.registry import technique
 from laconic.topology.base import Topology
-from laconic.worker import Gather, GatherRagged, Group, Meets, Reduce, Request, Swap
+from laconic.worker import Communication, Gather, GatherRagged, Group, Meets, Reduce, Request, Swap
 
 _EVERYONE = AllReduce()
 
@@ -40,7 +40,7 @@ class Gossip(Architecture):
         object.__setattr__(laid_out, "topology", topology)
         return laid_out
 
-    def carry(self, request: Request, group: Group) -> Carrying:
+    def carry(self, request: Request, group: Group) -> Communication[Any]:
         return _EVERYONE.carry(request, group)
 
     def swap(
@@ -49,7 +49,7 @@ class Gossip(Architecture):
         incoming: Mapping[int, Sequence[Tensor]],
         group: Group,
         control: float = 0.0,
-    ) -> Carrying:
+    ) -> Communication[Any]:
         sends = [(x, to) for to, messages in sorted(outgoing.items()) for x in messages]
         receives = [(x, source) for source, into in sorted(incoming.items()) for x in into]
         for handle in group.swap(sends, receives, control):  # noqa: UP028 (`yield from` cannot receive results)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, optim
 
-from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.base import Architecture
 from laconic.architecture.server.client import ServerClient
 from laconic.architecture.server.sharding import Range, even, hashed, whole
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
@@ -19,7 +19,7 @@ from laconic.errors import StrategyError
 from laconic.registry import knob, technique
 from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Meets, Reduce, Request
+from laconic.worker import Communication, Gather, GatherRagged, Meets, Reduce, Request
 
 _PLACEMENTS = {"even": even, "whole": whole, "hashed": hashed}
 _ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop")
@@ -81,7 +81,7 @@ class ParameterServer(Architecture):
         compressor: Compressor = strategy.compressor
         return compressor
 
-    def carry(self, request: Request, transport: Any) -> Carrying:
+    def carry(self, request: Request, transport: Any) -> Communication[Any]:
         server: ServerClient = transport
         if isinstance(request, Reduce):
             return self._reduce(request, server)
@@ -99,7 +99,7 @@ class ParameterServer(Architecture):
             placement = "even" if alone else "whole"
         return _PLACEMENTS[placement](specs, self.shards)
 
-    def _reduce(self, request: Reduce, server: ServerClient) -> Carrying:
+    def _reduce(self, request: Reduce, server: ServerClient) -> Communication[Any]:
         x = request.tensor
         op = "max" if request.op == "max" else "sum"
         if request.piece is None:
@@ -116,7 +116,7 @@ class ParameterServer(Architecture):
             result.mul_(server.size / members)
         return x.copy_(result)
 
-    def _gather(self, request: Gather | GatherRagged, server: ServerClient) -> Carrying:
+    def _gather(self, request: Gather | GatherRagged, server: ServerClient) -> Communication[Any]:
         """Gather payloads that cannot be summed through one shard, another one each round."""
         payload = request.tensor.detach().clone()
         parts = request.parts if isinstance(request, GatherRagged) else None

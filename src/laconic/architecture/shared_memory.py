@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from laconic.architecture.allreduce import AllReduce
-from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.base import Architecture
 from laconic.registry import technique
-from laconic.worker import Meets, Request
+from laconic.worker import Communication, Meets, Request
 
 _EVERYONE = AllReduce()
 
@@ -26,7 +26,7 @@ class Shared(Architecture):
     shares: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"compression": ("none",)}
 
-    def carry(self, request: Request, transport: Any) -> Carrying:
+    def carry(self, request: Request, transport: Any) -> Communication[Any]:
         return _EVERYONE.carry(request, transport)
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:

@@ -18,7 +18,7 @@ from laconic.compression.wrapper import StatefulWrapper, Wrapping, inner_of, wit
 from laconic.errors import ContractError
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce
+from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce, Request
 
 DGC = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 
@@ -173,7 +173,9 @@ def _gained(loss: float, spent: float, before: Tensor) -> float:
     return 2.0 if count and fell < total / count else 1.0
 
 
-def with_appended_float(exchange: Exchange, measured: Tensor, meet: Meet) -> Generator[Any, Any, tuple[Outcome, float]]:
+def with_appended_float(
+    exchange: Exchange, measured: Tensor, meet: Meet
+) -> Generator[Request, Any, tuple[Outcome, float]]:
     """Run an exchange with one float32 of each worker appended to its first message; return its outcome and the mean.
 
     The float is appended to gathered payloads of bytes or to float32 sums; where the exchange makes no such request, it

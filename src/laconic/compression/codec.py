@@ -14,7 +14,7 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
 from laconic.kernels.lists import TensorList
 from laconic.kernels.messages import finite
-from laconic.worker import Meet, Meets
+from laconic.worker import Meet, Meets, Request
 
 
 class Codec(Compressor):
@@ -138,7 +138,7 @@ class Codec(Compressor):
         codec.means(rows, bucket.lengths, bucket.tensors, shares)
         return own
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:
         """Gather the payloads of all workers and return the mean of their decoded tensors, added up in the order of
         ranks."""
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))

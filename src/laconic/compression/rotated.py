@@ -19,7 +19,7 @@ from laconic.errors import StrategyError
 from laconic.kernels.reference.rotation import rotated_length
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet
+from laconic.worker import Meet, Request
 
 
 @technique(
@@ -104,7 +104,7 @@ class Rotated(KLevel):
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
         return self._rotate_back(self._rotated(payload, shape), shape, meet)
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:
         rows = yield meet.gather(payload)
         mean = torch.stack([self._rotated(row, like.shape) for row in rows]).mean(dim=0)
         return self._rotate_back(mean, like.shape, meet)

@@ -20,7 +20,7 @@ from laconic.compression.raw import Raw
 from laconic.kernels.messages import finite
 from laconic.registry import knob
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet
+from laconic.worker import Meet, Request
 
 PLACES = ("packed", "plain", "bitmap", "golomb")
 
@@ -130,7 +130,7 @@ class Selector(Codec):
     def feed(self, x: Tensor, error: Tensor, meet: Meet) -> Tensor:
         return Selected(self).feed(x, error, meet)
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:
         return Selected(self).average(payload, like, meet)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
@@ -192,7 +192,7 @@ class Selected(Codec):
         """Return the places and values of a message."""
         return self._read(payload, self._counts([payload], numel)[0], numel, meet)
 
-    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Any, Any, Tensor]:
+    def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:
         rows = yield (meet.gather_ragged(payload) if self.ragged else meet.gather(payload))
         counts, numel = self._counts(rows, like.numel()), like.numel()
         entries = [self._read(row, k, numel, meet) for row, k in zip(rows, counts, strict=True)]

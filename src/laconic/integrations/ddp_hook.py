@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -14,9 +13,11 @@ from laconic.compression.base import State
 from laconic.errors import ContractError, StrategyError
 from laconic.real.connect import connect
 from laconic.real.worker import RealWorker
+from laconic.runtime.in_flight import answer_to, handles_of
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Awaited, Communication
 
 
 def ddp_hook(strategy: str | Strategy, seed: int = 0) -> DDPHook:
@@ -98,7 +99,7 @@ class DDPHook:
         self._shapes = {name: tuple(shape) for name, shape in state_dict["shapes"].items()}
         self._memory = {name: dict(state) for name, state in state_dict["memory"].items()}
 
-    def _average_bucket(self, bucket: dist.GradBucket, tier: Tier) -> Generator[Any, Any, None]:
+    def _average_bucket(self, bucket: dist.GradBucket, tier: Tier) -> Communication[None]:
         gradients = bucket.gradients()
         specs = [self._spec(p, g) for g, p in zip(gradients, bucket.parameters(), strict=True)]
         if not any(tier.compressor.accepts(spec) for spec in specs):  # send the bucket's buffer as it is
@@ -128,31 +129,32 @@ DDPHook.__call__.__annotations__.update({"bucket": dist.GradBucket, "return": Fu
 
 
 def _drive(
-    communication: Generator[Any, Any, None], buffer: Tensor, previous: Future[None], finished: Future[None]
+    communication: Communication[None], buffer: Tensor, previous: Future[None], finished: Future[None]
 ) -> Future[Tensor]:
     """Advance a communication by callbacks, its later rounds after those of the `previous` bucket: nothing waits inside
     DDP's hook."""
     outcome: Future[Tensor] = Future()
 
-    def resume(answers: list[Any] | None, waits: list[Future[None]]) -> None:
+    def resume(answer: Any, waits: list[Future[None]]) -> None:
         try:
             with torch.no_grad():
-                handles = communication.send(answers)
+                awaited = communication.send(answer)
+            handles: list[Any] = list(handles_of(awaited))
             futures = [handle.work.get_future() for handle in handles]
-            collect_all([*futures, *waits]).then(lambda done: arrived(done, handles))
+            collect_all([*futures, *waits]).then(lambda done: arrived(done, awaited, handles))
         except StopIteration:
             outcome.set_result(buffer)
             finished.set_result(None)
         except Exception as error:
             fail(error)
 
-    def arrived(done: Future[Any], handles: list[Any]) -> None:
+    def arrived(done: Future[Any], awaited: Awaited, handles: list[Any]) -> None:
         try:
             done.wait()
         except Exception as error:
             fail(error)
             return
-        resume([handle.result for handle in handles], [])
+        resume(answer_to(awaited, [handle.result for handle in handles]), [])
 
     def fail(error: Exception) -> None:
         outcome.set_exception(error)  # type: ignore[arg-type]

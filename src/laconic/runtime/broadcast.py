@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from laconic.worker import Group
+from laconic.worker import Communication, Group
 
 
-def broadcast_tensors(
-    tensors: Sequence[Tensor], groups: Sequence[Group], control: float = 0.0
-) -> Generator[Any, Any, None]:
+def broadcast_tensors(tensors: Sequence[Tensor], groups: Sequence[Group], control: float = 0.0) -> Communication[None]:
     """Copy the first member's tensors to all members, as one message of raw bytes whatever their number and types.
 
     With several groups (tiers, inner to outer) the outermost goes first, so that rank 0's numbers reach every worker.

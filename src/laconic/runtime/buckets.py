@@ -101,6 +101,11 @@ class Bucket:
         else:
             torch.mul(gradient, _number(factor), out=place)
 
+    def reset(self) -> None:
+        """Prepare for the next pass, whatever became of the last one."""
+        self.skipped = frozenset()
+        self._waiting.clear()
+
     def fill(self) -> None:
         """Copy what was put, in a few calls."""
         if not self._waiting:

@@ -4,7 +4,7 @@ asks for it, the times of layers and messages."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from heapq import merge
 from itertools import accumulate
 from operator import itemgetter
@@ -25,6 +25,7 @@ from laconic.runtime.session_interface import Training
 from laconic.values.comm_plan import Message
 from laconic.values.price import Price
 from laconic.values.timing import Timing
+from laconic.worker import Communication
 
 _TIMED_ITERATIONS = 6  # iterations before a schedule that measures makes its plan; the first of them only warms up
 _DRIFT_CHECK_EVERY = 50  # iterations between checks whether steps take another time than before
@@ -237,7 +238,7 @@ def _price_fields(price: Price) -> list[float]:
     return [price.startup_seconds, price.seconds_per_byte]
 
 
-def _broadcast(tensor: torch.Tensor, session: PlannedTraining) -> Generator[Any, Any, None]:
+def _broadcast(tensor: torch.Tensor, session: PlannedTraining) -> Communication[None]:
     return broadcast_tensors([tensor], [session.group], control=1.0)
 
 

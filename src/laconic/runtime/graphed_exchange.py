@@ -7,18 +7,17 @@ step. An exchange that reads something from the device on the host, or that depe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Carrying
 from laconic.compression.bucket import BucketExchange, KeyTables, Moment
-from laconic.runtime.in_flight import as_communication, run_exchange
+from laconic.runtime.in_flight import run_exchange
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Request
+from laconic.worker import Communication, Request
 
 _WARM_UP = 3  # exchanges before the first is recorded, in which kernels are compiled and tables made
 
@@ -48,8 +47,8 @@ class GraphedExchange:
         return self._segments is not None
 
     def run(
-        self, make: Callable[[bool], BucketExchange], moment: Moment, carry: Callable[[Request], Carrying]
-    ) -> Generator[Any, Any, Any]:
+        self, make: Callable[[bool], BucketExchange], moment: Moment, carry: Callable[[Request], Communication[Any]]
+    ) -> Communication[Any]:
         """Exchange the bucket as it is now. `make` begins an exchange: of this step, or one that may be repeated in all
         steps, which raises `StepDependent` where it asks for what differs between them."""
         self._runs += 1
@@ -62,20 +61,20 @@ class GraphedExchange:
                 return self.replay(moment, carry)
         return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
 
-    def replay(self, moment: Moment, carry: Callable[[Request], Carrying]) -> Generator[Any, Any, None]:
+    def replay(self, moment: Moment, carry: Callable[[Request], Communication[Any]]) -> Communication[None]:
         """Exchange the bucket as it is now, by the graphs that were recorded."""
         self.tables.renew(moment, self.specs)
         for segment in self._segments or ():
             segment.graph.replay()
             if segment.request is not None:
-                result = yield from as_communication(carry(segment.request))
+                result = yield from carry(segment.request)
                 if segment.answer is not None and result is not segment.answer:
                     segment.answer.copy_(result)
 
-    def _noting(self, carry: Callable[[Request], Carrying]) -> Callable[[Request], Carrying]:
+    def _noting(self, carry: Callable[[Request], Communication[Any]]) -> Callable[[Request], Communication[Any]]:
         """Carry requests out, and keep their answers as the memory in which later ones are expected."""
 
-        def carried(request: Request) -> Carrying:
+        def carried(request: Request) -> Communication[Any]:
             answer = yield from carry(request)
             in_place = isinstance(answer, Tensor) and answer.data_ptr() == request.tensor.data_ptr()
             self._answers.append(None if in_place else answer)

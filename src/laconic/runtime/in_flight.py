@@ -14,11 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Carrying
 from laconic.compression.base import Exchange
-from laconic.worker import Gather, GatherRagged, Handle, Reduce, Request, RingPass, Scatter, Swap
-
-Communication = Generator[list[Handle], list[Any], Any]
+from laconic.worker import (
+    Awaited,
+    Communication,
+    Gather,
+    GatherRagged,
+    Handle,
+    Reduce,
+    Request,
+    RingPass,
+    Scatter,
+    Swap,
+)
 
 
 class InFlight:
@@ -28,31 +36,31 @@ class InFlight:
     stream has to wait for its messages. Whoever uses what it computed calls `join` first.
     """
 
-    def __init__(self, communication: Communication, lane: torch.cuda.Stream | None = None) -> None:
+    def __init__(self, communication: Communication[Any], lane: torch.cuda.Stream | None = None) -> None:
         self._communication, self.lane = communication, lane
         self.result: Any = None
-        self._handles: list[Handle] | None = []
+        self._awaited: Awaited | None = []
         if lane is None:
             self._resume(None)
             return
         lane.wait_stream(torch.cuda.current_stream(lane.device))
         with torch.cuda.stream(lane):
             self._resume(None)
-            while self._handles is not None and all(map(is_stream_ordered, self._handles)):
-                self._resume([handle.wait() for handle in self._handles])
+            while self._awaited is not None and all(map(is_stream_ordered, handles_of(self._awaited))):
+                self._resume(waited_for(self._awaited))
 
     @property
     def arrived(self) -> bool:
-        return self._handles is None
+        return self._awaited is None
 
     def advance(self) -> None:
         """Wait for the messages in flight and start those that depend on them."""
-        assert self._handles is not None
+        assert self._awaited is not None
         if self.lane is None:
-            self._resume([handle.wait() for handle in self._handles])
+            self._resume(waited_for(self._awaited))
             return
         with torch.cuda.stream(self.lane):
-            self._resume([handle.wait() for handle in self._handles])
+            self._resume(waited_for(self._awaited))
 
     def join(self) -> None:
         """Let the current stream wait for what the lane computes."""
@@ -61,19 +69,34 @@ class InFlight:
 
     def is_ready(self) -> bool:
         """Return whether the messages it waits for now have all arrived."""
-        return self._handles is None or all(handle.done() for handle in self._handles)
+        return self._awaited is None or all(handle.done() for handle in handles_of(self._awaited))
 
-    def rest(self) -> Communication:
+    def rest(self) -> Communication[Any]:
         """Return the rest of it as a communication of its own, driven by the generator that waits for it now."""
-        while self._handles is not None:
-            self._resume((yield self._handles))
+        while self._awaited is not None:
+            self._resume((yield self._awaited))
         return self.result
 
-    def _resume(self, results: list[Any] | None) -> None:
+    def _resume(self, answer: Any) -> None:
         try:
-            self._handles = self._communication.send(results)  # type: ignore[arg-type]  # None starts it
+            self._awaited = self._communication.send(answer)
         except StopIteration as end:
-            self._handles, self.result = None, end.value
+            self._awaited, self.result = None, end.value
+
+
+def handles_of(awaited: Awaited) -> list[Handle]:
+    """Return the operations that a communication waits for."""
+    return awaited if isinstance(awaited, list) else [awaited]
+
+
+def answer_to(awaited: Awaited, results: Sequence[Any]) -> Any:
+    """Return these results as the communication that waits for them expects them."""
+    return list(results) if isinstance(awaited, list) else results[0]
+
+
+def waited_for(awaited: Awaited) -> Any:
+    """Wait for these operations, and return what the communication is to be resumed with."""
+    return answer_to(awaited, [handle.wait() for handle in handles_of(awaited)])
 
 
 def is_stream_ordered(handle: Handle) -> bool:
@@ -93,12 +116,12 @@ def complete(communications: Iterable[InFlight]) -> None:
         each.join()
 
 
-def concurrently(communications: Sequence[Communication]) -> Generator[list[Handle], list[Any], list[Any]]:
-    """Combine several communications into one: all handles of a round are started before any is waited for."""
+def concurrently(communications: Sequence[Communication[Any]]) -> Communication[list[Any]]:
+    """Combine several communications into one: all operations of a round are started before any is waited for."""
     results: list[Any] = [None] * len(communications)
     answers: dict[int, Any] = dict.fromkeys(range(len(communications)))
     while answers:
-        started: dict[int, list[Handle]] = {}
+        started: dict[int, Awaited] = {}
         for i, answer in answers.items():
             try:
                 started[i] = communications[i].send(answer)
@@ -106,30 +129,14 @@ def concurrently(communications: Sequence[Communication]) -> Generator[list[Hand
                 results[i] = end.value
         if not started:
             break
-        arrived = iter((yield [handle for handles in started.values() for handle in handles]))
-        answers = {i: [next(arrived) for _ in handles] for i, handles in started.items()}
+        arrived = iter((yield [handle for awaited in started.values() for handle in handles_of(awaited)]))
+        answers = {i: answer_to(each, [next(arrived) for _ in handles_of(each)]) for i, each in started.items()}
     return results
 
 
-def carry_concurrently(carryings: Sequence[Carrying]) -> Generator[list[Handle], list[Any], list[Any]]:
-    """Combine several of an architecture's generators, each of which carries one request, into one communication."""
-    return concurrently([as_communication(carrying) for carrying in carryings])
-
-
-def as_communication(carrying: Carrying) -> Communication:
-    """Turn an architecture's generator, which waits for one handle at a time, into a communication."""
-    answer: Any = None
-    while True:
-        try:
-            handle = carrying.send(answer)
-        except StopIteration as end:
-            return end.value
-        (answer,) = yield [handle]
-
-
 def run_exchange(
-    exchange: Generator[Request, Any, Any], carry: Callable[[Request], Carrying]
-) -> Generator[Any, Any, Any]:
+    exchange: Generator[Request, Any, Any], carry: Callable[[Request], Communication[Any]]
+) -> Communication[Any]:
     """Run one exchange as a communication."""
     answer: Any = None
     while True:
@@ -137,10 +144,12 @@ def run_exchange(
             request = exchange.send(answer)
         except StopIteration as end:
             return end.value
-        answer = yield from as_communication(carry(request))
+        answer = yield from carry(request)
 
 
-def run_exchanges(exchanges: Sequence[Exchange], carry: Callable[[Request], Carrying]) -> Generator[Any, Any, Any]:
+def run_exchanges(
+    exchanges: Sequence[Exchange], carry: Callable[[Request], Communication[Any]]
+) -> Communication[list[Any]]:
     """Run the exchanges of several tensors as one communication: equal requests of a round share a message."""
     outcomes: list[Any] = [None] * len(exchanges)
     requests: dict[int, Request] = {}
@@ -153,7 +162,7 @@ def run_exchanges(exchanges: Sequence[Exchange], carry: Callable[[Request], Carr
             except StopIteration as end:
                 outcomes[i] = end.value
         merged = _merge(requests)
-        results = yield from carry_concurrently([carry(batch.request) for batch in merged])
+        results = yield from concurrently([carry(batch.request) for batch in merged])
         answers = {}
         for batch, result in zip(merged, results, strict=True):
             answers.update(batch.split(result))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laconic.profile.fit import fit_line
-from laconic.runtime.in_flight import InFlight, carry_concurrently, complete
+from laconic.runtime.in_flight import InFlight, complete, concurrently
 from laconic.runtime.tiers import Tier
 from laconic.values.price import Price
 from laconic.values.tensor_spec import TensorSpec
@@ -85,7 +85,7 @@ def prices_of(
     together."""
 
     def dense(x: Tensor, halves: bool = False) -> Any:
-        return carry_concurrently([tier.carry(Reduce(x, "sum", 1.0, halves))])
+        return concurrently([tier.carry(Reduce(x, "sum", 1.0, halves))])
 
     def compressed(x: Tensor) -> Any:
         spec = TensorSpec(f"tried {x.numel()}", tuple(x.shape), x.dtype)

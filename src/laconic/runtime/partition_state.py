@@ -10,8 +10,9 @@ import torch
 
 from laconic.compression.optional import added_memories, conserved_of
 from laconic.errors import ContractError
-from laconic.runtime.in_flight import Communication, InFlight
+from laconic.runtime.in_flight import InFlight
 from laconic.runtime.partition import Partition
+from laconic.worker import Communication
 
 Saved = Mapping[str, list[dict[str, Any]]]
 
@@ -59,7 +60,7 @@ def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved
         tier.memory_replaced()
 
 
-def _completed(result: Any) -> Communication:
+def _completed(result: Any) -> Communication[Any]:
     """Return a communication that is complete already, with this result."""
     return result
     yield

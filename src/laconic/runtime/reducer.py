@@ -12,7 +12,7 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from laconic.errors import ContractError
 from laconic.runtime.buckets import Bucket, BucketMessage, PlannedPartition, messages_of
-from laconic.runtime.in_flight import InFlight, as_communication, concurrently
+from laconic.runtime.in_flight import InFlight, concurrently
 from laconic.runtime.multi_model_order import MultiModelOrder
 from laconic.runtime.spans import Span
 from laconic.runtime.tier_shards import average_in_shards
 from laconic.runtime.tiers import Tier
 from laconic.values.comm_plan import Message
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Reduce
+from laconic.worker import Communication, Reduce
 
 
 class Reducer:
@@ -225,14 +225,14 @@ class Reducer:
         lane = self._lane if any(message.bucket.compressed_by) else None  # else there is nothing to compute
         message.in_flight = InFlight(self._communicate(message, carries_control), lane)
 
-    def _communicate(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
+    def _communicate(self, message: BucketMessage, carries_control: bool) -> Communication[None]:
         """Return the communication of a message through every tier that averages in this step, inner to outer."""
         tiers, compressed_by = message.bucket.tiers, message.bucket.compressed_by
         if len(tiers) == 1:
             return self._through_tier(message, tiers[0], compressed_by[0], carries_control)
         return self._through_tiers(message, carries_control)
 
-    def _through_tiers(self, message: BucketMessage, carries_control: bool) -> Generator[Any, Any, None]:
+    def _through_tiers(self, message: BucketMessage, carries_control: bool) -> Communication[None]:
         """Average a message in several tiers: in shards where that is possible, and otherwise tier by tier."""
         bucket = message.bucket
         which = tuple(k for k, tier in enumerate(bucket.tiers) if tier.sync.averages_gradients(self._step))
@@ -246,7 +246,7 @@ class Reducer:
 
     def _in_shards(
         self, bucket: Bucket, tiers: Sequence[Tier], parts: Sequence[Tensor], span: Span
-    ) -> Generator[Any, Any, None]:
+    ) -> Communication[None]:
         flat = parts[0] if len(parts) == 1 else torch.cat(list(parts))
         if span.compressed[0] or tiers[0] is not bucket.tiers[0]:  # otherwise divided while it was filled
             flat.mul_(1 / tiers[0].group.size)
@@ -257,7 +257,7 @@ class Reducer:
 
     def _through_tier(
         self, message: BucketMessage, tier: Tier, compressed: list[int], carries_control: bool
-    ) -> Generator[Any, Any, None]:
+    ) -> Communication[None]:
         """Average a message in one tier: the dense part is summed, and each compressed tensor has an exchange of its
         own beside it.
 
@@ -271,11 +271,11 @@ class Reducer:
         dense = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         if tier is not bucket.tiers[0]:
             dense.mul_(1 / tier.group.size)
-        communications: list[Generator[Any, Any, Any]] = []
+        communications: list[Communication[Any]] = []
         if dense.numel():
             control = bucket.control_numel / dense.numel() if carries_control else 0.0
             request = Reduce(dense, "sum", control, message.plan.halves, message.priority, message.number)
-            communications.append(as_communication(tier.carry(request)))
+            communications.append(tier.carry(request))
         if compressed:
             communications.append(self._average_compressed(bucket, tier, compressed))
         yield from communications[0] if len(communications) == 1 else concurrently(communications)
@@ -283,7 +283,7 @@ class Reducer:
             for part, arrived in zip(parts, dense.split([part.numel() for part in parts]), strict=True):
                 part.copy_(arrived.view(part.shape))
 
-    def _average_compressed(self, bucket: Bucket, tier: Tier, compressed: Sequence[int]) -> Generator[Any, Any, None]:
+    def _average_compressed(self, bucket: Bucket, tier: Tier, compressed: Sequence[int]) -> Communication[None]:
         if tier is bucket.tiers[0] and not bucket.skipped:
             lane = self._lane is not None
             whole = tier.average_bucket(bucket.compressed_specs, bucket.compressed_part, self._step, lane)

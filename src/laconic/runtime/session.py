@@ -7,7 +7,7 @@ the sync rules communicate after the optimizer has stepped. It knows no techniqu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,7 +41,7 @@ from laconic.runtime.skipped_gradients import SkippedGradients
 from laconic.runtime.sparse_gradients import average_sparse
 from laconic.runtime.tiers import Stack, Tier, active_conditions, stacks_by_parameter
 from laconic.strategy import Condition, StepCondition, Strategy
-from laconic.worker import Group, Worker
+from laconic.worker import Communication, Group, Worker
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ class Session:
             nonfinite = values.detach().isfinite().all().logical_not()
             self._nonfinite = nonfinite if self._nonfinite is None else self._nonfinite.logical_or(nonfinite)
 
-    def _agree_on_nonfinite(self) -> Generator[Any, Any, bool]:
+    def _agree_on_nonfinite(self) -> Communication[bool]:
         """Agree over all workers, whatever groups the gradients themselves are sent in, whether a gradient is not
         finite."""
         flag = torch.zeros(1, device=self.parameters.device)
@@ -380,7 +380,7 @@ class Session:
         found = (owner._buffers[name] for owner, name in self._buffer_owners)
         return [buffer for buffer in found if buffer is not None]
 
-    def _average_sparse(self, parameter: nn.Parameter) -> Generator[Any, Any, None]:
+    def _average_sparse(self, parameter: nn.Parameter) -> Communication[None]:
         for tier in self._gradient_tiers():
             parameter.grad = yield from average_sparse(parameter, tier.architecture, tier.group)
         if self._accumulated_steps and parameter.grad is not None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from laconic.compression.base import State
-from laconic.runtime.in_flight import Communication, as_communication
 from laconic.runtime.spans import Span, piece_of
 from laconic.runtime.tiers import Tier
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import ReduceScatter
+from laconic.worker import Communication, ReduceScatter
 
 _SAMPLE = 1009  # a length that no entry of a memory has by chance
 
 
-def move_memory(tier: Tier, inner: Tier, span: Span, like: Tensor) -> Communication:
+def move_memory(tier: Tier, inner: Tier, span: Span, like: Tensor) -> Communication[Any]:
     """Move what an outer tier remembers of each value to the member of the inner group whose shard holds the value now.
 
     Messages are formed anew when the order of gradients has become known, and when measurements ask for it: then the
@@ -37,7 +38,7 @@ def move_memory(tier: Tier, inner: Tier, span: Span, like: Tensor) -> Communicat
                 if name == spec.name:
                     whole[start + first : start + last] = state[key].view(-1)
             start += spec.numel
-        found[key] = yield from as_communication(inner.carry(ReduceScatter(whole, control=1.0)))
+        found[key] = yield from inner.carry(ReduceScatter(whole, control=1.0))
     start = 0
     for piece in span.shard(inner.group.rank, inner.group.size).specs:
         state = {key: value.to(like.device) for key, value in tier.compressor.init(piece).items()}

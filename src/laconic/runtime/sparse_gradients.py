@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from laconic.architecture.base import Architecture
-from laconic.runtime.in_flight import carry_concurrently
-from laconic.worker import GatherRagged, Group
+from laconic.runtime.in_flight import concurrently
+from laconic.worker import Communication, GatherRagged, Group
 
 
-def average_sparse(
-    parameter: nn.Parameter, architecture: Architecture, group: Group
-) -> Generator[Any, Any, Tensor | None]:
+def average_sparse(parameter: nn.Parameter, architecture: Architecture, group: Group) -> Communication[Tensor | None]:
     """Return the mean of one embedding's gradient over the group; None when no worker used a row."""
     gradient = parameter.grad
     if gradient is None:
@@ -27,7 +22,7 @@ def average_sparse(
     gradient = gradient.to_sparse(1) if gradient.layout == torch.strided else gradient
     local = gradient.coalesce()
     rows, values = local.indices()[0].contiguous(), (local.values() / group.size).contiguous()
-    all_rows, all_values = yield from carry_concurrently(
+    all_rows, all_values = yield from concurrently(
         [architecture.carry(GatherRagged(x), group) for x in (rows, values.view(-1))]
     )
     index = torch.cat(all_rows)

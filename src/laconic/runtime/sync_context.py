@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 
 from laconic.architecture.server.client import ServerClient
 from laconic.errors import ContractError, StrategyError
-from laconic.runtime.in_flight import Communication, InFlight
+from laconic.runtime.in_flight import InFlight
 from laconic.runtime.session_interface import Training
 from laconic.runtime.tiers import Tier
 from laconic.topology.mixing import Matrix, Mixing
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Actor, ActorMessage, Group, Handle, Home
+from laconic.worker import Actor, ActorMessage, Communication, Group, Handle, Home
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class TierContext:
     def catch_up(self) -> None:
         self.session.worker.catch_up()
 
-    def start(self, name: str, communication: Communication) -> None:
+    def start(self, name: str, communication: Communication[Any]) -> None:
         assert name not in self.tier.in_flight, f"{name} is in flight already"
         self.tier.in_flight[name] = InFlight(communication)
 
@@ -112,7 +112,7 @@ class TierContext:
     def has_arrived(self, name: str) -> bool:
         return self.tier.in_flight[name].is_ready()
 
-    def wait_for(self, name: str) -> Generator[list[Handle], Any, Any]:
+    def wait_for(self, name: str) -> Communication[Any]:
         return self.tier.in_flight.pop(name).rest()
 
     @property
@@ -122,7 +122,7 @@ class TierContext:
     def mixing(self, extra: int = 0) -> Mixing:
         return self.tier.mixing(extra)
 
-    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication[list[Tensor]]:
         if self.tier.compressor.meets == "edge":
             return (yield from self._mix_by_edges(tensors, matrix))
         kept = float(matrix[self.group.rank, self.group.rank])
@@ -132,7 +132,7 @@ class TierContext:
             return [kept * x + others for x, others in zip(tensors, sums, strict=True)]
         return [x + (others - (1 - kept) * own) for x, own, others in zip(tensors, rounded, sums, strict=True)]
 
-    def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+    def _mix_by_edges(self, tensors: list[Tensor], matrix: Matrix) -> Communication[list[Tensor]]:
         """Add each neighbour's difference, as far as the compressor transmits it, times the edge's weight: both ends
         move by the same amount, so that the sum over all workers stays the same."""
         rank, specs = self.group.rank, [self.session.parameters.specs[i] for i in self.members]
@@ -144,7 +144,7 @@ class TierContext:
                 x.add_(difference.view(x.shape), alpha=float(matrix[rank, j]))
         return mixed
 
-    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Generator[list[Handle], Any, list[Tensor]]:
+    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Communication[list[Tensor]]:
         rank = self.group.rank
         outgoing = {j: tensors for j in np.flatnonzero(matrix[:, rank]).tolist() if j != rank}
         weights = {j: float(matrix[rank, j]) for j in np.flatnonzero(matrix[rank]).tolist() if j != rank}
@@ -172,12 +172,12 @@ class TierContext:
 
     def swap(
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
-    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+    ) -> Communication[dict[int, list[Tensor]]]:
         return self.tier.swap(outgoing, incoming, control)
 
     def average(
         self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
-    ) -> Generator[list[Handle], Any, list[Tensor]]:
+    ) -> Communication[list[Tensor]]:
         members = self.members if only is None else [self.members[k] for k in only]
         if len(tensors) != len(members):
             raise ContractError(
@@ -187,13 +187,11 @@ class TierContext:
         specs = [self.session.parameters.specs[i] for i in members]
         return self.tier.average(specs, tensors, self.step, exact)
 
-    def average_and_sent(
-        self, tensors: list[Tensor]
-    ) -> Generator[list[Handle], Any, tuple[list[Tensor], list[Tensor]]]:
+    def average_and_sent(self, tensors: list[Tensor]) -> Communication[tuple[list[Tensor], list[Tensor]]]:
         specs = [self.session.parameters.specs[i] for i in self.members]
         outcomes = yield from self.tier.outcomes(specs, [x.clone() for x in tensors], self.step)
         return [o.result for o in outcomes], [o.result if o.sent is None else o.sent for o in outcomes]
 
-    def mean(self, tensors: list[Tensor]) -> Generator[list[Handle], Any, list[Tensor]]:
+    def mean(self, tensors: list[Tensor]) -> Communication[list[Tensor]]:
         specs = [TensorSpec("", tuple(x.shape), x.dtype) for x in tensors]
         return self.tier.average(specs, tensors, self.step, exact=True)

@@ -8,6 +8,7 @@ in the other hosts, compressed as the outer tier says; and the shards are gather
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +17,12 @@ from laconic.architecture.base import Architecture
 from laconic.compression.base import Compressor
 from laconic.compression.cast import Cast
 from laconic.compression.optional import takes_vectors
-from laconic.runtime.in_flight import Communication, as_communication
 from laconic.runtime.shard_memory import move_memory
 from laconic.runtime.spans import Span
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, Reduce, ReduceScatter
+from laconic.worker import Communication, Gather, Reduce, ReduceScatter
 
 
 def sentences_shard(inner: Sentence, outer: Sequence[Sentence], specs: Sequence[TensorSpec]) -> bool:
@@ -70,7 +70,7 @@ def crosses_in_shards(tiers: Sequence[Tier], spans: Sequence[Span], specs: Seque
     )
 
 
-def average_in_shards(tiers: Sequence[Tier], x: Tensor, span: Span, step: int) -> Communication:
+def average_in_shards(tiers: Sequence[Tier], x: Tensor, span: Span, step: int) -> Communication[Any]:
     """Average a flat tensor, which is divided by the size of the inner group already, in place over all tiers."""
     inner, *outer = tiers
     group, wire = inner.group, inner.wire(x) if span.compressed[0] else x.dtype
@@ -80,16 +80,16 @@ def average_in_shards(tiers: Sequence[Tier], x: Tensor, span: Span, step: int) -
         inner.coded("encode", inner.compression, (x.numel(),))
     sent = x.to(wire)
     whole = torch.nn.functional.pad(sent, (0, padding)) if padding else sent
-    mine = yield from as_communication(inner.carry(ReduceScatter(whole, control)))
+    mine = yield from inner.carry(ReduceScatter(whole, control))
     shard = mine.to(x.dtype)
     yield from _average_shard(outer, inner, shard, span, step)
-    rows = yield from as_communication(inner.carry(Gather(shard.to(wire), control)))
+    rows = yield from inner.carry(Gather(shard.to(wire), control))
     x.copy_(rows.view(-1)[: x.numel()])
     if shorter:
         inner.coded("decode", inner.compression, (x.numel(),))
 
 
-def _average_shard(tiers: Sequence[Tier], inner: Tier, shard: Tensor, whole: Span, step: int) -> Communication:
+def _average_shard(tiers: Sequence[Tier], inner: Tier, shard: Tensor, whole: Span, step: int) -> Communication[Any]:
     """Average this member's shard of a span over the tiers outside of `inner`."""
     span = whole.shard(inner.group.rank, inner.group.size)
     live = shard[: span.numel]
@@ -103,10 +103,10 @@ def _average_shard(tiers: Sequence[Tier], inner: Tier, shard: Tensor, whole: Spa
             rest = Span(span.numel, span.compressed[place:], control=span.control)
             yield from average_in_shards(tiers[place:], live, rest, step)
             return
-        yield from as_communication(tier.carry(Reduce(live, "sum", span.control_share())))
+        yield from tier.carry(Reduce(live, "sum", span.control_share()))
 
 
-def _average_pieces(tier: Tier, live: Tensor, span: Span, step: int) -> Communication:
+def _average_pieces(tier: Tier, live: Tensor, span: Span, step: int) -> Communication[Any]:
     """Average compressed pieces of tensors in one tier, in place: as a bucket where the compressor does that."""
     if all(map(tier.compressor.accepts, span.specs)):
         whole = tier.average_bucket(span.specs, live, step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Architecture, Carrying
+from laconic.architecture.base import Architecture
 from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, KeyTables, Moment
@@ -22,9 +22,7 @@ from laconic.errors import StrategyError
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.graphed_exchange import GraphedExchange
 from laconic.runtime.in_flight import (
-    Communication,
     InFlight,
-    carry_concurrently,
     concurrently,
     run_exchange,
     run_exchanges,
@@ -37,7 +35,7 @@ from laconic.sync.base import Sync
 from laconic.sync.contexts import EveryContext
 from laconic.topology.mixing import Mixing
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Group, Handle, Request, Worker
+from laconic.worker import Communication, Group, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: all workers)."""
@@ -88,7 +86,7 @@ class Tier:
 
     def average(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False
-    ) -> Generator[list[Handle], Any, list[Tensor]]:
+    ) -> Communication[list[Tensor]]:
         """Return the means of these tensors, in their own shapes: compressed where the compressor accepts them (and
         they need not be exact), with this worker's memory of each; tensors of one type share messages."""
         outcomes = yield from self.outcomes(specs, tensors, step, exact, own=False)
@@ -96,7 +94,7 @@ class Tier:
 
     def average_bucket(
         self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool = False
-    ) -> Generator[list[Handle], Any, Any] | None:
+    ) -> Communication[Any] | None:
         """Average tensors that lie one behind another in `flat`, in place and as a whole; return None where the
         compressor takes them one by one.
 
@@ -125,7 +123,7 @@ class Tier:
 
     def outcomes(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False, own: bool = True
-    ) -> Generator[list[Handle], Any, list[Outcome]]:
+    ) -> Communication[list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it, if that is wanted."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
         kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
@@ -174,9 +172,7 @@ class Tier:
             self._one_by_one.add(names)
         return exchange
 
-    def _run_bucket(
-        self, communication: Communication, specs: tuple[TensorSpec, ...]
-    ) -> Generator[list[Handle], Any, Any]:
+    def _run_bucket(self, communication: Communication[Any], specs: tuple[TensorSpec, ...]) -> Communication[Any]:
         elements = [spec.numel for spec in specs]
         self.coded("encode", self.compression, elements)
         own = yield from communication
@@ -185,7 +181,7 @@ class Tier:
 
     def _exchange_bucket(
         self, specs: tuple[TensorSpec, ...], tensors: Sequence[Tensor], step: int, own: bool
-    ) -> Generator[list[Handle], Any, list[Outcome]] | None:
+    ) -> Communication[list[Outcome]] | None:
         """Exchange tensors that lie anywhere as one bucket, or return None where the compressor takes them one by
         one."""
         if tuple(spec.name for spec in specs) in self._one_by_one:
@@ -196,18 +192,18 @@ class Tier:
 
     def _bucket_outcomes(
         self, exchange: BucketExchange, specs: tuple[TensorSpec, ...], flat: Tensor
-    ) -> Generator[list[Handle], Any, list[Outcome]]:
+    ) -> Communication[list[Outcome]]:
         sent = yield from self._run_bucket(run_exchange(exchange, self.carry), specs)
         return Outcome(flat, {}, sent).split([spec.shape for spec in specs])
 
     def _beside(
         self,
-        whole: Generator[list[Handle], Any, list[Outcome]],
+        whole: Communication[list[Outcome]],
         chosen: Sequence[int],
         specs: Sequence[TensorSpec],
         tensors: Sequence[Tensor],
         step: int,
-    ) -> Generator[list[Handle], Any, list[Outcome]]:
+    ) -> Communication[list[Outcome]]:
         """Exchange the tensors that are sent as they are beside a bucket of those that are compressed."""
         dense = [i for i in range(len(specs)) if i not in set(chosen)]
         plain = [self._exchange(specs[i], tensors[i], step, False) for i in dense]
@@ -217,7 +213,7 @@ class Tier:
 
     def _exchange_joined(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, accepted: Sequence[bool]
-    ) -> Generator[list[Handle], Any, list[Outcome]]:
+    ) -> Communication[list[Outcome]]:
         """Exchange the compressed tensors as one vector for each type, and the others as they are."""
         kinds: dict[torch.dtype | int, list[int]] = {}
         for i, (spec, compressed) in enumerate(zip(specs, accepted, strict=True)):
@@ -230,7 +226,7 @@ class Tier:
             found.update(zip(of, outcome.split([specs[i].shape for i in of]), strict=True))
         return [found[i] for i in range(len(specs))]
 
-    def carry(self, request: Request) -> Carrying:
+    def carry(self, request: Request) -> Communication[Any]:
         """Carry one request out through the architecture."""
         elements = (request.tensor.numel(),)
         self.coded("encode", self._architecture_words, elements)
@@ -253,7 +249,7 @@ class Tier:
 
     def swap(
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
-    ) -> Generator[list[Handle], Any, dict[int, list[Tensor]]]:
+    ) -> Communication[dict[int, list[Tensor]]]:
         """Send the tensors in `outgoing` to single members, and return those received from the members in `incoming`,
         whose values there give the shapes and types."""
         once = {id(tensors): tensors for tensors in outgoing.values()}  # most rules send the same to all
@@ -262,7 +258,7 @@ class Tier:
         self.coded("encode", self.compression, [n for parcel in packed.values() for n in parcel.cast_elements])
         sent = {to: packed[id(tensors)].messages for to, tensors in outgoing.items()}
         received = {source: parcel.messages for source, parcel in empty.items()}
-        yield from carry_concurrently([self.architecture.swap(sent, received, self.group, control)])
+        yield from concurrently([self.architecture.swap(sent, received, self.group, control)])
         self.coded("decode", self.compression, [n for parcel in empty.values() for n in parcel.cast_elements])
         return {source: parcel.unpack() for source, parcel in empty.items()}
 
@@ -300,7 +296,7 @@ class Tier:
 
     def differences(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], neighbours: Sequence[int], step: int
-    ) -> Generator[list[Handle], Any, list[list[Tensor]]]:
+    ) -> Communication[list[list[Tensor]]]:
         """Return the difference of each neighbour's tensors from these, as a compressor for edges transmits it."""
         accepted = [self.compressor.accepts(spec) for spec in specs]
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
@@ -312,7 +308,7 @@ class Tier:
 
     def _edge_differences(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], accepted: Sequence[bool], other: int, step: int
-    ) -> Generator[list[Handle], Any, list[Tensor]]:
+    ) -> Communication[list[Tensor]]:
         """Exchange all tensors along one edge at once, with the memory that both ends have of it."""
         rank = self.group.rank
         edge = f"@{min(rank, other)}-{max(rank, other)}"
@@ -325,7 +321,7 @@ class Tier:
             state = self._state_of(replace(spec, name=spec.name + edge), x)
             exchanges.append(edge_of(self.compressor, x, state, meet))
 
-        def carry(request: Request) -> Carrying:
+        def carry(request: Request) -> Communication[Any]:
             received = torch.empty_like(request.tensor)
             yield from self.architecture.swap({other: [request.tensor]}, {other: [received]}, self.group)
             return received

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies
-from laconic.worker import Field, whole
+from laconic.worker import Communication, Field, whole
 
 _NONE = -1  # the round of a worker that has joined none yet, or is slow
 
@@ -105,7 +104,7 @@ class A2S(ServerSync):
         first = torch.tensor(0 if self.slow <= 1 else _NONE)
         return {"busy": torch.zeros((), dtype=torch.float64), "round": first}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         busy = context.seconds - context.waited_seconds
         took = (busy - float(state["busy"])) if context.step else 0.0
         pushed = context.server.push(context.gradients, context.step, seconds=took, round=int(state["round"]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, SyncContext
 from laconic.values.cadence import Cadence
+from laconic.worker import Communication
 
 
 @technique(
@@ -46,7 +46,7 @@ class GradAccumulation(Sync):
     def averages_gradients(self, step: int) -> bool:
         return (step + 1) % self.steps == 0
 
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Communication[State]:
         if self.averages_gradients(context.step):
             context.apply()
         return state

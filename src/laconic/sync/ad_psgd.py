@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +16,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ActorContext, MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
-from laconic.worker import ActorMessage
+from laconic.worker import ActorMessage, Communication
 
 _MEAN = "mean"
 
@@ -127,7 +127,7 @@ class ADPSGD(Gossiping[AsyncGossipContext]):
         return others[int(draw.integers(len(others)))] if others else None
 
     @torch.no_grad()
-    def after_step(self, context: AsyncGossipContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: AsyncGossipContext, state: State) -> Communication[State]:
         before = kept(state, "x", range(len(context.parameters)))
         changes = [p.detach() - x for p, x in zip(context.parameters, before, strict=True)]
         if self.is_active(context):
@@ -140,7 +140,7 @@ class ADPSGD(Gossiping[AsyncGossipContext]):
             copy_into(context.parameters, (yield from _update_model(context, context.group.rank, "add", changes)))
         return keep("x", copies(context.parameters))
 
-    def leave(self, context: AsyncGossipContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: AsyncGossipContext, state: State) -> Communication[None]:
         """Complete the averaging in flight, then replace all models by their mean, those held by actors too."""
         if context.is_in_flight(_MEAN):
             copy_into(context.parameters, (yield from context.wait_for(_MEAN)))
@@ -160,7 +160,7 @@ def _model(member: int) -> str:
 
 def _update_model(
     context: AsyncGossipContext, member: int, kind: str, tensors: Sequence[Tensor]
-) -> Generator[Any, Any, list[Tensor]]:
+) -> Communication[list[Tensor]]:
     """Send an update to the actor of a passive member's model, and return the model afterwards."""
     (answer,) = yield [context.call(_model(member), ActorMessage(kind, {}, tuple(tensors)), writes=True)]
     return list(answer.tensors)

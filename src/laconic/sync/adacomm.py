@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from laconic.sync.controller import Adjustment, Controlled, Observed
 from laconic.sync.local import Averaging, local_steps
 from laconic.sync.momentum import treat_momentum
 from laconic.sync.tensor_lists import keep, kept
+from laconic.worker import Communication
 
 
 @technique("adacomm", paper="Wang and Joshi, MLSys 2019")
@@ -61,7 +61,7 @@ class AdaComm(Controlled, Averaging[SteeringContext]):
         wanted = math.ceil(math.sqrt(slower * fallen) * self.period)
         return Adjustment(max(1, wanted if wanted < period else int(self.shrink * period)))
 
-    def after_step(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SteeringContext, state: State) -> Communication[State]:
         self.notice(context, state)
         now = context.step + 1
         if self.period > 1 and now - int(state["met"]) >= int(state["period"]):
@@ -79,5 +79,5 @@ class AdaComm(Controlled, Averaging[SteeringContext]):
             means = [u.mul_(self.block_momentum).add_(mean) for u, mean in zip(block, means, strict=True)]
         super().move(state, points, means)
 
-    def after_averaging(self, context: SteeringContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: SteeringContext, state: State) -> Communication[None]:
         yield from treat_momentum(context, "reset" if self._has_block_momentum(state) else "keep")

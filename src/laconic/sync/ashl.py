@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, bounded_staleness, take_over
 from laconic.sync.tensor_lists import copies, keep, kept
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 
 def local_steps(step_seconds: Sequence[float], transfer_seconds: Sequence[float], least: int) -> list[int]:
@@ -87,7 +87,7 @@ class ASHL(ServerSync):
         clock = torch.tensor([context.seconds, context.waited_seconds, 0.0], dtype=torch.float64)
         return {**anchor, "left": torch.tensor(1), "done": torch.tensor(0), "clock": clock}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         context.apply()
         left, done = int(state["left"]) - 1, int(state["done"]) + 1
         if left > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Protocol
 
 from torch import Tensor
@@ -11,10 +11,9 @@ from typing_extensions import TypeVar
 
 from laconic.registry import Technique
 from laconic.values.cadence import Cadence
-from laconic.worker import Group, Handle
+from laconic.worker import Communication, Group
 
 State = dict[str, Tensor]
-Communication = Generator[list[Handle], Any, Any]
 """A generator that communicates: it waits by yielding handles, and what it returns is its result."""
 
 NO_GUARANTEE = "no guarantee declared"
@@ -68,16 +67,18 @@ class SyncContext(Protocol):
         """Step the user's optimizer on this worker, for rules that replace the step."""
         ...
 
-    def average(self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None) -> Communication:
+    def average(
+        self, tensors: list[Tensor], exact: bool = False, only: Sequence[int] | None = None
+    ) -> Communication[Any]:
         """Return the mean over the group of one tensor per parameter, through the sentence's architecture and, unless
         `exact`, its compression. With `only` the tensors belong to the parameters with these indices."""
         ...
 
-    def average_and_sent(self, tensors: list[Tensor]) -> Communication:
+    def average_and_sent(self, tensors: list[Tensor]) -> Communication[Any]:
         """Return the means, as `average` does, and this worker's own payloads, decoded."""
         ...
 
-    def mean(self, tensors: list[Tensor]) -> Communication:
+    def mean(self, tensors: list[Tensor]) -> Communication[Any]:
         """Return the exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...
 
@@ -162,17 +163,17 @@ class Sync(Technique, Generic[Context]):
         """Return whether this step's gradients are averaged during backward; every member must return the same."""
         return False
 
-    def after_step(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
+    def after_step(self, context: Context, state: State) -> Communication[State]:
         """Do what the rule does after the optimizer has stepped, and return the new state."""
         return state
         yield
 
-    def stepping(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
+    def stepping(self, context: Context, state: State) -> Communication[State]:
         """Do all that `optimizer.step()` stands for, in a rule that replaces it, and return the new state."""
         context.apply()
         return (yield from self.after_step(context, state))
 
-    def leave(self, context: Context, state: State) -> Generator[list[Handle], Any, None]:
+    def leave(self, context: Context, state: State) -> Communication[None]:
         """End the rule's phase before another rule takes over: replicas that differ are replaced by their mean.
 
         The state of each worker's optimizer is left as it is.
@@ -183,13 +184,13 @@ class Sync(Technique, Generic[Context]):
                 parameter.data.copy_(mean)
             yield from average_buffers(context)
 
-    def settle(self, context: Context, state: State) -> Generator[list[Handle], Any, State]:
+    def settle(self, context: Context, state: State) -> Communication[State]:
         """Complete what is in flight and make replicas equal, for `laconic.finish`; training may go on afterwards."""
         yield from self.leave(context, state)
         return state
 
 
-def average_buffers(context: SyncContext) -> Communication:
+def average_buffers(context: SyncContext) -> Communication[Any]:
     """Average the model's buffers, such as running means, so that an averaged model can be evaluated."""
     means = yield from context.mean([buffer.detach().clone() for buffer in context.buffers])
     for buffer, mean in zip(context.buffers, means, strict=True):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.worker import Communication
 
 
 @technique(
@@ -42,7 +43,7 @@ class ChocoSGD(Gossiping[PointToPointContext]):
         return keep("copy", copies(context.parameters)) | keep("sum", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Communication[State]:
         everything, rank = range(len(context.parameters)), context.group.rank
         mine, sums = (copies(kept(state, name, everything)) for name in ("copy", "sum"))
         row = context.mixing().at(0)[rank]

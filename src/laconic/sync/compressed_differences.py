@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +11,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, Sync
 from laconic.sync.contexts import OverlapContext
 from laconic.sync.tensor_lists import copies, keep, kept
+from laconic.worker import Communication
 
 _AVERAGE = "said"
 
@@ -34,7 +34,7 @@ class DifferenceAveraging(Sync[OverlapContext]):
         return keep("common", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Communication[State]:
         yield from self._complete(context, state)
         common = kept(state, "common", range(len(context.parameters)))
         differences = [p.detach() - y for p, y in zip(context.parameters, common, strict=True)]
@@ -44,7 +44,7 @@ class DifferenceAveraging(Sync[OverlapContext]):
         return state
 
     @torch.no_grad()
-    def _complete(self, context: OverlapContext, state: State) -> Generator[Any, Any, None]:
+    def _complete(self, context: OverlapContext, state: State) -> Communication[None]:
         """Wait for the exchange in flight; subtract what was sent from the own model, and add the mean to both."""
         if not context.is_in_flight(_AVERAGE):
             return
@@ -55,11 +55,11 @@ class DifferenceAveraging(Sync[OverlapContext]):
             y.add_(mean)
             p.copy_(y + unsent)
 
-    def leave(self, context: OverlapContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: OverlapContext, state: State) -> Communication[None]:
         yield from self._complete(context, state)
         yield from super().leave(context, state)
 
-    def settle(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: OverlapContext, state: State) -> Communication[State]:
         """Replace all models by their mean, after which no differences are left to send."""
         yield from self.leave(context, state)
         return self.init(context)

@@ -7,13 +7,13 @@ writes a protocol that extends both. The engine implements them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from laconic.sync.base import Communication, SyncContext
+from laconic.sync.base import SyncContext
 from laconic.topology.mixing import Matrix, Mixing
-from laconic.worker import Actor, ActorMessage, Handle
+from laconic.worker import Actor, ActorMessage, Communication, Handle
 
 if TYPE_CHECKING:
     from laconic.architecture.server.client import ServerClient
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class OverlapContext(SyncContext, Protocol):
     """For rules that communicate while the next gradients are computed."""
 
-    def start(self, name: str, communication: Communication) -> None:
+    def start(self, name: str, communication: Communication[Any]) -> None:
         """Start a communication without waiting for it; `wait_for` completes it, perhaps in a later step."""
         ...
 
@@ -34,7 +34,7 @@ class OverlapContext(SyncContext, Protocol):
         """Return whether the communication's pending messages have arrived, so that waiting for them takes no time."""
         ...
 
-    def wait_for(self, name: str) -> Communication:
+    def wait_for(self, name: str) -> Communication[Any]:
         """Wait until the communication of this name is complete, and return its result."""
         ...
 
@@ -69,14 +69,14 @@ class MixingContext(OverlapContext, Protocol):
         """Return the topology's weights among the group's members and `extra` further nodes that are no workers."""
         ...
 
-    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
+    def mix(self, tensors: list[Tensor], matrix: Matrix) -> Communication[Any]:
         """Return, on worker i, the sum over all workers j of matrix[i, j] times the tensors that j passes here.
 
         A cast rounds only what is sent, never what a worker keeps of its own, and preserves the mean over workers.
         """
         ...
 
-    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Communication:
+    def neighbour_sum(self, tensors: list[Tensor], matrix: Matrix) -> Communication[Any]:
         """Return the weighted sum that `mix` returns, without this worker's own tensors."""
         ...
 
@@ -98,7 +98,7 @@ class PointToPointContext(MixingContext, Protocol):
 
     def swap(
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]], control: float = 0.0
-    ) -> Communication:
+    ) -> Communication[Any]:
         """Send the tensors in `outgoing` to single members, and return those received from the members in `incoming`,
         whose values there give the shapes and types. `control` is the share of the bytes that counts as control."""
         ...

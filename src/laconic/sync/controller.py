@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from laconic.errors import ContractError
 from laconic.sync.base import State, Sync
 from laconic.sync.contexts import SteeringContext
+from laconic.worker import Communication
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Controlled(Sync[SteeringContext]):
             state["first_loss"] = torch.tensor(loss, dtype=torch.float64)
         state.setdefault("first_rate", torch.tensor(context.rate, dtype=torch.float64))
 
-    def consult(self, context: SteeringContext, state: State) -> Generator[Any, Any, Adjustment]:
+    def consult(self, context: SteeringContext, state: State) -> Communication[Adjustment]:
         """Agree on what was observed, decide, apply the batch and the learning rate, and return the decision."""
         self.notice(context, state)
         observed = yield from self._observe(context, state)
@@ -102,15 +103,15 @@ class Controlled(Sync[SteeringContext]):
         if self.steers:
             context.steer(decision.batch, decision.rate)
 
-    def leave(self, context: SteeringContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SteeringContext, state: State) -> Communication[None]:
         self._apply(context, Adjustment())
         yield from super().leave(context, state)
 
-    def settle(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: SteeringContext, state: State) -> Communication[State]:
         yield from super().leave(context, state)  # the decision stays in force
         return state
 
-    def _observe(self, context: SteeringContext, state: State) -> Generator[Any, Any, Observed]:
+    def _observe(self, context: SteeringContext, state: State) -> Communication[Observed]:
         now, waited = context.seconds, context.waited_seconds
         last, waited_before, elapsed = state["clock"].tolist()
         passed, exchanged = max(0.0, now - last), max(0.0, waited - waited_before)  # a resumed run has another clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.worker import Communication
 
 
 @technique("cooperative_sgd", aliases=["cooperative"], paper="Wang and Joshi, JMLR 22, 2021")
@@ -45,7 +45,7 @@ class CooperativeSGD(Gossiping[PointToPointContext]):
         return [self.auxiliary + rank, *range(rank, self.auxiliary, context.group.size)]
 
     @torch.no_grad()
-    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Communication[State]:
         if (context.step + 1) % self.period:
             return state
         matrix = context.mixing(self.auxiliary).at(context.step // self.period)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Communication, State
+from laconic.sync.base import State
 from laconic.sync.contexts import PointToPointContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.worker import Communication
 
 
 @technique("detsgrad", paper="George and Gurram, AAAI 2020, arXiv 1909.05020")
@@ -62,7 +63,7 @@ class DETSGRAD(Gossiping[PointToPointContext]):
         return self.threshold * elements * context.rate * self.rate_factor(step)
 
     @torch.no_grad()
-    def after_step(self, context: PointToPointContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: PointToPointContext, state: State) -> Communication[State]:
         everything, step = range(len(context.parameters)), context.step
         before, sent = kept(state, "x", everything), kept(state, "said", everything)
         beta = self.gain * (self.decay * step + 1) ** -self.gain_exponent
@@ -82,7 +83,7 @@ class DETSGRAD(Gossiping[PointToPointContext]):
             state |= keep(f"heard.{j}", model)
         return state
 
-    def _broadcast(self, context: PointToPointContext, model: list[Tensor]) -> Communication:
+    def _broadcast(self, context: PointToPointContext, model: list[Tensor]) -> Communication[Any]:
         """Tell all neighbours whether a model follows, send it if so, and return the models received."""
         neighbours = self._neighbours(context)
         sends = [torch.tensor([len(model) > 0], dtype=torch.uint8, device=context.parameters[0].device)]

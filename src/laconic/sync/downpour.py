@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import keep, kept
-from laconic.worker import Field, whole
+from laconic.worker import Communication, Field, whole
 
 
 @technique("downpour", aliases=["downpour_sgd"], paper="Dean et al., NIPS 2012")
@@ -67,7 +66,7 @@ class Downpour(ServerSync):
     def init(self, context: ServerContext) -> State:
         return keep("sum", [torch.zeros_like(p) for p in context.parameters]) if self.n_push > 1 else {}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         accrued = context.gradients
         if self.n_push > 1:
             sums = kept(state, "sum", range(len(accrued)))

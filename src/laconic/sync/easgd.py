@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync
 from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
 from laconic.sync.tensor_lists import copies
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 _SENT = "sent"
 
@@ -64,7 +63,7 @@ class EASGD(ServerSync):
     # ------------------------------------------------------------------------------------------ worker
 
     @torch.no_grad()
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         if context.step % self.period == 0:
             yield from _wait_for_push(context)
             (centre,) = yield [context.server.pull()]
@@ -76,15 +75,15 @@ class EASGD(ServerSync):
         context.apply()
         return state
 
-    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Communication[None]:
         yield from _wait_for_push(context)
         yield from super().leave(context, state)
 
 
-def _send(context: ServerContext, tensors: Sequence[Tensor]) -> Generator[Any, Any, None]:
+def _send(context: ServerContext, tensors: Sequence[Tensor]) -> Communication[None]:
     yield [context.server.push(tensors, context.step)]
 
 
-def _wait_for_push(context: ServerContext) -> Generator[Any, Any, None]:
+def _wait_for_push(context: ServerContext) -> Communication[None]:
     if context.is_in_flight(_SENT):
         yield from context.wait_for(_SENT)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +11,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext, average_buffers
 from laconic.sync.moments import SIGNS, MomentRule
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.worker import Communication
 
 
 @technique("frozen_adam", paper="Tang et al. (1-bit Adam), ICML 2021")
@@ -26,7 +26,7 @@ class FrozenAdam(MomentRule):
     """
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Communication[State]:
         moments = self.moments(context)
         means = yield from context.average([m.updated_mean(m.gradient) for m in moments])
         for moment, mean in zip(moments, means, strict=True):
@@ -57,7 +57,7 @@ class FreezingAdam(MomentRule):
         return (step - self.kappa * (gap - 1)) % gap == 0
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Communication[State]:
         moments, exact = self.moments(context), self.updates_variances(context.step + 1 - int(state["began"]))
         means = yield from context.average(copies(m.gradient for m in moments), exact)
         for moment, gradient in zip(moments, means, strict=True):
@@ -96,7 +96,7 @@ class LocalFrozenAdam(MomentRule):
         return step % min(self.longest, 1 << min(64, (step - 1) // self.doubling)) == 0
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Communication[State]:
         moments, everything = self.moments(context), range(len(context.parameters))
         points, moved = kept(state, "point", everything), kept(state, "moved", everything)
         for moment, point, sum_ in zip(moments, points, moved, strict=True):
@@ -109,7 +109,7 @@ class LocalFrozenAdam(MomentRule):
             yield from self._average(context, state)
         return state
 
-    def _average(self, context: SyncContext, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+    def _average(self, context: SyncContext, state: State, exact: bool = False) -> Communication[None]:
         """Average the displacements of a round; nothing is sent where all learning rates were 0."""
         moments, everything = self.moments(context), range(len(context.parameters))
         points, moved, rates = kept(state, "point", everything), kept(state, "moved", everything), state["rates"]
@@ -128,7 +128,7 @@ class LocalFrozenAdam(MomentRule):
         yield from average_buffers(context)
 
     @torch.no_grad()
-    def leave(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: SyncContext, state: State) -> Communication[None]:
         yield from self._average(context, state, exact=True)
 
 

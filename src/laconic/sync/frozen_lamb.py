@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext
 from laconic.sync.moments import SIGNS, MomentRule, Moments
 from laconic.sync.tensor_lists import copies, keep
+from laconic.worker import Communication
 
 
 @technique("frozen_lamb", paper="Li et al. (1-bit LAMB), HiPC 2022")
@@ -35,7 +35,7 @@ class FrozenLAMB(MomentRule):
     drift: float = knob(0.1, above=0, below=1, doc="how far f may move from its last value in a step, as a share of it")
 
     @torch.no_grad()
-    def stepping(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: SyncContext, state: State) -> Communication[State]:
         moments = self.moments(context)
         if not state:
             sizes = torch.stack([m.mean.float().square().mean().sqrt() for m in moments])

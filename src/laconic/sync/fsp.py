@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.server_round import add_contribution, open_round, take_if_complete
 from laconic.sync.tensor_lists import copies, keep, kept
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 
 def breakpoint_of(work: Sequence[float], gain: Sequence[float]) -> float:
@@ -108,7 +108,7 @@ class FSP(ServerSync):
         anchor = keep("x", copies(context.parameters))
         return {**anchor, "interval": torch.tensor(0), "steps": torch.tensor(0)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         context.apply()
         interval, steps = int(state["interval"]), int(state["steps"]) + 1
         report: dict[str, Any] = {"interval": interval}
@@ -132,6 +132,6 @@ class FSP(ServerSync):
         return {**anchor, "interval": torch.tensor(interval + 1), "steps": torch.tensor(0)}
 
 
-def _call(context: ServerContext, interval: int) -> Generator[Any, Any, Any]:
+def _call(context: ServerContext, interval: int) -> Communication[Any]:
     (called,) = yield [context.server.pull(only=0, wants="call", interval=interval)]
     return called

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from laconic.sync.base import State, Sync
 from laconic.sync.contexts import MixingContext
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
 from laconic.topology.mixing import Matrix
+from laconic.worker import Communication
 
 _MIX = "mix"
 
@@ -54,7 +55,7 @@ class Gossiping(Sync[Mixes]):
         """Return the rule's state while all models are equal."""
         return {}
 
-    def settle(self, context: Mixes, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: Mixes, state: State) -> Communication[State]:
         """Replace all models by their mean, and begin with a fresh state."""
         yield from self.leave(context, state)
         return self.begin(context)
@@ -77,7 +78,7 @@ class DPSGD(Gossiping):
         return keep("x", copies(context.parameters))
 
     @torch.no_grad()
-    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Communication[State]:
         everything = range(len(context.parameters))
         before = kept(state, "x", everything)
         mixed = (yield from context.wait_for(_MIX)) if context.is_in_flight(_MIX) else before  # at first all are equal
@@ -86,7 +87,7 @@ class DPSGD(Gossiping):
         context.start(_MIX, context.mix(x, context.mixing().at(context.step + 1)))
         return keep("x", x)
 
-    def leave(self, context: MixingContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: MixingContext, state: State) -> Communication[None]:
         """Complete the exchange in flight, so that no worker is left waiting, and replace all models by their mean."""
         if context.is_in_flight(_MIX):
             yield from context.wait_for(_MIX)
@@ -125,7 +126,7 @@ class D2(Gossiping):
         return (w + np.eye(len(w))) / 2 if _too_negative(weights.lambda_min) else w
 
     @torch.no_grad()
-    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Communication[State]:
         before, rate = float(state["rate"]), context.rate
         scale = rate / before if before else 1.0
         corrections = kept(state, "correction", range(len(context.parameters)))

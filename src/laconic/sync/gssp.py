@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import take_over
 from laconic.sync.ssp import SSP
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 
 def groups_by_speed(seconds: Sequence[float], groups: int) -> list[int]:
@@ -107,13 +107,13 @@ class GSSP(SSP):
     def extra_fields(self, state: State) -> dict[str, Any]:
         return {"slowness": float(state["slowness"])}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         state = yield from super().stepping(context, state)
         if context.step + 1 == self.profile and self.groups > 1:
             return (yield from self._regroup(context, state))
         return state
 
-    def _regroup(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def _regroup(self, context: ServerContext, state: State) -> Communication[State]:
         """Send this worker's time to the coordinator, group 0's first shard, and move to the group it assigns."""
         busy = context.seconds - context.waited_seconds - float(state["began"])
         _, found = yield [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import ActorContext
 from laconic.sync.tensor_lists import copies, keep, kept
+from laconic.worker import Communication
 
 
 @technique("hogwild", paper="Recht, Re, Wright, Niu, NIPS 2011")
@@ -38,7 +38,7 @@ class Hogwild(Sync[ActorContext]):
         return "no locks: proven where gradients are sparse (Recht et al., 2011)"
 
     @torch.no_grad()
-    def stepping(self, context: ActorContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ActorContext, state: State) -> Communication[State]:
         context.catch_up()
         self._write(context, state)
         before = copies(context.parameters) if self.delay else []
@@ -64,7 +64,7 @@ class Hogwild(Sync[ActorContext]):
                 parameter.add_(change)
 
     @torch.no_grad()
-    def settle(self, context: ActorContext, state: State) -> Generator[Any, Any, State]:
+    def settle(self, context: ActorContext, state: State) -> Communication[State]:
         """Write what is deferred, wait until all workers have done so, and average the buffers."""
         context.catch_up()
         self._write(context, state)
@@ -72,7 +72,7 @@ class Hogwild(Sync[ActorContext]):
         yield from average_buffers(context)
         return {}
 
-    def leave(self, context: ActorContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ActorContext, state: State) -> Communication[None]:
         """Complete all writes, and give every worker its own copy of the parameters again."""
         yield from self.settle(context, state)
         for group in context.optimizer.param_groups:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.server_round import add_contribution, has_contributed, open_round, take_if_complete
-from laconic.worker import Field, whole
+from laconic.worker import Communication, Field, whole
 
 
 @technique("hsp", paper="Li et al., ICPP 2022")
@@ -68,7 +67,7 @@ class HSP(ServerSync):
     def init(self, context: ServerContext) -> State:
         return {"ahead": torch.tensor(False)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         computed = context.seconds - float(state["left"]) if "left" in state else None
         ahead, waited = self._computes_ahead(context, computed, state.get("waited")), state.get("waited")
         yield [context.server.pull(only=0, wants="turn")]

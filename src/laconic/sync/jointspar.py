@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from laconic.kernels import uniform
 from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, SyncContext
+from laconic.worker import Communication
 
 
 @technique("jointspar", paper="Liu, Mozafari, ICML 2022", claims=[ReplicasEqual()])
@@ -69,7 +70,7 @@ class JointSpar(Sync):
         return [of_layer[layer] for layer in layers_of(context.names)]
 
     @torch.no_grad()
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SyncContext, state: State) -> Communication[State]:
         """Update the probabilities from the averaged gradients, which are g/p and show where the variance is."""
         drawn, p = self.drawn(context, state), state["p"]
         squares = _squares(context, len(p)) * drawn

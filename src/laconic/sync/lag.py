@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, take_over
 from laconic.sync.tensor_lists import copies, keep, kept
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 _DEFAULT_XI = {"worker": 0.1, "server": 1.0}
 
@@ -143,7 +143,7 @@ class LAG(ServerSync):
             )
         return {"changes": torch.zeros(self.history, dtype=torch.float64), "asked": torch.tensor(True)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         gradients, state = copies(context.gradients), dict(state)
         uploads = bool(state["asked"]) if self.by == "server" else self._has_changed(context, state, gradients)
         if uploads:

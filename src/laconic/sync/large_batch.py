@@ -4,7 +4,6 @@ that keep very large ones stable."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from laconic.registry import knob, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import SteeringContext
 from laconic.sync.controller import Adjustment, Controlled, Observed
+from laconic.worker import Communication
 
 
 class Steered(Controlled):
@@ -32,7 +32,7 @@ class Steered(Controlled):
     def averages_gradients(self, step: int) -> bool:
         return True
 
-    def after_step(self, context: SteeringContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SteeringContext, state: State) -> Communication[State]:
         yield from self.consult(context, state)
         return state
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from laconic.sync.base import Context, State, Sync, SyncContext, average_buffers
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.tensor_lists import keep, kept
 from laconic.values.cadence import Cadence
+from laconic.worker import Communication
 
 
 class Averaging(Sync[Context]):
@@ -32,7 +32,7 @@ class Averaging(Sync[Context]):
         return keep("point", [p.detach().clone() for p in context.parameters]) | counts
 
     @torch.no_grad()
-    def average_models(self, context: Context, state: State, exact: bool = False) -> Generator[Any, Any, None]:
+    def average_models(self, context: Context, state: State, exact: bool = False) -> Communication[None]:
         """Average the models, so that all workers go on from the mean."""
         points = kept(state, "point", range(len(context.parameters)))
         displacements = [p.detach() - point for p, point in zip(context.parameters, points, strict=True)]
@@ -48,11 +48,11 @@ class Averaging(Sync[Context]):
         for point, mean in zip(points, means, strict=True):
             point.add_(mean)
 
-    def after_averaging(self, context: Context, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: Context, state: State) -> Communication[None]:
         """Do what follows an averaging, such as a treatment of the optimizers' state."""
         yield from ()
 
-    def leave(self, context: Context, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: Context, state: State) -> Communication[None]:
         if int(state["met"]) < context.step:
             yield from self.average_models(context, state, exact=True)
             state["met"] = torch.tensor(context.step)
@@ -101,7 +101,7 @@ class LocalSGD(Averaging):
     def averages_gradients(self, step: int) -> bool:
         return self._is_bsp
 
-    def after_step(self, context: SyncContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: SyncContext, state: State) -> Communication[State]:
         now = context.step + 1
         gap = self.period * (int(state["rounds"]) + 1) if self.growing else self.period
         if now - int(state["met"]) >= gap:
@@ -110,7 +110,7 @@ class LocalSGD(Averaging):
             state |= {"met": torch.tensor(now), "rounds": state["rounds"] + 1}
         return state
 
-    def after_averaging(self, context: SyncContext, state: State) -> Generator[Any, Any, None]:
+    def after_averaging(self, context: SyncContext, state: State) -> Communication[None]:
         yield from treat_momentum(context, self.momentum)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +12,7 @@ from laconic.sync.contexts import MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into
 from laconic.topology.matchings import Activation, activation
+from laconic.worker import Communication
 
 
 @technique("matcha", paper="Wang, Sahu, Yang, Joshi, Kar, arXiv 1905.09435 (ICC 2019)")
@@ -39,7 +38,7 @@ class MATCHA(Gossiping):
         return activation(context.group.size, context.mixing().edges, self.budget)
 
     @torch.no_grad()
-    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Communication[State]:
         matrix = self.plan(context).at(context.step, context.seed)
         copy_into(context.parameters, (yield from context.mix(copies(context.parameters), matrix)))
         return state

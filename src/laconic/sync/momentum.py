@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import torch
 
 from laconic.sync.base import SyncContext
+from laconic.worker import Communication
 
 POLICIES = ("keep", "reset", "average")
 
 
 @torch.no_grad()
-def treat_momentum(context: SyncContext, policy: str) -> Generator[Any, Any, None]:
+def treat_momentum(context: SyncContext, policy: str) -> Communication[None]:
     """Keep each worker's optimizer state, reset it, or average, and so send, all of it that has a parameter's shape."""
     if policy == "reset":
         for parameter in context.parameters:
@@ -22,7 +20,7 @@ def treat_momentum(context: SyncContext, policy: str) -> Generator[Any, Any, Non
         yield from _average(context)
 
 
-def _average(context: SyncContext) -> Generator[Any, Any, None]:
+def _average(context: SyncContext) -> Communication[None]:
     """Average the optimizer state; a worker without state for a parameter (it took another branch) counts as zero.
 
     Such a worker gets no state either. Workers first agree, by one small message, on the number of tensors of each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -15,6 +15,7 @@ from laconic.registry import knob, technique
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import OverlapContext, SteeringContext
 from laconic.sync.tensor_lists import copies, copy_into
+from laconic.worker import Communication
 
 _REST = "rest"
 _PERIOD = 10  # steps between two decisions on the budget
@@ -62,7 +63,7 @@ class OSP(Sync[StagedContext]):
                 left -= sizes[i]
         return sorted(chosen)
 
-    def stepping(self, context: StagedContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: StagedContext, state: State) -> Communication[State]:
         computed = context.seconds - float(state["left"]) if "left" in state else 0.0
         state, gradients = dict(state), copies(context.gradients)
         yield from self._complete_rest(context, state)
@@ -93,7 +94,7 @@ class OSP(Sync[StagedContext]):
                 context.parameters[i].grad = gradients[i].clone()
             context.apply()
 
-    def _complete_rest(self, context: StagedContext, state: State) -> Generator[Any, Any, None]:
+    def _complete_rest(self, context: StagedContext, state: State) -> Communication[None]:
         """Wait for the last iteration's second stage, restore the common parameters, and step on the means."""
         if not context.is_in_flight(_REST):
             return
@@ -115,7 +116,7 @@ class OSP(Sync[StagedContext]):
         state["scores"] = scores
         context.apply()
 
-    def _decide(self, context: StagedContext, state: State, computed: float) -> Generator[Any, Any, None]:
+    def _decide(self, context: StagedContext, state: State, computed: float) -> Communication[None]:
         """Set the same budget on all workers, from the means of their losses, computing times and transfer rates."""
         loss = context.logged("loss")
         pace = state.get("seconds_per_byte", _number(0.0))
@@ -127,7 +128,7 @@ class OSP(Sync[StagedContext]):
             progress = min(max(1 - total / known / float(state["first_loss"]), 0.0), 1.0)
             state["budget"] = _number(progress * computing / per_byte if per_byte else 0.0)
 
-    def leave(self, context: StagedContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: StagedContext, state: State) -> Communication[None]:
         yield from self._complete_rest(context, state)
         for parameter in context.parameters:
             parameter.grad = None

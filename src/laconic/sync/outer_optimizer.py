@@ -8,7 +8,7 @@ compressor has smaller values to encode.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob
-from laconic.sync.base import Communication, Context, State, Sync, average_buffers
+from laconic.sync.base import Context, State, Sync, average_buffers
 from laconic.sync.tensor_lists import keep, kept
+from laconic.worker import Communication
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Outer(Sync[Context]):
         """Return the number of steps under this rule, this one included; rounds are counted from its beginning."""
         return context.step + 1 - int(state["began"])
 
-    def displacement(self, context: Context, state: State, which: Sequence[int]) -> Communication:
+    def displacement(self, context: Context, state: State, which: Sequence[int]) -> Communication[Any]:
         """Return the outer gradient: the mean over workers of the common point minus their parameters."""
         points = kept(state, "point", which)
         moved = [x - context.parameters[i].detach() for i, x in zip(which, points, strict=True)]
@@ -56,7 +57,7 @@ class Outer(Sync[Context]):
         """Make the outer step of one parameter, in place on its point and momentum."""
 
     @torch.no_grad()
-    def after_step(self, context: Context, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: Context, state: State) -> Communication[State]:
         if self.steps(context, state) % self.period == 0:
             everything = range(len(context.parameters))
             moved = yield from self.displacement(context, state, everything)
@@ -67,7 +68,7 @@ class Outer(Sync[Context]):
             yield from self.after_round(context)
         return state
 
-    def after_round(self, context: Context) -> Communication:
+    def after_round(self, context: Context) -> Communication[Any]:
         """Treat the inner optimizer's state at the end of a round; by default it is kept."""
         yield from ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,11 @@ import torch
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Communication, State
+from laconic.sync.base import State
 from laconic.sync.contexts import OverlapContext
 from laconic.sync.outer_optimizer import Outer
 from laconic.sync.tensor_lists import kept
+from laconic.worker import Communication
 
 _MEAN = "mean"
 
@@ -38,7 +38,7 @@ class OverlapLocalSGD(Outer[OverlapContext]):
         point.add_(momentum)
 
     @torch.no_grad()
-    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Communication[State]:
         if self.steps(context, state) % self.period == 0:
             everything = range(len(context.parameters))
             yield from self._receive_mean(context, state)
@@ -47,12 +47,12 @@ class OverlapLocalSGD(Outer[OverlapContext]):
             context.start(_MEAN, self.displacement(context, state, everything))
         return state
 
-    def _receive_mean(self, context: OverlapContext, state: State) -> Communication:
+    def _receive_mean(self, context: OverlapContext, state: State) -> Communication[Any]:
         """Wait for the mean that was started a round ago, and move the anchor there."""
         if context.is_in_flight(_MEAN):
             moved = yield from context.wait_for(_MEAN)
             self.move(context, state, range(len(context.parameters)), moved)
 
-    def leave(self, context: OverlapContext, state: State) -> Communication:
+    def leave(self, context: OverlapContext, state: State) -> Communication[Any]:
         yield from self._receive_mean(context, state)
         yield from super().leave(context, state)

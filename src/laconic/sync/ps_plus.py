@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,10 @@ from torch import Tensor
 
 from laconic.registry import knob, technique
 from laconic.sync.asp import ASP, STALENESS
-from laconic.sync.base import Communication, State
+from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.tensor_lists import copy_into
-from laconic.worker import whole
+from laconic.worker import Communication, whole
 
 
 @technique("ps_plus", aliases=["psplus"], paper="Jin et al., IEEE TPDS 33(12), 2022")
@@ -49,7 +48,7 @@ class PSPlus(ASP):
         super().init(context)
         return {"versions": torch.tensor(context.server.versions)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         computed_at = state["versions"].tolist()
         pushing = self._push(context, context.gradients, computed_at)
         staleness = yield from self._result(context, "push")
@@ -67,22 +66,22 @@ class PSPlus(ASP):
         copy_into(context.parameters, tensors)
         return {"versions": torch.tensor(versions)}
 
-    def _push(self, context: ServerContext, gradients: list[Tensor], versions: list[int]) -> Communication:
+    def _push(self, context: ServerContext, gradients: list[Tensor], versions: list[int]) -> Communication[Any]:
         """Push the gradients, and return their staleness."""
         (pushed,) = yield [
             context.server.push(gradients, context.step, versions=versions, settings=self.settings(context))
         ]
         return max(whole(fields, "staleness") for fields in pushed.fields)
 
-    def _pull(self, context: ServerContext) -> Communication:
+    def _pull(self, context: ServerContext) -> Communication[Any]:
         """Pull the model, and return its values and the version of each shard."""
         (pulled,) = yield [context.server.pull()]
         return [pulled.tensors, [whole(fields, "version") for fields in pulled.fields]]
 
-    def _result(self, context: ServerContext, name: str) -> Communication:
+    def _result(self, context: ServerContext, name: str) -> Communication[Any]:
         return (yield from context.wait_for(name)) if context.is_in_flight(name) else None
 
-    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Communication[None]:
         yield from self._result(context, "push")
         yield from self._result(context, "pull")
         yield from super().leave(context, state)

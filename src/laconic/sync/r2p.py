@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import ServerContext
 from laconic.sync.equal_times import divide, fit
 from laconic.sync.server import ServerSync, take_over
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 _KEPT_TIMES = 32  # measured times of a worker, by which its speed is fitted
 
@@ -87,7 +87,7 @@ class R2P(ServerSync):
         context.steer(mine, 1.0)
         return {"batch": torch.tensor(mine)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         batch = None if self.batch is None else int(state["batch"])
         computed = context.seconds - float(state["left"]) if "left" in state else None
         yield [context.server.pull(only=0, wants="turn")]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from laconic.architecture.server.client import Pulled
 from laconic.sync.base import State, Sync, average_buffers
 from laconic.sync.contexts import ServerContext
 from laconic.sync.tensor_lists import copy_into
-from laconic.worker import Field, whole
+from laconic.worker import Communication, Field, whole
 
 
 class ServerSync(Sync[ServerContext], ServerRule):
@@ -32,7 +31,7 @@ class ServerSync(Sync[ServerContext], ServerRule):
     def guarantee(self) -> str:
         return "staleness without a bound: a rate in the mean delay only (Koloskova et al., 2022)"
 
-    def leave(self, context: ServerContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: ServerContext, state: State) -> Communication[None]:
         """Wait until all workers have arrived, then replace every replica by the server's model.
 
         A worker that arrives early has pushed for the last time, and workers that still step must not wait for it.
@@ -60,7 +59,7 @@ class PushPull(ServerSync):
         """Return the tensors to push, one per parameter."""
         return context.gradients
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         pushing = context.server.push(self.outgoing(context), context.step, settings=self.settings(context))
         (pushed, pulled) = yield [pushing, context.server.pull()]
         take_over(context, pulled)

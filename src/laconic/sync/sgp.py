@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from laconic.sync.base import State
 from laconic.sync.contexts import MixingContext
 from laconic.sync.gossip import Gossiping
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.worker import Communication
 
 
 @technique(
@@ -43,7 +43,7 @@ class SGP(Gossiping):
         return keep("x", x) | {"w": torch.ones((), dtype=kind, device=x[0].device)}
 
     @torch.no_grad()
-    def after_step(self, context: MixingContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: MixingContext, state: State) -> Communication[State]:
         matrix = context.mixing().at(context.step)
         sent_share = 1 - float(matrix[context.group.rank, context.group.rank])
         mine = self._moved(context, state)
@@ -68,7 +68,7 @@ class SGP(Gossiping):
         return keep("x", x) | {"w": w}
 
     @torch.no_grad()
-    def leave(self, context: MixingContext, state: State) -> Generator[Any, Any, None]:
+    def leave(self, context: MixingContext, state: State) -> Communication[None]:
         """Receive all messages in flight; the mean of x is the mean of the models, since the N weights sum to N."""
         *x, w = self._moved(context, state)
         for step in range(context.step - self.overlap, context.step):

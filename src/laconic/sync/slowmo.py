@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import Communication, SyncContext
+from laconic.sync.base import SyncContext
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.outer_optimizer import Outer, outer_step
 from laconic.values.cadence import Cadence
+from laconic.worker import Communication
 
 
 @technique("slowmo", aliases=["slow_momentum", "bmuf"], paper="Wang, Tantia, Ballas, Rabbat, ICLR 2020")
@@ -44,5 +46,5 @@ class SlowMo(Outer):
         momentum.mul_(self.beta).add_(gradient, alpha=1 / context.rate)
         point.sub_(momentum, alpha=self.alpha * context.rate)
 
-    def after_round(self, context: SyncContext) -> Communication:
+    def after_round(self, context: SyncContext) -> Communication[Any]:
         yield from treat_momentum(context, self.buffers)

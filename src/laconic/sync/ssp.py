@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from laconic.sync.contexts import ServerContext
 from laconic.sync.server import ServerSync, bounded_staleness, take_over
 from laconic.sync.tensor_lists import copies, copy_into
 from laconic.values.cadence import Cadence
-from laconic.worker import Field
+from laconic.worker import Communication, Field
 
 
 @technique("ssp", aliases=["stale_synchronous"], paper="Ho et al., NIPS 2013", worth_trying=["ssp(3) / none"])
@@ -69,7 +69,7 @@ class SSP(ServerSync):
     def init(self, context: ServerContext) -> State:
         return {"stamp": torch.zeros((), dtype=torch.int64)}
 
-    def stepping(self, context: ServerContext, state: State) -> Generator[Any, Any, State]:
+    def stepping(self, context: ServerContext, state: State) -> Communication[State]:
         before = copies(context.parameters)
         context.apply()
         changes = [after.detach() - x for after, x in zip(context.parameters, before, strict=True)]

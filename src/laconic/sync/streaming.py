@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from laconic.errors import StrategyError
 from laconic.registry import knob, named_sentence, technique
-from laconic.sync.base import Communication, State
+from laconic.sync.base import State
 from laconic.sync.contexts import OverlapContext
 from laconic.sync.outer_optimizer import Outer, nesterov, outer_step
 from laconic.sync.tensor_lists import kept
+from laconic.worker import Communication
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 
@@ -53,7 +54,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
     @torch.no_grad()
-    def after_step(self, context: OverlapContext, state: State) -> Generator[Any, Any, State]:
+    def after_step(self, context: OverlapContext, state: State) -> Communication[State]:
         fragments = fragments_of(tuple(context.names), self.fragments)
         for f, members in enumerate(fragments):
             since = self.steps(context, state) - f * self.period // len(fragments)
@@ -63,7 +64,9 @@ class StreamingDiLoCo(Outer[OverlapContext]):
                 yield from self._merge_fragment(context, state, f, members)
         return state
 
-    def _merge_fragment(self, context: OverlapContext, state: State, f: int, members: Sequence[int]) -> Communication:
+    def _merge_fragment(
+        self, context: OverlapContext, state: State, f: int, members: Sequence[int]
+    ) -> Communication[Any]:
         """Wait for a fragment's exchange, move its point by the result, and merge the point into the parameters."""
         if context.is_in_flight(_exchange_name(f)):
             moved = yield from context.wait_for(_exchange_name(f))
@@ -71,7 +74,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
             for i, point in zip(members, kept(state, "point", members), strict=True):
                 context.parameters[i].data.lerp_(point, 1 - self.merge)
 
-    def leave(self, context: OverlapContext, state: State) -> Communication:
+    def leave(self, context: OverlapContext, state: State) -> Communication[Any]:
         for f, members in enumerate(fragments_of(tuple(context.names), self.fragments)):
             yield from self._merge_fragment(context, state, f, members)
         yield from super().leave(context, state)

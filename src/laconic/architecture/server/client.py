@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from laconic.compression.base import Compressor, State
 from laconic.compression.optional import wire_of
 from laconic.errors import Disagreement
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import ActorMessage, Field, Handle, Priority, Worker, whole
+from laconic.worker import ActorMessage, Communication, Field, Handle, Priority, Worker, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class ServerClient:
 
     # ------------------------------------------------------------------------------------------ for the engine
 
-    def join(self, digest: str, values: Sequence[Tensor] | None) -> Generator[list[Handle], Any, None]:
+    def join(self, digest: str, values: Sequence[Tensor] | None) -> Communication[None]:
         """Become a member; the worker that has `values` sends the servers of all groups their first ones."""
         self._digest = digest
         messages = [shard.write(ActorMessage("join", {"digest": digest})) for shard in self.shards]
@@ -168,7 +168,7 @@ class ServerClient:
             ]
             yield [Answers(writes, lambda answers: None)]
 
-    def _begin(self) -> Generator[list[Handle], Any, None]:
+    def _begin(self) -> Communication[None]:
         """Agree with all shards on the first round of aggregation in which this late worker takes part."""
         rounds = {-1, 0}
         while len(rounds) > 1:
@@ -177,7 +177,7 @@ class ServerClient:
             rounds = {answer.number("round") for answer in answers}
         self.round = self._collected_below = rounds.pop()
 
-    def move(self, group: int) -> Generator[list[Handle], Any, None]:
+    def move(self, group: int) -> Communication[None]:
         """Leave this worker's group and join another."""
         if group != self.group:
             yield from self.leave()
@@ -195,7 +195,7 @@ class ServerClient:
         for shard in self.shards:
             shard.write(ActorMessage("rest"))
 
-    def leave(self) -> Generator[list[Handle], Any, None]:
+    def leave(self) -> Communication[None]:
         """Leave the servers, so that no rule waits for this worker."""
         messages = [shard.write(ActorMessage("leave")) for shard in self.shards]
         yield [Answers(messages, lambda answers: None)]
@@ -206,7 +206,7 @@ class ServerClient:
         op: str,
         only: int | None = None,
         priority: Priority | None = None,
-    ) -> Generator[Handle, Any, list[ActorMessage]]:
+    ) -> Communication[list[ActorMessage]]:
         """Send a part to each shard (or to one), and collect the combined parts of all members.
 
         Rounds are numbered in the order of the calls, which is the same on all workers; the order in which parts are

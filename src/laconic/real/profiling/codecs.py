@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,12 @@ import torch
 from laconic import registry
 from laconic.compression.optional import refusal_of_memory
 from laconic.real.profiling.echo_group import EchoGroup
-from laconic.runtime.in_flight import carry_concurrently
+from laconic.runtime.in_flight import concurrently, waited_for
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.values.profile import CodecTimes
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Group, Handle, Reduce
+from laconic.worker import Communication, Group, Reduce
 
 _CPU = torch.device("cpu")
 _TYPICAL = 1e-3  # size of a gradient's element
@@ -137,7 +137,7 @@ def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence
     places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in accepted]
     draw = torch.Generator(device).manual_seed(0)
 
-    def communicate() -> Generator[list[Handle], list[Any], None]:
+    def communicate() -> Communication[None]:
         for place, mean in zip(places, (yield from tier.average(accepted, places, 0)), strict=True):
             place.copy_(mean)
 
@@ -152,18 +152,16 @@ def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence
 def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
     """Return a trial that carries one message through an architecture."""
     place = torch.zeros(specs[0].shape, dtype=specs[0].dtype)
-    return lambda: _timed(carry_concurrently([tier.carry(Reduce(place, "sum"))]), echo)
+    return lambda: _timed(concurrently([tier.carry(Reduce(place, "sum"))]), echo)
 
 
-def _timed(
-    communication: Generator[list[Handle], list[Any], Any], echo: EchoGroup, device: torch.device = _CPU
-) -> Parts:
+def _timed(communication: Communication[Any], echo: EchoGroup, device: torch.device = _CPU) -> Parts:
     begin, echo.copy_seconds = _now(device), 0.0
     left: float | None = None
     answers: Any = None
     try:
         while True:
-            answers = [handle.wait() for handle in communication.send(answers)]
+            answers = waited_for(communication.send(answers))
             if left is None:
                 left, sent = _now(device), echo.copy_seconds
     except StopIteration:
