@@ -15,7 +15,7 @@ from laconic.compression.chain import chain
 from laconic.compression.none import Identity
 from laconic.compression.optional import prices_of, settling_of
 from laconic.real.connect import connect
-from laconic.runtime.in_flight import InFlight, carry_concurrently, complete, run_exchanges
+from laconic.runtime.in_flight import InFlight, complete, concurrently, run_exchanges
 from laconic.runtime.meeting import Meeting
 from laconic.runtime.tiers import level_names
 from laconic.strategy import Sentence, Strategy, Word
@@ -131,7 +131,7 @@ def sums(member: PoolRank, name: str) -> None:
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
                 values = [(100 * draw(member, shape, r)).to(torch.int32) // 4 for r in range(member.size)]
                 x = values[member.rank].to(dtype)
-                in_flight = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "sum"), group)]))
+                in_flight = InFlight(concurrently([architecture.carry(Reduce(x.clone(), "sum"), group)]))
                 complete([in_flight])
                 expected = sum(v.to(dtype) for v in values)
                 assert torch.equal(in_flight.result[0], expected), (architecture, shape, dtype)
@@ -139,7 +139,7 @@ def sums(member: PoolRank, name: str) -> None:
             factor = claim_of(name, claims.WireFactor).formula(member.size)
             x = torch.ones(12 * 5 * 7)
             before = ledger.sent_bytes(Kind.PAYLOAD)
-            complete([InFlight(carry_concurrently([architecture.carry(Reduce(x, "sum"), group)]))])
+            complete([InFlight(concurrently([architecture.carry(Reduce(x, "sum"), group)]))])
             assert ledger.sent_bytes(Kind.PAYLOAD) - before == pytest.approx(factor * x.nbytes)
             assert architecture.sent_bytes(x.nbytes, member.size) == pytest.approx(factor * x.nbytes)
 
@@ -192,7 +192,7 @@ def wrapped_identity(member: PoolRank) -> None:
     architecture = Sentence().architecture.make()
     for step in range(5):
         x = torch.randn(8, 5)
-        plain = InFlight(carry_concurrently([architecture.carry(Reduce(x.clone(), "mean"), group)]))
+        plain = InFlight(concurrently([architecture.carry(Reduce(x.clone(), "mean"), group)]))
         complete([plain])
         wrapped = InFlight(
             run_exchanges(
