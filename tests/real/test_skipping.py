@@ -33,7 +33,7 @@ def branch_by_branch(process_group: Any = None) -> tuple[Tensor, list[set[int]]]
     model, optimizer = laconic.distribute(model, optimizer, STRATEGY, process_group=process_group)
     kinds: list[set[int]] = []
     for step in range(16):
-        kinds.append({i // 2 for i in optimizer.session._skipped_gradients.skipped})
+        kinds.append({i // 2 for i in optimizer.session.gradients.skipped.skipped})
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2 * step + laconic.rank()))
         model(x, laconic.rank()).square().mean().backward()
         optimizer.step()

@@ -48,7 +48,7 @@ def gradients(strategy: str, steps: int, probabilities: list[float] | None = Non
         session, tier = optimizer.session, tier_of(optimizer)
         if probabilities is not None:
             tier.sync_state["p"] = torch.tensor(probabilities, dtype=torch.float64)
-            session._draw_gradient_weights()
+            session.gradients.choose_gradients()
         found, weights = [], []
         for _ in range(steps):
             section = session.partitions[0]
@@ -184,7 +184,7 @@ def flops_of_a_step(sizes: list[int], batch: int, steps: int) -> tuple[list[int]
         model, optimizer = laconic.distribute(model, rounds.sgd(model.parameters()), STILL)
         counts, skipped = [], []
         for step in range(steps):
-            off = sorted(optimizer.session._skipped_gradients.skipped)
+            off = sorted(optimizer.session.gradients.skipped.skipped)
             x = torch.randn(batch, sizes[0], generator=torch.Generator().manual_seed(step)).requires_grad_()
             loss = model(x).square().mean()
             with FlopCounterMode(display=False) as counter:
@@ -277,7 +277,7 @@ def test_sparse_gradients_and_recomputed_activations_go_beside() -> None:
         model, optimizer = laconic.distribute(model, rounds.sgd(model.parameters()), strategy)
         path, drawn = [], set()
         for step in range(12):
-            drawn.add(4 - len(optimizer.session._skipped_gradients.skipped))
+            drawn.add(4 - len(optimizer.session.gradients.skipped.skipped))
             draw = torch.Generator().manual_seed(2 * step + laconic.rank())
             model(torch.randint(9, (6,), generator=draw)).square().mean().backward()
             assert model.rows.weight.grad is not None
@@ -317,7 +317,7 @@ def test_error_memories_wait_for_their_layer() -> None:
         names = [name for name, _ in model.named_parameters()]
         for step in range(10):
             before = {n: {k: v.clone() for k, v in m.items()} for n, m in tier.memory.items()}
-            skipped = {names[i] for i in optimizer.session._skipped_gradients.skipped}
+            skipped = {names[i] for i in optimizer.session.gradients.skipped.skipped}
             rounds.loss(model, laconic.rank(), step).backward()
             optimizer.step()
             optimizer.zero_grad()

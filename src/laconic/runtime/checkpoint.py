@@ -46,7 +46,7 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     session = session_of(optimizer, "checkpoint", beside_servers=True)
     root = Path(path)
     group = session.group
-    if not session.collective:
+    if not session.arrangement.collective:
         return checkpoint_beside_servers(root, session, optimizer, _extras(extra))
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
     make_folder(folder)
@@ -75,7 +75,7 @@ def resume(
     - `objects`: objects with `load_state_dict` that were given to `checkpoint` under the same names: they are restored.
     """
     session = session_of(optimizer, "resume", beside_servers=True)
-    if not session.collective:
+    if not session.arrangement.collective:
         return resume_beside_servers(Path(path), session, optimizer, objects)
     group, device = session.group, session.parameters.device
     folder = _latest(Path(path))

@@ -47,10 +47,18 @@ class Autotuner(Protocol):
 class PlannedTraining(Training, Protocol):
     """A `Training` whose messages a `CommPlanner` plans: its partitions, its reducer and what it defers."""
 
-    partitions: list[Partition]
-    reducer: Reducer
     deferred_step: DeferredStep
     autotuner: Autotuner | None
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The sets of parameters that are governed alike."""
+        ...
+
+    @property
+    def reducer(self) -> Reducer:
+        """What carries the present messages."""
+        ...
 
     def arrange(self) -> None:
         """Make partitions and messages anew from the present plans."""

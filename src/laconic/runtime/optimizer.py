@@ -27,7 +27,7 @@ class DistributedOptimizer(OptimizerWrapper):
         self._exchanges = Exchanges.watch(self, session)
         parameters = list(session.model.parameters())
         self._shared_step = session.worker.stepper(
-            base, parameters, lambda: not session.replicas_differ and not session.late
+            base, parameters, lambda: not session.arrangement.replicas_differ and not session.arrangement.late
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -39,7 +39,7 @@ class DistributedOptimizer(OptimizerWrapper):
           (`LBFGS`) is refused.
         """
         loss = None
-        if closure is not None and not self.session.plainly_synchronous:
+        if closure is not None and not self.session.arrangement.plainly_synchronous:
             if _needs_closure(self.base):
                 raise ContractError(
                     f"{type(self.base).__name__} evaluates its closure several times in a step, which "
@@ -83,8 +83,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        if self.session.late or self.session.has_memory:
-            why = "has it later" if self.session.late else "would remember errors in units of a scale that changes"
+        if self.session.arrangement.late or self.session.arrangement.has_memory:
+            why = (
+                "has it later"
+                if self.session.arrangement.late
+                else "would remember errors in units of a scale that changes"
+            )
             raise ContractError(
                 f"GradScaler needs the averaged gradient right after backward, and `{self.session.strategy}` {why}: "
                 "train in bfloat16, which needs no scaler, or choose a strategy such as `bsp`"
@@ -110,7 +114,7 @@ class DistributedOptimizer(OptimizerWrapper):
     def state_dict(self) -> dict[str, Any]:
         """Return the user's optimizer's state, after all averages in flight have been applied."""
         self.session.deferred_step.settle()
-        if self.session.has_memory and not self._warned:
+        if self.session.arrangement.has_memory and not self._warned:
             self._warned = True
             warnings.warn(
                 f"`{self.session.strategy}` remembers something on every rank that a state_dict of one rank does not "

@@ -37,7 +37,7 @@ def session_of(optimizer: optim.Optimizer, verb: str, beside_servers: bool = Fal
     if not isinstance(optimizer, DistributedOptimizer):
         raise ContractError(f"laconic.{verb} takes the optimizer that laconic.distribute returned")
     apart = beside_servers and getattr(optimizer.session.worker, "is_server_only", False)
-    if not optimizer.session.collective and not apart:
+    if not optimizer.session.arrangement.collective and not apart:
         raise ContractError(
             f"`{optimizer.session.strategy}` keeps model and optimizer on servers: start it with --servers, whose "
             "state is saved with the run, and call laconic.checkpoint; or call laconic.finish(model, optimizer), then "
@@ -52,11 +52,11 @@ def own_part(session: Session, model: nn.Module, optimizer: optim.Optimizer, ext
         "format": FORMAT,
         "workers": session.group.size,
         "session": session.state_dict(),
-        "replicas_differ": session.replicas_differ,
+        "replicas_differ": session.arrangement.replicas_differ,
         "random": random_states(),
         "extra": extra,
     }
-    if session.group.rank == 0 or session.replicas_differ:
+    if session.group.rank == 0 or session.arrangement.replicas_differ:
         part |= {"model": model.state_dict(), "optimizer": optimizer.base.state_dict()}  # type: ignore[attr-defined]
     return part
 
@@ -161,7 +161,7 @@ def _take_over(
         remarks = ["model, optimizer and step are taken over"]
         remarks += ["the mean of the workers' models goes on"] if parts else []
         remarks += ["the memory in it is dropped"] if any(tier["memory"] or tier["sync"] for tier in tiers) else []
-        remarks += ["this strategy's memory begins afresh"] if session.has_memory else []
+        remarks += ["this strategy's memory begins afresh"] if session.arrangement.has_memory else []
         print(
             f"laconic: {where} was written by `{mine['session']['strategy']}`, this run is `{session.strategy}`: "
             f"{'; '.join(remarks)}",

@@ -52,7 +52,9 @@ def resume_beside_servers(
         )
     session.load_state_dict(part["session"])
     own = part["model"]
-    if not session.replicas_differ:  # the servers' values, which the parameters hold since distribute(), are newer
+    if (
+        not session.arrangement.replicas_differ
+    ):  # the servers' values, which the parameters hold since distribute(), are newer
         own = {**own, **{name: p.detach() for name, p in session.model.named_parameters()}}
     session.model.load_state_dict(own)
     optimizer.base.load_state_dict(part["optimizer"])  # type: ignore[attr-defined]

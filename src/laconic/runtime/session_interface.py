@@ -21,8 +21,12 @@ class Training(Protocol):
     group: Group
     parameters: Parameters
     optimizer: Optimizer | None
-    steps: int
     noted: dict[str, float]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps made."""
+        ...
 
     def apply(self) -> object:
         """Let the user's optimizer step on this worker."""

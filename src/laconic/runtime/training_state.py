@@ -43,7 +43,7 @@ class TrainingState:
         """Return the model's tensors, the optimizer's state, and this worker's part under a name of its own."""
         extra = {name: thing.state_dict() for name, thing in self._extra.items()}
         part = own_part(self._session, self._model, self._optimizer, extra)
-        if not self._session.replicas_differ:  # it is the same on all workers: once is enough
+        if not self._session.arrangement.replicas_differ:  # it is the same on all workers: once is enough
             part.pop("model", None)
             part.pop("optimizer", None)
         return {

@@ -29,7 +29,7 @@ class Exchanges:
         """Warn when this optimizer is dropped or the process ends, on one worker, if models were never averaged."""
         period = max(tier.sync.period for partition in session.partitions for tier in partition.tiers)
         found = cls(str(session.strategy), period, session.worker.ledger, _payload_bytes(session.worker.ledger))
-        if session.replicas_differ and session.group.size > 1 and session.group.rank == 0:
+        if session.arrangement.replicas_differ and session.group.size > 1 and session.group.rank == 0:
             finalize(optimizer, found.warn)
         return found
 

@@ -67,8 +67,8 @@ def price(
             worker.computed("forward")
             for i, parameter in reversed(list(enumerate(session.parameters.dense))):
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                session.gradient_ready(i)
-            session.backward_ended()
+                session.gradients.gradient_ready(i)
+            session.gradients.backward_ended()
             session.step(lambda: None)
             ends.append(worker.clock_seconds())
     finally:
