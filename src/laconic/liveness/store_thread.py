@@ -12,6 +12,7 @@ from laconic.liveness.detection import UNKNOWN, Beat, Lost
 from laconic.liveness.heartbeat_store import Board
 
 _OFTEN_SECONDS = 0.1
+_LAST_READING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,12 @@ class Watch(threading.Thread):
         self._next_reading(wait_seconds)
 
     def stop(self) -> None:
+        """End the readings, and wait for the last one, unless the store no longer answers: a thread that Python finds
+        in native code when it ends may abort the whole process (`terminate called`)."""
         self._stopped = True
         self._wake.set()
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join(_LAST_READING_SECONDS)
 
     def read_often(self, seconds: float) -> None:
         """Read at once, and often for this long, because the caller waits for news."""
