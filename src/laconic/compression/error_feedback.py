@@ -85,10 +85,10 @@ class Remembering(StatefulWrapper):
         return Outcome(mean, {"error": error})
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
-        codec, single = self.inner, bucket.flat.dtype == torch.float32
+        codec = self.inner
         shares = bucket.fact("shares", lambda: [counted(codec, spec) for spec in bucket.specs])
         plain = self.how == ErrorFeedback() and set(shares) == {1.0}
-        if plain and single and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
+        if plain and isinstance(codec, Codec) and codec.feeds(bucket):
             return self._fused_bucket(codec, bucket, meet)
         exchange = exchange_bucket_of(codec, bucket.inner, replace(meet, own=True))
         return None if exchange is None else self._general_bucket(exchange, shares, bucket, meet)
