@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from laconic.kernels.lists import TensorList
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Gather, GatherRagged, Meet, Reduce, Request, Scatter
 
+Entry = TypeVar("Entry")
 BucketExchange = Generator[Request, Any, Tensor | None]
 """The exchange of a bucket: it leaves the common result in `TensorBucket.flat`, and returns this worker's own
 contribution, flat, or None where that cannot be told apart from the result."""
@@ -78,10 +79,6 @@ class TensorBucket:
             found = self._matrices[vector.data_ptr()] = TensorList(x.view(spec.shape[0], -1) for x, spec in parts)
         return found
 
-    def shaped(self) -> list[Tensor]:
-        """Return each tensor in its own shape."""
-        return [x.view(spec.shape) for x, spec in zip(self.tensors, self.specs, strict=True)]
-
     def scaled(self, vector: Tensor, factors: Sequence[float]) -> Tensor:
         """Return a flat vector with each tensor's part multiplied by its own factor."""
         if len(set(factors)) == 1:
@@ -123,11 +120,16 @@ class TensorBucket:
         return TensorBucket(
             self.specs,
             self.flat,
-            {k.removeprefix("inner."): v for k, v in self.vectors.items() if k.startswith("inner.")},
-            {k.removeprefix("inner."): v for k, v in self.lists.items() if k.startswith("inner.")},
+            inner_entries(self.vectors),
+            inner_entries(self.lists),
             self.buffers,
             self.facts,
         )
+
+
+def inner_entries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the entries of a wrapper's memory that belong to the compressor inside it, under their own names."""
+    return {name.removeprefix("inner."): entry for name, entry in entries.items() if name.startswith("inner.")}
 
 
 class StepDependent(Exception):

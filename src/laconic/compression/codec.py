@@ -116,11 +116,12 @@ class Codec(Compressor):
         return Outcome(mean.to(x.dtype), state, sent=self.decode(payload, x.shape, meet).to(x.dtype))
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
-        if not self.lists or self.meets != "gather" or bucket.flat.dtype != torch.float32:
-            return None
-        if is_changed_below(self, "encode", "feed_all") or is_changed_below(self, "average", "exchange_bucket"):
-            return None
-        return self.feed_bucket(bucket, None, meet)
+        return self.feed_bucket(bucket, None, meet) if self.feeds(bucket) else None
+
+    def feeds(self, bucket: TensorBucket) -> bool:
+        """Return whether the tensors of a bucket are encoded by `feed_all` and averaged by `means`."""
+        changed = is_changed_below(self, "encode", "feed_all") or is_changed_below(self, "average", "exchange_bucket")
+        return self.lists and not changed and self.meets == "gather" and bucket.flat.dtype == torch.float32
 
     def feed_bucket(
         self,

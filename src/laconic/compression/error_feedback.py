@@ -90,12 +90,12 @@ class Remembering(StatefulWrapper):
         return Outcome(mean, {"error": error})
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
-        codec, single = self.inner, bucket.flat.dtype == torch.float32
+        codec = self.inner
         shares = bucket.fact("shares", lambda: [counted(codec, spec) for spec in bucket.specs])
-        plain = self.how == ErrorFeedback() and single
-        if plain and isinstance(codec, Codec) and codec.lists and codec.meets == "gather":
-            return self._fused_bucket(codec, bucket, meet, None if set(shares) == {1.0} else shares)
-        alone = plain and set(shares) == {1.0}
+        plain, alone = self.how == ErrorFeedback(), set(shares) == {1.0}
+        if plain and isinstance(codec, Codec) and codec.feeds(bucket):
+            return self._fused_bucket(codec, bucket, meet, None if alone else shares)
+        alone = alone and plain and bucket.flat.dtype == torch.float32
         rest = exchange_rest_of(codec, bucket.inner, bucket.vectors["error"], meet) if alone else None
         if rest is not None:
             return self._rest_bucket(rest, bucket, meet)

@@ -88,8 +88,8 @@ class TopK(Selector):
     def lists(self) -> bool:
         return self.index in ("packed", "plain") and not is_changed_below(self, "choose", "feed_bucket")
 
-    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
-        return self.feed_bucket(bucket, None, meet) if self.lists and bucket.flat.dtype == torch.float32 else None
+    def feeds(self, bucket: TensorBucket) -> bool:
+        return self.lists and bucket.flat.dtype == torch.float32
 
     def feed_bucket(
         self,

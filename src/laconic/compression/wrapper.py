@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, Exchange, State
-from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, inner_entries
 from laconic.compression.optional import (
     added_memories,
     conserved_of,
@@ -198,4 +198,4 @@ def within(state: dict[str, Any]) -> dict[str, Any]:
 
 def inner_of(state: State) -> State:
     """Return the inner compressor's part of a state, without the prefix."""
-    return {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
+    return inner_entries(state)

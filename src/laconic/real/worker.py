@@ -160,23 +160,14 @@ class RealGroup(CountedGroup):
         handle = self._start("receive", tensor, tensor, lambda: dist.irecv(tensor, peer, self.process_group, tag))
         return self._worker.hold(handle)
 
-    def swap(
-        self,
-        sends: Sequence[tuple[Tensor, int]],
-        receives: Sequence[tuple[Tensor, int]],
-        control: float = 0.0,
-    ) -> Sequence[Handle]:
+    def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
         if not any(x.is_cuda for x, _ in (*sends, *receives)):
-            return super().swap(sends, receives, control)
-        for x, _ in sends:
-            self._ledger.record("send", x.nbytes, 0, control)
-        for x, _ in receives:
-            self._ledger.record("receive", 0, x.nbytes, control)
+            return super()._swap(sends, receives)
         operations = [dist.P2POp(dist.isend, x, self.ranks[to], self.process_group) for x, to in sends]
         operations += [dist.P2POp(dist.irecv, x, self.ranks[source], self.process_group) for x, source in receives]
         # One after another, two neighbours that both send first would wait for each other for ever: NCCL's sends wait.
         works = dist.batch_isend_irecv(operations)
-        return [self._start("swap", None, None, partial(next, iter([work]))) for work in works]
+        return [self._start("swap", None, None, partial(_itself, work)) for work in works]
 
     def _start(self, name: str, tensor: Tensor | None, result: Any, begin: Callable[[], Any]) -> RealHandle:
         recording = self._worker.recording
@@ -329,6 +320,10 @@ class RealWorker:
         lost."""
         lost = self.heartbeat.explain(error) if self.heartbeat is not None else None
         return lost if lost is not None else error
+
+
+def _itself(work: Any) -> Any:
+    return work
 
 
 # torch 2.13 renamed this; the old name warns there and the new one is missing before.

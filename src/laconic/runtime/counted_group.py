@@ -71,8 +71,15 @@ class CountedGroup(ABC):
         receives: Sequence[tuple[Tensor, int]],
         control: float = 0.0,
     ) -> Sequence[Handle]:
-        sending = [self.send(x, to, control=control) for x, to in sends]
-        return [*(self.receive(x, source, control=control) for x, source in receives), *sending]
+        for x, _ in sends:
+            self._ledger.record("send", x.nbytes, 0, control)
+        for x, _ in receives:
+            self._ledger.record("receive", 0, x.nbytes, control)
+        return self._swap(sends, receives)
+
+    def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
+        sending = [self._send(x, to, 0) for x, to in sends]
+        return [*(self._receive(x, source, 0) for x, source in receives), *sending]
 
     def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
         self._ledger.record(operation, each_way_bytes, each_way_bytes, control)
