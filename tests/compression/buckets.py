@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.base import Compressor, State
-from laconic.compression.bucket import BucketMeet, TensorBucket
+from laconic.compression.bucket import BucketMeet, Moment, TensorBucket
 from laconic.compression.optional import exchange_bucket_of
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.meeting import Meeting
@@ -88,8 +88,8 @@ def as_a_whole(
             flats[w].copy_(torch.cat([x.reshape(-1) for x in drawn(specs, w, step)]))
             by_name = dict(zip([spec.name for spec in specs], found.states[w], strict=True))
             bucket: TensorBucket = memories[w].of(specs, flats[w], lambda spec, kept=by_name: kept[spec.name])  # type: ignore[misc]
-            meets = [Meeting(w, workers, step, spec.name, 0, RATE) for spec in specs]
-            meet = BucketMeet(w, workers, step, RATE, own, lambda kept=meets: kept)  # type: ignore[misc]
+            now = Moment(step, RATE, lambda spec, w=w, step=step: Meeting(w, workers, step, spec.name, 0, RATE))  # type: ignore[misc]
+            meet = BucketMeet(w, workers, own, specs, now)
             exchange = exchange_bucket_of(compressor, bucket, meet)
             assert exchange is not None, "these tensors are exchanged one by one"
             exchanges.append(exchange)

@@ -49,7 +49,7 @@ def test_a_whole_bucket_is_what_its_tensors_are(text: str, workers: int) -> None
 
 def test_power_sgd_with_memory_keeps_the_rest_while_it_writes_the_result() -> None:
     specs = buckets.specs_of(SHAPES)
-    meet = BucketMeet(0, 1, 0, 1.0, False, lambda: [])
+    meet = BucketMeet(0, 1, False, specs, None)
     empty = TensorBucket(specs, torch.zeros(sum(spec.numel for spec in specs)))
     assert exchange_rest_of(compressor("power_sgd(2)"), empty, empty.flat, meet) is not None
     double = TensorBucket(specs, empty.flat.double())
@@ -63,4 +63,4 @@ def test_alternating_factors_whose_turns_differ_are_exchanged_one_by_one() -> No
     bucket = FlatMemories().of(
         specs, torch.zeros(sum(s.numel for s in specs)), dict(zip(specs, states, strict=True)).__getitem__
     )
-    assert exchange_bucket_of(made, bucket, BucketMeet(0, 1, 0, 1.0, False, lambda: [])) is None
+    assert exchange_bucket_of(made, bucket, BucketMeet(0, 1, False, specs, None)) is None
