@@ -90,12 +90,11 @@ class GatherRagged:
     """Gather vectors whose lengths differ between workers (and may be zero), as a list in rank order.
 
     Where several vectors are sent as one, `parts` holds the length of each, and every entry of the list is a list of
-    parts. Lengths that only the device knows are a tensor of int64; there may then be more room behind the parts, which
-    is not sent.
+    parts.
     """
 
     tensor: Tensor
-    parts: tuple[int, ...] | Tensor | None = None
+    parts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,21 +108,21 @@ def test_what_passes_sampled_limits_is_the_references(looked: int, fed: bool) ->
     keys = [(1 << 63) + 77 * i for i in range(len(xs))]
     memory, given = copies(errors), copies(xs)
     with poisoned():
-        found, lengths = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
-    expected, sizes = sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys)
-    assert same(lengths, sizes)
-    assert torch.equal(found[: len(expected)], expected)
+        found = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+    expected = sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys)
+    assert torch.equal(found, expected)
     assert equal(errors, memory) and equal(xs, given)
-    assert 4 in sizes.tolist()  # nothing passes of zeros
+    sizes = [sparse_messages.part_bytes(count, width, True) for count, width in zip(most, widths, strict=True)]
+    counts = [int(part[:4].clone().view(torch.int32)) for part in expected.split(sizes)]
+    assert counts[3] == 0 and counts[2] == most[2] > 1  # nothing passes of zeros, and too much of equal values
 
 
 def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radix, "TILE", 1024)
     x = tensor("heavy", 9000)
     for few in (90, 270):
-        found, lengths = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
-        expected, sizes = sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5])
-        assert same(lengths, sizes) and torch.equal(found[: len(expected)], expected)
+        found = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
+        assert torch.equal(found, sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5]))
 
 
 # ---------------------------------------------------------------------------------------------- means
@@ -137,26 +137,29 @@ def test_means_of_lists_are_the_references(workers: int, left_out: float) -> Non
         sent.append(sparse_messages.encode_largest(reference, xs, None, counts, widths_of(xs)))
     rows, widths = torch.stack(sent), widths_of(xs)
     found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
-    gpu.average_places(found, rows, lengths, counts, widths, left_out)
-    sparse_messages.average_places(reference, expected, rows, lengths, counts, widths, left_out)
+    gpu.average_places(found, rows, lengths, counts, widths, False, left_out)
+    sparse_messages.average_places(reference, expected, rows, lengths, counts, widths, False, left_out)
     assert same(found, expected) and torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
 
 
 @pytest.mark.parametrize("zero", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_means_of_counted_places_are_the_references(zero: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are counted in blocks and read in tiles, more than one of each."""
     monkeypatch.setattr(numbers, "_PROGRAMS", 2)
     monkeypatch.setattr(numbers, "_TILE", 32)
+    monkeypatch.setattr(numbers, "_BLOCK", 4)
     rows, lengths = [], [n for _, n in TENSORS]
+    most = [-(-n // 20) for n in lengths]
     for seed in range(3):
-        xs = [made(kind, n, 10 * seed + i) * (not zero) for i, (kind, n) in enumerate(TENSORS)]
+        xs = [made(kind, n, 10 * seed + i) for i, (kind, n) in enumerate(TENSORS)]
         if zero:
             xs = [torch.zeros_like(x) for x in xs]
-        given = [(500, max(1, min(500, n) // 50)) for n in lengths], [-(-n // 20) for n in lengths], widths_of(xs)
-        message, sizes = sparse_messages.encode_sampled(reference, xs, None, *given, [seed] * len(xs))
-        rows.append(list(message.split(sizes.tolist())))
+        given = [(500, max(1, min(500, n) // 50)) for n in lengths], most, widths_of(xs)
+        rows.append(sparse_messages.encode_sampled(reference, xs, None, *given, [seed] * len(xs)))
     found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
-    gpu.average_counted_places(found, rows, lengths, widths_of(xs), 0.0)
-    sparse_messages.average_counted_places(reference, expected, rows, lengths, widths_of(xs), 0.0)
+    with poisoned():
+        gpu.average_places(found, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
+    sparse_messages.average_places(reference, expected, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
     assert same(found, expected)
 
 

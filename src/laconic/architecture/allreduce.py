@@ -128,10 +128,10 @@ def _gather(request: Gather, group: Group) -> Communication[Any]:
 def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
-    own = parts if isinstance(parts, Tensor) else torch.tensor(parts, dtype=torch.int64, device=x.device)
+    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
     lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
     totals = [sum(row) for row in lengths]
-    x = x.reshape(-1)[: totals[group.rank]]
+    x = x.reshape(-1)
     everyone = yield group.all_to_all(x.repeat(group.size), [x.numel()] * group.size, totals)
     rows = everyone.split(totals)
     if request.parts is None:

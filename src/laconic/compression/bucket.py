@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laconic.kernels.lists import TensorList
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Meet, Reduce, Request, Scatter
+from laconic.worker import Gather, Meet, Reduce, Request, Scatter
 
 Entry = TypeVar("Entry")
 BucketExchange = Generator[Request, Any, Tensor | None]
@@ -220,11 +220,6 @@ class BucketMeet:
 
     def gather(self, tensor: Tensor) -> Gather:
         return Gather(tensor)
-
-    def gather_ragged(self, tensor: Tensor, parts: Tensor) -> GatherRagged:
-        """Return a request for the parts of all workers; their lengths stay on the device, and the tensor may have room
-        behind them."""
-        return GatherRagged(tensor, parts)
 
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)

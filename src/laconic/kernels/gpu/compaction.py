@@ -90,7 +90,7 @@ def tally_passing(x, error, place_0, place_1, place_2, limits, totals, tallies, 
 
 
 @triton.jit
-def _set_bits(words, bit, number, some):
+def set_bits(words, bit, number, some):
     """Set the bits of whole numbers, each from its own bit of the message on."""
     word = words + (bit >> 5)
     both = number.to(tl.uint32, bitcast=True).to(tl.uint64) << (bit & 31).to(tl.uint64)
@@ -99,40 +99,12 @@ def _set_bits(words, bit, number, some):
     tl.atomic_or(word + 1, high, mask=some & (high != 0), sem="relaxed")
 
 
-@triton.jit
-def _part_bytes(count, width):
-    return 4 + ((count.to(tl.int64) * width + 7) >> 3) + 4 * count.to(tl.int64)
-
-
-@triton.jit
-def _counted_part(number, totals, ks, widths, base, lengths, words):
-    """Return where a tensor's part begins whose predecessors' lengths depend on the values, behind the number of its
-    places, and that number; write it, and the length of the part."""
-    sums = tl.zeros([BLOCK], tl.int64)
-    for first in range(0, number, BLOCK):
-        j = first + tl.arange(0, BLOCK)
-        earlier = j < number
-        count = tl.minimum(tl.load(totals + 2 * j, mask=earlier, other=0), tl.load(ks + j, mask=earlier, other=0))
-        sums += tl.where(earlier, _part_bytes(count, tl.load(widths + j, mask=earlier, other=0)), 0)
-    begin = tl.sum(sums, 0)
-    count = tl.minimum(tl.load(totals + 2 * number), tl.load(ks + number))
-    if base == 0:
-        tl.store(lengths + number, _part_bytes(count, tl.load(widths + number)))
-        _set_bits(words, 8 * begin, count, count >= 0)
-    return begin + 4, count
-
-
 @triton.jit(do_not_specialize=["place_2"])
-def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengths, state, tallies, groups, words,
-                 TILE: tl.constexpr, KEPT: tl.constexpr, COUNTED: tl.constexpr, LISTED: tl.constexpr,
-                 ALIGNED: tl.constexpr):  # fmt: skip
-    """Write places and values into the message. COUNTED: a part begins with the number of its places, at most k. KEPT:
-    v is a memory."""
+def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, state, tallies, groups, words, TILE: tl.constexpr,
+                 KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Write places and values into the message, at most k of each tensor. KEPT: v is a memory."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    if COUNTED:
-        begin, count = _counted_part(number, totals, ks, widths, base, lengths, words)
-    else:
-        begin, count = tl.load(begins + number), tl.load(ks + number)
+    begin, count = tl.load(begins + number), tl.load(ks + number)
     tile = tl.program_id(0)
     if tl.load(tallies + tile) != 0:
         before = _before(tallies, groups, tile) - _before(tallies, groups, tile - (base // TILE).to(tl.int32))
@@ -149,11 +121,11 @@ def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengt
         equal_before = (before & 0xFFFFFFFF).to(tl.int32) + (both >> 16) - equal.to(tl.int32)
         taken = above | (equal & (equal_before < missing))
         into = (above_before + tl.minimum(equal_before, missing)).to(tl.int64)
-        taken &= into < count  # as it always is
+        taken &= into < count  # as it always is, where exactly k are sent
         places = (base + i).to(tl.int32)
-        _set_bits(words, 8 * begin + into * width, places, taken)
+        set_bits(words, 8 * begin + into * width, places, taken)
         values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
-        _set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
+        set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
         if KEPT:
             memory = pointed(v, number, LISTED, ALIGNED) + base
             tl.store(memory + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))

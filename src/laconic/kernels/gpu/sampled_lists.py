@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laconic.kernels.gpu.compaction import GROUP, STATE
+from laconic.kernels.gpu.compaction import GROUP, STATE, set_bits
 from laconic.kernels.gpu.limits import INFINITE
 from laconic.kernels.gpu.radix import DIGIT, next_digit_of, tile_sizes
 from laconic.kernels.gpu.triton_helpers import draw, key_of, pointed
@@ -69,14 +69,15 @@ def sample_limits(x, error, lengths, looked, ranks, begins, keys, scratch, limit
 
 
 @triton.jit
-def settle(v, lengths, firsts, limits, most, totals, state, tallies, groups, TILE: tl.constexpr,
+def settle(v, lengths, firsts, limits, most, begins, totals, state, tallies, groups, words, TILE: tl.constexpr,
            LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Decide what is sent of one tensor: what passes, at most the first so many; where there is NaN and more passes,
-    the largest, which are tallied anew."""
+    the largest, which are tallied anew. The number of values is written before the tensor's part of the message."""
     number = tl.program_id(0)
-    room = tl.load(most + number)
+    room, passing = tl.load(most + number), tl.load(totals + 2 * number)
+    set_bits(words, 8 * (tl.load(begins + number) - 4), tl.minimum(passing, room), passing > 0)
     limit, up_to, missing = tl.load(limits + number), tl.full([], INFINITE, tl.int32), room
-    if (tl.load(totals + 2 * number) > room) & (tl.load(totals + 2 * number + 1) > 0):
+    if (passing > room) & (tl.load(totals + 2 * number + 1) > 0):
         values = pointed(v, number, LISTED, ALIGNED)
         n = tl.load(lengths + number).to(tl.int32)
         limit, missing = _k_th(values, n, room, TILE)

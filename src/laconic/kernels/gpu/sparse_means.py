@@ -10,6 +10,7 @@ only. 4 bytes an element, and 12 for each place that was sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -17,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
+from laconic.kernels.gpu.lists import table
 
 _TILE, _WIDTH, _WARPS = 2048, 32, 1
 _LONG = 128  # places read at once of a worker that sent more than a few of a tile
@@ -27,33 +29,33 @@ _FAR = tl.constexpr((1 << 31) - 1)  # a place behind every tile
 
 
 @triton.jit
-def _entered(table, padded, first, target, steps, WORKERS: tl.constexpr):
+def _entered(places, begins, counts, first, workers, target, steps, WORKERS: tl.constexpr, STEP: tl.constexpr):
     """Return how many of each worker's places are before this one."""
     worker = first + tl.arange(0, WORKERS)
-    places = tl.load(table + worker).to(tl.pointer_type(tl.int64))
     low = tl.zeros([WORKERS], tl.int32)
-    high = tl.load(table + 2 * padded + worker).to(tl.int32)
+    high = tl.load(counts + worker, mask=worker < workers, other=0)
+    places += STEP * tl.load(begins + worker, mask=worker < workers, other=0)
     for _ in range(steps):
         middle = low + ((high - low) >> 1)
         between = low < high
-        place = tl.load(places + middle, mask=between, other=0)
+        place = tl.load(places + STEP * middle.to(tl.int64), mask=between, other=0)
         low = tl.where(between & (place < target), middle + 1, low)
         high = tl.where(between & (place >= target), middle, high)
     return low
 
 
 @triton.jit
-def _next(table, padded, first, begin, WORKERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the next few places of all workers, and the bits of the values there; the table is in the cache. A place's
-    lower half holds all of it."""
+def _next(places, values, begins, counts, first, workers, at, WORKERS: tl.constexpr, WIDTH: tl.constexpr,
+          STEP: tl.constexpr):  # fmt: skip
+    """Return the next few places of all workers, and the bits of the values there; where they begin is in the cache."""
     worker = first + tl.arange(0, WORKERS)
     j = tl.arange(0, WIDTH)[None, :]
-    left = tl.load(table.to(tl.pointer_type(tl.int32)) + 2 * (2 * padded + worker)) - begin
-    inside = j < left[:, None]
-    places = tl.load(table + worker).to(tl.pointer_type(tl.int64)) + begin
-    place = tl.load(places.to(tl.pointer_type(tl.int32))[:, None] + 2 * j, mask=inside, other=_FAR)
-    values = tl.load(table + padded + worker).to(tl.pointer_type(tl.int32)) + begin
-    return place, tl.load(values[:, None] + j, mask=inside, other=0)
+    some = worker < workers
+    inside = j < (tl.load(counts + worker, mask=some, other=0) - at)[:, None]
+    begin = tl.load(begins + worker, mask=some, other=0) + at
+    place = tl.load(places + STEP * (begin[:, None] + j), mask=inside, other=_FAR)
+    begin = tl.load(begins + workers + worker, mask=some, other=0) + at
+    return place, tl.load(values + begin[:, None] + j, mask=inside, other=0)
 
 
 @triton.jit
@@ -77,21 +79,22 @@ def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: 
 
 
 @triton.jit
-def _add_many(table, padded, first, begin, total, base, limit, TILE: tl.constexpr, WORKERS: tl.constexpr,
-              LONG: tl.constexpr):  # fmt: skip
+def _add_many(places, values, begins, counts, first, workers, begin, total, base, limit, TILE: tl.constexpr,
+              WORKERS: tl.constexpr, LONG: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
     """Add a tile of which some worker sent many places, and return where each worker's places continue behind it."""
     worker = tl.arange(0, WORKERS)
     j = tl.arange(0, LONG)
     for r in range(WORKERS):
         at = tl.sum(tl.where(worker == r, begin, 0), axis=0)
-        places = tl.load(table + first + r).to(tl.pointer_type(tl.int64))
-        values = tl.load(table + padded + first + r).to(tl.pointer_type(tl.int32))
-        length = tl.load(table + 2 * padded + first + r).to(tl.int32)
+        some = first + r < workers
+        own_places = places + STEP * tl.load(begins + first + r, mask=some, other=0)
+        own_values = values + tl.load(begins + workers + first + r, mask=some, other=0)
+        length = tl.load(counts + first + r, mask=some, other=0)
         count = tl.full([], LONG, tl.int32)
         while count == LONG:
             inside = j < length - at
-            place = tl.load(places + at + j, mask=inside, other=_FAR).to(tl.int32) - base.to(tl.int32)
-            _add(total, place, tl.load(values + at + j, mask=inside, other=0), 0.0, limit, False)
+            place = tl.load(own_places + STEP * (at + j).to(tl.int64), mask=inside, other=_FAR) - base.to(tl.int32)
+            _add(total, place, tl.load(own_values + at + j, mask=inside, other=0), 0.0, limit, False)
             count = tl.sum((place < TILE).to(tl.int32), axis=0)
             at += count
         begin = tl.where(worker == r, at, begin)
@@ -135,14 +138,15 @@ def _fill(total, left_out, limit, TILE: tl.constexpr, PART: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
-def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: tl.constexpr, WIDTH: tl.constexpr,
-          WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["workers", "divisor", "steps", "n", "tiles", "each"])
+def _mean(places, values, begins, counts, workers, divisor, steps, total, n, tiles, each, left_out,
+          TILE: tl.constexpr, WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr,
+          STEP: tl.constexpr):  # fmt: skip
     """Compute the mean of few enough workers to be read at once."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
-    begin = _entered(table, padded, 0, tile * TILE, steps, WORKERS)
-    place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+    begin = _entered(places, begins, counts, 0, workers, tile * TILE, steps, WORKERS, STEP)
+    place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
     while tile < last:
         base = tile * TILE
         limit = tl.minimum(n - base, TILE).to(tl.int32)
@@ -152,73 +156,98 @@ def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: 
         count = tl.sum((here < TILE).to(tl.int32), axis=1)
         if tl.max(count, axis=0) < WIDTH:
             begin += count
-            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+            place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
             _add_few(total + base, here, sums, left_out, limit, True, WORKERS)
             _divide_few(total + base, here, limit, divisor)
         else:
-            begin = _add_many(table, padded, 0, begin, total + base, base, limit, TILE, WORKERS, LONG)
-            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+            begin = _add_many(places, values, begins, counts, 0, workers, begin, total + base, base, limit, TILE,
+                              WORKERS, LONG, STEP)  # fmt: skip
+            place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
             _divide_all(total + base, limit, divisor, LONG)
         tile += 1
 
 
-@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
-def _mean_of_many(table, padded, divisor, steps, total, n, tiles, each, left_out, cursors, TILE: tl.constexpr,
-                  WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["workers", "padded", "divisor", "steps", "n", "tiles", "each"])
+def _mean_of_many(places, values, begins, counts, workers, divisor, steps, total, n, tiles, each, left_out, padded,
+                  cursors, TILE: tl.constexpr, WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr,
+                  STEP: tl.constexpr):  # fmt: skip
     """Compute the mean of some workers after others; where their places continue is kept in memory."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
     cursors += tl.program_id(0).to(tl.int64) * padded + tl.arange(0, WORKERS)
     for first in range(0, padded, WORKERS):
-        tl.store(cursors + first, _entered(table, padded, first, tile * TILE, steps, WORKERS))
+        entered = _entered(places, begins, counts, first, workers, tile * TILE, steps, WORKERS, STEP)
+        tl.store(cursors + first, entered)
     while tile < last:
         base = tile * TILE
         limit = tl.minimum(n - base, TILE).to(tl.int32)
         _fill(total + base, left_out, limit, TILE, LONG)
         for first in range(0, padded, WORKERS):
             begin = tl.load(cursors + first)
-            place, bits = _next(table, padded, first, begin, WORKERS, WIDTH)
+            place, bits = _next(places, values, begins, counts, first, workers, begin, WORKERS, WIDTH, STEP)
             here = place - base.to(tl.int32)
             count = tl.sum((here < TILE).to(tl.int32), axis=1)
             if tl.max(count, axis=0) < WIDTH:
                 _add_few(total + base, here, bits, left_out, limit, False, WORKERS)
                 begin += count
             else:
-                begin = _add_many(table, padded, first, begin, total + base, base, limit, TILE, WORKERS, LONG)
+                begin = _add_many(places, values, begins, counts, first, workers, begin, total + base, base, limit,
+                                  TILE, WORKERS, LONG, STEP)  # fmt: skip
             tl.store(cursors + first, begin)
         _divide_all(total + base, limit, divisor, LONG)
         tile += 1
 
 
+@dataclass(frozen=True)
+class Entries:
+    """What all workers sent, on the device: places, which ascend for each worker, as int32 or int64, and float32
+    values.
+
+    `begins` says how many entries behind the first one each worker's places begin, and behind them the same of its
+    values; `counts` (int32) how many there are of each, at most `most`.
+    """
+
+    places: Tensor
+    values: Tensor
+    begins: Tensor
+    counts: Tensor
+    most: int
+
+
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
     total = torch.empty(n, device=values[0].device)
-    write_mean(total, places, values, left_out)
+    if left_out or not suits(total) or not _suit(places, values):
+        return reference.mean_of_sparse(places, values, n, left_out)
+    device, counts = total.device, tuple(p.numel() for p in places)
+    begins = [(x.data_ptr() - xs[0].data_ptr()) // xs[0].itemsize for xs in (places, values) for x in xs]
+    kept = table(tuple(begins), torch.int64, device), table(counts, torch.int32, device)
+    write_mean(total, Entries(places[0], values[0], *kept, max(counts)), left_out)
     return total
 
 
-def write_mean(total: Tensor, places: Sequence[Tensor], values: Sequence[Tensor], left_out: float) -> None:
-    """Write what `mean_of_sparse` returns into `total`."""
-    device, workers, n = values[0].device, len(values), total.numel()
-    if left_out or not 0 < n < _MOST or not _suit(places, values) or not total.is_contiguous():
-        total.copy_(reference.mean_of_sparse(places, values, n, left_out))
-        return
+def suits(total: Tensor) -> bool:
+    """Return whether `write_mean` can write into this tensor."""
+    return 0 < total.numel() < _MOST and total.dtype == torch.float32 and total.is_contiguous()
+
+
+def write_mean(total: Tensor, sent: Entries, left_out: float) -> None:
+    """Write the mean of all workers' entries into `total`, with `left_out`, plus or minus zero, where nobody sent a
+    value."""
+    workers, n = len(sent.counts), total.numel()
     once = min(triton.next_power_of_2(workers), _AT_ONCE)
     padded = -(-workers // once) * once
-    missing = [0] * (padded - workers)
-    numbers = [p.data_ptr() for p in places] + missing + [v.data_ptr() for v in values] + missing
-    numbers += [p.numel() for p in places] + missing
-    table = torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
     tiles = -(-n // _TILE)
     each = -(-tiles // _PROGRAMS)
     programs = -(-tiles // each)
-    steps = max(p.numel() for p in places).bit_length()
-    arguments = (table, padded, float(workers), steps, total, n, tiles, each, left_out)
+    given = sent.places.view(torch.int32), sent.values.view(torch.int32), sent.begins, sent.counts
+    arguments = (*given, workers, float(workers), sent.most.bit_length(), total, n, tiles, each, left_out)
     how = {"num_warps": _WARPS, "enable_fp_fusion": False}
+    step = sent.places.itemsize // 4  # the lower half of a place holds all of it
     if padded == once:
-        _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, **how)
+        _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, step, **how)
     else:
-        cursors = torch.empty(programs * padded, dtype=torch.int32, device=device)
-        _mean_of_many[(programs,)](*arguments, cursors, _TILE, _WIDTH, once, _LONG, **how)
+        cursors = torch.empty(programs * padded, dtype=torch.int32, device=total.device)
+        _mean_of_many[(programs,)](*arguments, padded, cursors, _TILE, _WIDTH, once, _LONG, step, **how)
 
 
 def _suit(places: Sequence[Tensor], values: Sequence[Tensor]) -> bool:

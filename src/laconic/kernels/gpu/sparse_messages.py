@@ -64,9 +64,8 @@ def encode_largest(
         num_warps=_WARPS,
     )  # fmt: skip
     compaction.write_chosen[(tiles.count,)](
-        given, *tiles.place, ks, bits, table(begins[:-1], torch.int64, device), room.state, room.tallies, room.state,
-        room.tallies, room.groups, room.words, radix.TILE, errors is not None, False, tiles.listed, aligned,
-        num_warps=_WARPS,
+        given, *tiles.place, ks, bits, table(begins[:-1], torch.int64, device), room.state, room.tallies, room.groups,
+        room.words, radix.TILE, errors is not None, tiles.listed, aligned, num_warps=_WARPS,
     )  # fmt: skip
     return room.words.view(torch.uint8)[: begins[-1]]
 
@@ -78,14 +77,14 @@ def encode_sampled(
     most: Sequence[int],
     widths: Sequence[int],
     keys: Sequence[int],
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     xs, errors = listed(xs), None if errors is None else listed(errors)
     if not _suit(xs, errors):
         return sparse_messages.encode_sampled(reference, xs, errors, samples, most, widths, keys)
     device, fed = xs[0].device, errors is not None
     tiles = tiled(xs.lengths, radix.TILE, device)
-    capacity = sum(4 + part_bytes(count, width) for count, width in zip(most, widths, strict=True))
-    room = _room(tiles, len(xs), 2 * len(xs), capacity, device)
+    begins = starts([part_bytes(count, width, True) for count, width in zip(most, widths, strict=True)])
+    room = _room(tiles, len(xs), 2 * len(xs), begins[-1], device)
     ks, bits = table(tuple(most), torch.int32, device), table(tuple(widths), torch.int32, device)
     (given, aligned), (memory, aligned_too) = pointers(xs), pointers(xs if errors is None else errors)
     both_aligned = aligned and aligned_too
@@ -94,17 +93,17 @@ def encode_sampled(
         given, memory, *tiles.place, limits, room.counts, room.tallies, room.groups, radix.TILE, fed, tiles.listed,
         both_aligned, num_warps=_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
+    behind = table(tuple(begin + 4 for begin in begins[:-1]), torch.int64, device)  # the numbers of values
     firsts = table(starts([-(-n // radix.TILE) for n in xs.lengths])[:-1], torch.int32, device)
     sampled_lists.settle[(len(xs),)](
-        memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, room.counts, room.state, room.tallies,
-        room.groups, radix.TILE, tiles.listed, aligned_too, num_warps=_WARPS,
+        memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, behind, room.counts, room.state,
+        room.tallies, room.groups, room.words, radix.TILE, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
-    lengths = torch.empty(len(xs), dtype=torch.int64, device=device)
     compaction.write_chosen[(tiles.count,)](
-        memory, *tiles.place, ks, bits, lengths, room.counts, lengths, room.state, room.tallies, room.groups,
-        room.words, radix.TILE, fed, True, tiles.listed, aligned_too, num_warps=_WARPS,
+        memory, *tiles.place, ks, bits, behind, room.state, room.tallies, room.groups, room.words, radix.TILE, fed,
+        tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
-    return room.words.view(torch.uint8)[:capacity], lengths
+    return room.words.view(torch.uint8)[: begins[-1]]
 
 
 def _limits(
