@@ -139,6 +139,17 @@ def test_the_bodies_for_gpus_exchange_the_same_bucket(text: str, monkeypatch: py
     check(text, 2, 2)
 
 
+@pytest.mark.parametrize("text", ["topk(0.02)+ef", "topk(0.2, threshold=sampled)+ef"])
+def test_nothing_is_computed_before_the_first_request_is_asked_for(text: str) -> None:
+    """A CUDA graph records what happens from there on: what was computed before would be missing in replays."""
+    whole = Whole(compressor(text), 0, 1)
+    exchange = whole.exchange(0, own=False)
+    before = [state["error"].clone() for state in whole.states.values()]
+    assert not any(error.any() for error in before)
+    next(exchange)
+    assert any(state["error"].any() for state in whole.states.values())
+
+
 def test_what_a_bucket_cannot_hold_is_exchanged_one_by_one() -> None:
     class Other(TopK):
         def choose(self, x: Tensor, meet: Any) -> Tensor:

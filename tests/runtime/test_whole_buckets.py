@@ -29,6 +29,9 @@ CHAINS = (
     "power_sgd(2)",
     "power_sgd(2)+ef",
     "topk(0.1)+ef",
+    "topk(0.1, threshold=sampled)+ef",
+    "topk(0.2, threshold=sampled, index=plain)",
+    "topk(0.2, threshold=sampled)+two_hop",
     "int8+two_hop",
 )
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from laconic.kernels.gpu.limits import INFINITE, size
-from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes, tile_values
+from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes
 from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
 
 GROUP = tl.constexpr(64)
@@ -101,8 +101,9 @@ def set_bits(words, bit, number, some):
 
 @triton.jit(do_not_specialize=["place_2"])
 def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, state, tallies, groups, words, TILE: tl.constexpr,
-                 KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """Write places and values into the message, at most k of each tensor. KEPT: v is a memory."""
+                 PART: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Write places and values into the message, at most k of each tensor. KEPT: v is a memory. A tile is processed in
+    parts, so that few registers are held and many programs run at once."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     begin, count = tl.load(begins + number), tl.load(ks + number)
     tile = tl.program_id(0)
@@ -111,21 +112,24 @@ def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, state, tallie
         state += number * STATE
         limit, up_to, missing = tl.load(state), tl.load(state + 1), tl.load(state + 2)
         width = tl.load(widths + number)
-        i = tl.arange(0, TILE)
-        x = tile_values(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
-        bits = tl.where(i < n - base, size(x), -1)
-        above = bits > up_to
-        equal = (bits >= limit) & (bits <= up_to)
-        both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # inclusive
-        above_before = (before >> 32).to(tl.int32) + (both & 0xFFFF) - above.to(tl.int32)
-        equal_before = (before & 0xFFFFFFFF).to(tl.int32) + (both >> 16) - equal.to(tl.int32)
-        taken = above | (equal & (equal_before < missing))
-        into = (above_before + tl.minimum(equal_before, missing)).to(tl.int64)
-        taken &= into < count  # as it always is, where exactly k are sent
-        places = (base + i).to(tl.int32)
-        set_bits(words, 8 * begin + into * width, places, taken)
         values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
-        set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
-        if KEPT:
-            memory = pointed(v, number, LISTED, ALIGNED) + base
-            tl.store(memory + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))
+        above_before, equal_before = (before >> 32).to(tl.int32), (before & 0xFFFFFFFF).to(tl.int32)
+        own = pointed(v, number, LISTED, ALIGNED) + base
+        for first in range(0, TILE, PART):
+            i = first + tl.arange(0, PART)
+            x = tl.load(own + i, mask=i < n - base, other=0.0)
+            bits = tl.where(i < n - base, size(x), -1)
+            above = bits > up_to
+            equal = (bits >= limit) & (bits <= up_to)
+            both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # inclusive
+            above_here = above_before + (both & 0xFFFF) - above.to(tl.int32)
+            equal_here = equal_before + (both >> 16) - equal.to(tl.int32)
+            taken = above | (equal & (equal_here < missing))
+            into = (above_here + tl.minimum(equal_here, missing)).to(tl.int64)
+            taken &= into < count  # as it always is, where exactly k are sent
+            set_bits(words, 8 * begin + into * width, (base + i).to(tl.int32), taken)
+            set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
+            if KEPT:
+                tl.store(own + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))
+            above_before += tl.sum(above.to(tl.int32), 0)
+            equal_before += tl.sum(equal.to(tl.int32), 0)

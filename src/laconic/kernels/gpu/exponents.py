@@ -91,7 +91,7 @@ def _encode_natural(x, error, place_0, place_1, place_2, keys, message, parts_at
     x = pointed(x, number, LISTED, ALIGNED) + base
     if FED:
         error = pointed(error, number, LISTED, ALIGNED) + base
-    low, high = key_of(keys, number, LISTED)
+    low, high = key_of(keys, number)
     out = message + base // 8 * 9
     if LISTED:
         out += tl.load(parts_at + number)

@@ -1,7 +1,7 @@
 """The mean of many workers' sparse messages, of a few places each, without a dense tensor for any of them.
 
-A program is one warp and owns a run of tiles. It finds by bisection where each worker's places enter its run, and from
-there on counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
+A program is one warp and owns a run of tiles. It searches where each worker's places enter its run, and from there on
+counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
 own, and the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself,
 worker after worker with a barrier between them, while it is in the cache. Sums are divided at the places that were sent
 only. 4 bytes an element, and 12 for each place that was sent.
@@ -18,29 +18,34 @@ import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels import reference
-from laconic.kernels.gpu.lists import table
 
 _TILE, _WIDTH, _WARPS = 2048, 32, 1
 _LONG = 128  # places read at once of a worker that sent more than a few of a tile
 _PROGRAMS = 16384
 _MOST = (1 << 31) - (1 << 20)  # the largest number of elements
 _AT_ONCE = 16  # workers read at once: more would not fit in registers
+_REGISTERS = 64  # with more, less than the 32 programs run at once that a multiprocessor takes, and latency bounds them
 _FAR = tl.constexpr((1 << 31) - 1)  # a place behind every tile
 
 
 @triton.jit
-def _entered(places, begins, counts, first, workers, target, steps, WORKERS: tl.constexpr, STEP: tl.constexpr):
-    """Return how many of each worker's places are before this one."""
+def _entered(places, begins, counts, first, workers, target, steps, WORKERS: tl.constexpr, WIDTH: tl.constexpr,
+             STEP: tl.constexpr):  # fmt: skip
+    """Return how many of each worker's places are before this one. Each step looks at WIDTH places at equal distances,
+    of which those before it are counted."""
     worker = first + tl.arange(0, WORKERS)
+    j = tl.arange(0, WIDTH)[None, :]
     low = tl.zeros([WORKERS], tl.int32)
-    high = tl.load(counts + worker, mask=worker < workers, other=0)
+    high = tl.load(counts + worker, mask=worker < workers, other=0).to(tl.int32)
     places += STEP * tl.load(begins + worker, mask=worker < workers, other=0)
     for _ in range(steps):
-        middle = low + ((high - low) >> 1)
-        between = low < high
-        place = tl.load(places + STEP * middle.to(tl.int64), mask=between, other=0)
-        low = tl.where(between & (place < target), middle + 1, low)
-        high = tl.where(between & (place >= target), middle, high)
+        apart = (high - low) // (WIDTH + 1) + 1
+        at = low[:, None] + (j + 1) * apart[:, None] - 1
+        inside = at < high[:, None]
+        place = tl.load(places[:, None] + STEP * at.to(tl.int64), mask=inside, other=_FAR)
+        before = tl.sum((place < target).to(tl.int32), axis=1)
+        low += before * apart
+        high = tl.minimum(high, low + apart - 1)
     return low
 
 
@@ -51,7 +56,7 @@ def _next(places, values, begins, counts, first, workers, at, WORKERS: tl.conste
     worker = first + tl.arange(0, WORKERS)
     j = tl.arange(0, WIDTH)[None, :]
     some = worker < workers
-    inside = j < (tl.load(counts + worker, mask=some, other=0) - at)[:, None]
+    inside = j < (tl.load(counts + worker, mask=some, other=0).to(tl.int32) - at)[:, None]
     begin = tl.load(begins + worker, mask=some, other=0) + at
     place = tl.load(places + STEP * (begin[:, None] + j), mask=inside, other=_FAR)
     begin = tl.load(begins + workers + worker, mask=some, other=0) + at
@@ -89,7 +94,7 @@ def _add_many(places, values, begins, counts, first, workers, begin, total, base
         some = first + r < workers
         own_places = places + STEP * tl.load(begins + first + r, mask=some, other=0)
         own_values = values + tl.load(begins + workers + first + r, mask=some, other=0)
-        length = tl.load(counts + first + r, mask=some, other=0)
+        length = tl.load(counts + first + r, mask=some, other=0).to(tl.int32)
         count = tl.full([], LONG, tl.int32)
         while count == LONG:
             inside = j < length - at
@@ -145,7 +150,7 @@ def _mean(places, values, begins, counts, workers, divisor, steps, total, n, til
     """Compute the mean of few enough workers to be read at once."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
-    begin = _entered(places, begins, counts, 0, workers, tile * TILE, steps, WORKERS, STEP)
+    begin = _entered(places, begins, counts, 0, workers, tile * TILE, steps, WORKERS, WIDTH, STEP)
     place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
     while tile < last:
         base = tile * TILE
@@ -176,7 +181,7 @@ def _mean_of_many(places, values, begins, counts, workers, divisor, steps, total
     last = tl.minimum(tile + each, tiles)
     cursors += tl.program_id(0).to(tl.int64) * padded + tl.arange(0, WORKERS)
     for first in range(0, padded, WORKERS):
-        entered = _entered(places, begins, counts, first, workers, tile * TILE, steps, WORKERS, STEP)
+        entered = _entered(places, begins, counts, first, workers, tile * TILE, steps, WORKERS, WIDTH, STEP)
         tl.store(cursors + first, entered)
     while tile < last:
         base = tile * TILE
@@ -204,7 +209,7 @@ class Entries:
     values.
 
     `begins` says how many entries behind the first one each worker's places begin, and behind them the same of its
-    values; `counts` (int32) how many there are of each, at most `most`.
+    values; `counts` how many there are of each, at most `most`.
     """
 
     places: Tensor
@@ -220,8 +225,9 @@ def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, l
         return reference.mean_of_sparse(places, values, n, left_out)
     device, counts = total.device, tuple(p.numel() for p in places)
     begins = [(x.data_ptr() - xs[0].data_ptr()) // xs[0].itemsize for xs in (places, values) for x in xs]
-    kept = table(tuple(begins), torch.int64, device), table(counts, torch.int32, device)
-    write_mean(total, Entries(places[0], values[0], *kept, max(counts)), left_out)
+    table = torch.tensor([*begins, *counts], pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    both = table[: 2 * len(counts)], table[2 * len(counts) :]
+    write_mean(total, Entries(places[0], values[0], *both, max(counts)), left_out)
     return total
 
 
@@ -240,14 +246,19 @@ def write_mean(total: Tensor, sent: Entries, left_out: float) -> None:
     each = -(-tiles // _PROGRAMS)
     programs = -(-tiles // each)
     given = sent.places.view(torch.int32), sent.values.view(torch.int32), sent.begins, sent.counts
-    arguments = (*given, workers, float(workers), sent.most.bit_length(), total, n, tiles, each, left_out)
-    how = {"num_warps": _WARPS, "enable_fp_fusion": False}
+    arguments = (*given, workers, float(workers), _steps(sent.most), total, n, tiles, each, left_out)
+    how = {"num_warps": _WARPS, "enable_fp_fusion": False, "maxnreg": _REGISTERS if once <= 8 else 2 * _REGISTERS}
     step = sent.places.itemsize // 4  # the lower half of a place holds all of it
     if padded == once:
         _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, step, **how)
     else:
         cursors = torch.empty(programs * padded, dtype=torch.int32, device=total.device)
         _mean_of_many[(programs,)](*arguments, padded, cursors, _TILE, _WIDTH, once, _LONG, step, **how)
+
+
+def _steps(count: int) -> int:
+    """Return how many steps `_entered` takes among so many places."""
+    return 1 + _steps(count // (_WIDTH + 1)) if count else 0
 
 
 def _suit(places: Sequence[Tensor], values: Sequence[Tensor]) -> bool:

@@ -15,7 +15,7 @@ from laconic.kernels.lists import TensorList, listed
 from laconic.kernels.sparse_messages import part_bytes
 
 _MOST = (1 << 31) - (1 << 20)  # the largest number of elements of a list
-_WARPS = 4
+_WARPS, _PART = 4, 1024  # elements that a program writes at once
 _SAMPLE_TILE, _SAMPLE_WARPS = 4096, 8
 
 
@@ -65,7 +65,7 @@ def encode_largest(
     )  # fmt: skip
     compaction.write_chosen[(tiles.count,)](
         given, *tiles.place, ks, bits, table(begins[:-1], torch.int64, device), room.state, room.tallies, room.groups,
-        room.words, radix.TILE, errors is not None, tiles.listed, aligned, num_warps=_WARPS,
+        room.words, radix.TILE, min(_PART, radix.TILE), errors is not None, tiles.listed, aligned, num_warps=_WARPS,
     )  # fmt: skip
     return room.words.view(torch.uint8)[: begins[-1]]
 
@@ -100,8 +100,8 @@ def encode_sampled(
         room.tallies, room.groups, room.words, radix.TILE, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
     compaction.write_chosen[(tiles.count,)](
-        memory, *tiles.place, ks, bits, behind, room.state, room.tallies, room.groups, room.words, radix.TILE, fed,
-        tiles.listed, aligned_too, num_warps=_WARPS,
+        memory, *tiles.place, ks, bits, behind, room.state, room.tallies, room.groups, room.words, radix.TILE,
+        min(_PART, radix.TILE), fed, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
     return room.words.view(torch.uint8)[: begins[-1]]
 

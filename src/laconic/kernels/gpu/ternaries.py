@@ -37,7 +37,7 @@ def _encode(x, out, rest, room, base, factor, low, high, TILE: tl.constexpr, MAS
 def _encode_ternaries(x, scale, keys, n, room, out, TILE: tl.constexpr):
     base = tl.program_id(0).to(tl.int64) * TILE
     scale = tl.load(scale)
-    low, high = key_of(keys, 0, False)
+    low, high = key_of(keys, 0)
     factor = tl.where(scale > 0, tl.div_rn(tl.full([], 1.0, tl.float32), scale), 0.0)
     x, out, rest = x + base, out + base // 4, n - base
     if rest >= TILE:
