@@ -8,6 +8,7 @@ from torch import Tensor
 
 from laconic.kernels import reference, sparse_messages
 from laconic.kernels.gpu import numbers, radix
+from laconic.kernels.gpu import sparse_messages as encoders
 from tests.kernels.on import DEVICE, gpu, misaligned, poisoned, same, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # an infinite number less itself
@@ -118,11 +119,30 @@ def test_what_passes_sampled_limits_is_the_references(looked: int, fed: bool) ->
 
 
 def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "TILE", 1024)
+    monkeypatch.setattr(encoders, "_TILE", 1024)
+    monkeypatch.setattr(encoders, "_ROWS", 4)
     x = tensor("heavy", 9000)
     for few in (90, 270):
         found = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
         assert torch.equal(found, sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5]))
+
+
+@pytest.mark.parametrize("poison", [0.0, torch.nan])
+def test_runs_of_many_tiles_are_moved_in_order(poison: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles than are in one group or moved by one program, and tiles of which all values pass, which have no
+    places for so many; more pass than are sent."""
+    monkeypatch.setattr(encoders, "_TILE", 64)
+    monkeypatch.setattr(encoders, "_ROWS", 4)
+    xs = [misaligned(tensor("normal", n, n), 1) for n in (700, 1, 6000, 100)]
+    for start in (130, 3000, 3031, 5500):
+        xs[2][start : start + 100] *= 50
+    xs[2][4000] = poison
+    errors = [torch.ones_like(x) for x in xs]
+    samples, most, keys = [(300, 9), (300, 1), (300, 15), (300, 3)], [20, 1, 200, 9], [7, 8, 9, 10]
+    memory, widths = copies(errors), widths_of(xs)
+    found = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+    assert torch.equal(found, sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys))
+    assert equal(errors, memory)
 
 
 # ---------------------------------------------------------------------------------------------- means

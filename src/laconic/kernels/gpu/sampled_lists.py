@@ -77,11 +77,12 @@ def settle(v, lengths, firsts, limits, most, begins, totals, state, tallies, gro
     room, passing = tl.load(most + number), tl.load(totals + 2 * number)
     set_bits(words, 8 * (tl.load(begins + number) - 4), tl.minimum(passing, room), passing > 0)
     limit, up_to, missing = tl.load(limits + number), tl.full([], INFINITE, tl.int32), room
+    again = tl.full([], 0, tl.int32)
     if (passing > room) & (tl.load(totals + 2 * number + 1) > 0):
         values = pointed(v, number, LISTED, ALIGNED)
         n = tl.load(lengths + number).to(tl.int32)
         limit, missing = _k_th(values, n, room, TILE)
-        up_to = limit
+        up_to, again = limit, again + 1
         tile = tl.load(firsts + number)
         for first in range(0, n, TILE):
             bits = tile_sizes(values + first, n - first, TILE)
@@ -95,3 +96,4 @@ def settle(v, lengths, firsts, limits, most, begins, totals, state, tallies, gro
     tl.store(state, limit)
     tl.store(state + 1, up_to)
     tl.store(state + 2, missing)
+    tl.store(state + 3, again)

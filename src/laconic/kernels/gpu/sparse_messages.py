@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import triton
 from torch import Tensor
 
 from laconic.kernels import reference, sparse_messages
-from laconic.kernels.gpu import compaction, radix, sampled_lists
+from laconic.kernels.gpu import compaction, passing_runs, radix, sampled_lists
 from laconic.kernels.gpu.lists import Tiles, keys_of, pointers, starts, table, tiled
 from laconic.kernels.lists import TensorList, listed
 from laconic.kernels.sparse_messages import part_bytes
 
 _MOST = (1 << 31) - (1 << 20)  # the largest number of elements of a list
 _WARPS, _PART = 4, 1024  # elements that a program writes at once
+_TILE, _ROWS = 2048, 16  # elements whose runs are copied together; tiles of which a program moves the runs
 _SAMPLE_TILE, _SAMPLE_WARPS = 4096, 8
 
 
@@ -82,28 +84,37 @@ def encode_sampled(
     if not _suit(xs, errors):
         return sparse_messages.encode_sampled(reference, xs, errors, samples, most, widths, keys)
     device, fed = xs[0].device, errors is not None
-    tiles = tiled(xs.lengths, radix.TILE, device)
+    tiles, own = tiled(xs.lengths, _TILE, device), _own(xs.lengths, most)
     begins = starts([part_bytes(count, width, True) for count, width in zip(most, widths, strict=True)])
     room = _room(tiles, len(xs), 2 * len(xs), begins[-1], device)
+    runs = torch.empty(tiles.count * own, dtype=torch.int64, device=device)
     ks, bits = table(tuple(most), torch.int32, device), table(tuple(widths), torch.int32, device)
     (given, aligned), (memory, aligned_too) = pointers(xs), pointers(xs if errors is None else errors)
     both_aligned = aligned and aligned_too
     limits = _limits(xs, given, memory, samples, keys, fed, both_aligned)
-    compaction.tally_passing[(tiles.count,)](
-        given, memory, *tiles.place, limits, room.counts, room.tallies, room.groups, radix.TILE, fed, tiles.listed,
-        both_aligned, num_warps=_WARPS, enable_fp_fusion=False,
+    passing_runs.copy_passing[(tiles.count,)](
+        given, memory, *tiles.place, limits, room.counts, room.tallies, room.groups, runs, _TILE, own, fed,
+        tiles.listed, both_aligned, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     behind = table(tuple(begin + 4 for begin in begins[:-1]), torch.int64, device)  # the numbers of values
-    firsts = table(starts([-(-n // radix.TILE) for n in xs.lengths])[:-1], torch.int32, device)
+    firsts = table(starts([-(-n // _TILE) for n in xs.lengths])[:-1], torch.int32, device)
     sampled_lists.settle[(len(xs),)](
         memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, behind, room.counts, room.state,
-        room.tallies, room.groups, room.words, radix.TILE, tiles.listed, aligned_too, num_warps=_WARPS,
+        room.tallies, room.groups, room.words, _TILE, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
-    compaction.write_chosen[(tiles.count,)](
-        memory, *tiles.place, ks, bits, behind, room.state, room.tallies, room.groups, room.words, radix.TILE,
-        min(_PART, radix.TILE), fed, tiles.listed, aligned_too, num_warps=_WARPS,
+    several = tiled(xs.lengths, _TILE * _ROWS, device)
+    passing_runs.write_passing[(several.count,)](
+        memory, *several.place, firsts, ks, bits, behind, room.state, room.tallies, room.groups, runs, room.words,
+        _TILE, _ROWS, min(_PART, _TILE), own, fed, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
     return room.words.view(torch.uint8)[: begins[-1]]
+
+
+def _own(lengths: Sequence[int], most: Sequence[int]) -> int:
+    """Return how many places a tile has for what passes: four times the expected number, since large values of a
+    gradient lie together."""
+    expected = max(_TILE * count / n for n, count in zip(lengths, most, strict=True) if n >= _TILE or n == max(lengths))
+    return min(_TILE, max(32, triton.next_power_of_2(int(4 * expected))))
 
 
 def _limits(
