@@ -124,12 +124,14 @@ def _limits(
     """Return the bits of each tensor's limit."""
     device = xs[0].device
     looked = tuple(min(count, (1 << 31) - 1) for count, _ in samples)
-    begins = starts([min(count, n) for count, n in zip(looked, xs.lengths, strict=True)])
+    held = [min(count, n) for count, n in zip(looked, xs.lengths, strict=True)]
+    begins = starts(held)
     limits = torch.empty(len(xs), dtype=torch.int32, device=device)
-    sampled_lists.sample_limits[(len(xs),)](
+    counts = torch.zeros(len(xs) * sampled_lists.COUNTED.value, dtype=torch.int32, device=device)
+    sampled_lists.sample_limits[(-(-max(held) // _SAMPLE_TILE), len(xs))](
         given, memory, table(xs.lengths, torch.int64, device), table(looked, torch.int64, device),
         table(tuple(k for _, k in samples), torch.int32, device), table(begins[:-1], torch.int64, device),
-        keys_of(keys, device), torch.empty(begins[-1], device=device), limits, _SAMPLE_TILE, fed, len(xs) > 1, aligned,
-        num_warps=_SAMPLE_WARPS, enable_fp_fusion=False,
+        keys_of(keys, device), torch.empty(begins[-1], device=device), counts, limits, _SAMPLE_TILE, fed, len(xs) > 1,
+        aligned, num_warps=_SAMPLE_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
     return limits
