@@ -68,12 +68,13 @@ class Tier:
         self.sync: Sync[EveryContext] = self.sentence.sync.make()
         self.compressor: Compressor = self.sentence.compressor
         self.architecture = architecture_of(self.sentence)
-        self.schedule: Schedule = self.sentence.schedule.make()
+        self.schedule = schedule_of(self.sentence)
         self.compression = self.sentence.chain
         self._architecture_words = str(self.sentence.architecture)
         self._flat_memories = FlatMemories()
         self._graphed: dict[int, GraphedExchange] = {}  # by the identity of a bucket's specifications
         self._pool: Any = None
+        self._tables: KeyTables | None = None
         self._one_by_one: set[tuple[str, ...]] = set()  # the buckets whose tensors are exchanged one by one
 
     @property
@@ -106,13 +107,13 @@ class Tier:
         begun = self._bucket_exchange(specs, flat, self._moment(step), own=False)
         if begun is None or not lane:
             return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs)
+        self._tables = self._tables or KeyTables(flat.device)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graphed = self._graphed.setdefault(id(specs), GraphedExchange(specs, flat.device, self._pool))
-        tables = graphed.tables
+        graphed = self._graphed.setdefault(id(specs), GraphedExchange(self._tables, self._pool))
 
         def make(recorded: bool) -> BucketExchange:
             moment = None if recorded else self._moment(step)
-            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=tables)
+            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=self._tables)
             assert exchange is not None
             return exchange
 
@@ -149,7 +150,11 @@ class Tier:
     def memory_replaced(self) -> None:
         """Note that tensors have another memory than before."""
         self._flat_memories.forget()
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
         self._graphed.clear()
+        self._pool = None  # a memory pool ends with the last of its graphs
 
     def _bucket_exchange(
         self,
@@ -165,7 +170,7 @@ class Tier:
             return None
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
         if self._flat_memories.changed:
-            self._graphed.clear()  # they compute at the old addresses
+            self._forget_graphs()  # they compute at the old addresses
         meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
@@ -370,6 +375,12 @@ def architecture_of(sentence: Sentence) -> Architecture:
     """Return a sentence's architecture, over its topology if it has one."""
     architecture: Architecture = sentence.architecture.make()
     return architecture.over(None if sentence.topology is None else sentence.topology.make())
+
+
+def schedule_of(sentence: Sentence) -> Schedule:
+    """Return a sentence's schedule, which may depend on whether gradients are compressed."""
+    schedule: Schedule = sentence.schedule.make()
+    return schedule if sentence.chain == "none" else schedule.for_compressed()
 
 
 def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bool], level: str | None = None) -> Stack:

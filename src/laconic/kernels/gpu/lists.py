@@ -79,7 +79,7 @@ def pointers(tensors: Sequence[Tensor]) -> tuple[Any, bool]:
 def keys_of(keys: Sequence[int], device: torch.device) -> Any:
     """Return each tensor's key as `parts.key_of` takes it: the number itself, or a table, which changes with every step
     and is copied without waiting. Keys that have a `table` already are that table."""
-    if len(keys) > 1 and (recorded := getattr(keys, "table", None)) is not None:
+    if (recorded := getattr(keys, "table", None)) is not None:
         return recorded
     signed = [key - (key >> 63 << 64) for key in keys]
     if len(signed) == 1:

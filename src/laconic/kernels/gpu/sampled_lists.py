@@ -53,7 +53,7 @@ def sample_limits(x, error, lengths, looked, ranks, begins, keys, scratch, limit
     n, count = tl.load(lengths + number), tl.load(looked + number)
     drawn = count < n
     count = tl.minimum(n, count).to(tl.int32)
-    low, high = key_of(keys, number, LISTED)
+    low, high = key_of(keys, number)
     scratch += tl.load(begins + number)
     for first in range(0, count, TILE):
         i = first + tl.arange(0, TILE)
