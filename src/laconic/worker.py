@@ -79,10 +79,12 @@ class ReduceScatter:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Give every worker every worker's tensor, stacked along a new first dimension in rank order."""
+    """Give every worker every worker's tensor, stacked along a new first dimension in rank order; a transport may write
+    them into `out`."""
 
     tensor: Tensor
     control: float = 0.0
+    out: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +101,11 @@ class GatherRagged:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Send row j to worker j: every worker gets one row from every worker, stacked in rank order."""
+    """Send row j to worker j: every worker gets one row from every worker, stacked in rank order; a transport may write
+    them into `out`."""
 
     tensor: Tensor
+    out: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,13 +311,14 @@ class Group(Protocol):
         """Reduce in place, in the transport's own order of sums."""
         ...
 
-    def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
+    def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle: ...
     def all_to_all(
         self,
         tensor: Tensor,
         send_lengths: Sequence[int] | None = None,
         receive_lengths: Sequence[int] | None = None,
         control: float = 0.0,
+        out: Tensor | None = None,
     ) -> Handle:
         """Send block j of a flat tensor to member j; blocks are equal unless lengths (in elements) are given."""
         ...

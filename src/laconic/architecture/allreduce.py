@@ -57,7 +57,7 @@ class AllReduce(Architecture):
         if isinstance(request, ReduceScatter):
             return self._reduce_scatter(request, group)
         if isinstance(request, Scatter):
-            return _scatter(request.tensor, group)
+            return _scatter(request, group)
         if isinstance(request, Broadcast):
             return _broadcast(request, group)
         if isinstance(request, Merge):
@@ -122,7 +122,7 @@ def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
 
 
 def _gather(request: Gather, group: Group) -> Communication[Any]:
-    return (yield group.all_gather(request.tensor, control=request.control))
+    return (yield group.all_gather(request.tensor, request.control, request.out))
 
 
 def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
@@ -139,8 +139,9 @@ def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
 
 
-def _scatter(x: Tensor, group: Group) -> Communication[Any]:
-    return (yield group.all_to_all(x.reshape(-1))).view(x.shape)
+def _scatter(request: Scatter, group: Group) -> Communication[Any]:
+    x = request.tensor
+    return (yield group.all_to_all(x.reshape(-1), out=request.out)).view(x.shape)
 
 
 def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:

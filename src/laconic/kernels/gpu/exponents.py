@@ -84,7 +84,7 @@ def _encode_tile(x, error, out, rest, base, low, high, TILE: tl.constexpr, FED: 
     _put(out, ninth, 9 * group + 8, size, WHOLE)
 
 
-@triton.jit(do_not_specialize=["place_2"])
+@triton.jit(do_not_specialize=["place_2", "keys"])
 def _encode_natural(x, error, place_0, place_1, place_2, keys, message, parts_at, TILE: tl.constexpr,
                     FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)

@@ -20,7 +20,7 @@ _TILE, _WARPS = 4096, 4
 _MOST = tl.constexpr(MOST)
 
 
-@triton.jit(do_not_specialize=["place_2"])
+@triton.jit(do_not_specialize=["place_2", "keys"])
 def _round(xs, place_0, place_1, place_2, begins, keys, out, TILE: tl.constexpr, LISTED: tl.constexpr,
            ALIGNED: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)

@@ -33,7 +33,7 @@ def _encode(x, out, rest, room, base, factor, low, high, TILE: tl.constexpr, MAS
     stored(out, tl.arange(0, TILE // 4), room // 4, packed(digit, TILE, 4), MASKED)
 
 
-@triton.jit(do_not_specialize=["n", "room"])
+@triton.jit(do_not_specialize=["keys", "n", "room"])
 def _encode_ternaries(x, scale, keys, n, room, out, TILE: tl.constexpr):
     base = tl.program_id(0).to(tl.int64) * TILE
     scale = tl.load(scale)

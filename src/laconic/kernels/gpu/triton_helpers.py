@@ -20,7 +20,7 @@ REST = tl.constexpr(32 - draws.BITS)
 
 @triton.jit
 def key_of(keys, number):
-    """Return `draws.halves` of a tensor's key, from a table of all or the key itself."""
+    """Return `draws.halves` of a tensor's key, which is given itself or stands in a table."""
     if keys.dtype.is_ptr():
         key = tl.load(keys + number).to(tl.uint64, bitcast=True)
     else:
