@@ -18,8 +18,8 @@ GROUP = tl.constexpr(64)
 """The number of tiles whose tallies are also added up."""
 BLOCK = tl.constexpr(256)
 STATE = tl.constexpr(4)
-"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, how many of those
-are sent (all that are larger are), and whether the tallies were made again."""
+"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, how many of
+those are sent (all that are larger are), and whether the tallies were made again."""
 
 
 @triton.jit

@@ -86,21 +86,23 @@ def encode_sampled(
     device, fed = xs[0].device, errors is not None
     tiles, own = tiled(xs.lengths, _TILE, device), _own(xs.lengths, most)
     begins = starts([part_bytes(count, width, True) for count, width in zip(most, widths, strict=True)])
-    room = _room(tiles, len(xs), 2 * len(xs), begins[-1], device)
+    digits = len(xs) * sampled_lists.COUNTED.value
+    room = _room(tiles, len(xs), digits + 2 * len(xs), begins[-1], device)
+    totals = room.counts[digits:]
     runs = torch.empty(tiles.count * own, dtype=torch.int64, device=device)
     ks, bits = table(tuple(most), torch.int32, device), table(tuple(widths), torch.int32, device)
     (given, aligned), (memory, aligned_too) = pointers(xs), pointers(xs if errors is None else errors)
     both_aligned = aligned and aligned_too
-    limits = _limits(xs, given, memory, samples, keys, fed, both_aligned)
+    limits = _limits(xs, given, memory, samples, keys, room.counts, fed, both_aligned)
     passing_runs.copy_passing[(tiles.count,)](
-        given, memory, *tiles.place, limits, room.counts, room.tallies, room.groups, runs, _TILE, own, fed,
-        tiles.listed, both_aligned, num_warps=1, enable_fp_fusion=False,
+        given, memory, *tiles.place, limits, totals, room.tallies, room.groups, runs, _TILE, own, fed, tiles.listed,
+        both_aligned, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     behind = table(tuple(begin + 4 for begin in begins[:-1]), torch.int64, device)  # the numbers of values
     firsts = table(starts([-(-n // _TILE) for n in xs.lengths])[:-1], torch.int32, device)
     sampled_lists.settle[(len(xs),)](
-        memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, behind, room.counts, room.state,
-        room.tallies, room.groups, room.words, _TILE, tiles.listed, aligned_too, num_warps=_WARPS,
+        memory, table(xs.lengths, torch.int64, device), firsts, limits, ks, behind, totals, room.state, room.tallies,
+        room.groups, room.words, _TILE, tiles.listed, aligned_too, num_warps=_WARPS,
     )  # fmt: skip
     several = tiled(xs.lengths, _TILE * _ROWS, device)
     passing_runs.write_passing[(several.count,)](
@@ -113,21 +115,19 @@ def encode_sampled(
 def _own(lengths: Sequence[int], most: Sequence[int]) -> int:
     """Return how many places a tile has for what passes: four times the expected number, since large values of a
     gradient lie together."""
-    expected = max(_TILE * count / n for n, count in zip(lengths, most, strict=True) if n >= _TILE or n == max(lengths))
-    return min(_TILE, max(32, triton.next_power_of_2(int(4 * expected))))
+    return min(_TILE, max(32, triton.next_power_of_2(4 * _TILE * sum(most) // sum(lengths))))
 
 
 def _limits(
-    xs: TensorList, given: object, memory: object, samples: Sequence[tuple[int, int]], keys: Sequence[int], fed: bool,
-    aligned: bool,
+    xs: TensorList, given: object, memory: object, samples: Sequence[tuple[int, int]], keys: Sequence[int],
+    counts: Tensor, fed: bool, aligned: bool,
 ) -> Tensor:  # fmt: skip
-    """Return the bits of each tensor's limit."""
+    """Return the bits of each tensor's limit; digits are counted in `counts`, which are zero."""
     device = xs[0].device
     looked = tuple(min(count, (1 << 31) - 1) for count, _ in samples)
     held = [min(count, n) for count, n in zip(looked, xs.lengths, strict=True)]
     begins = starts(held)
     limits = torch.empty(len(xs), dtype=torch.int32, device=device)
-    counts = torch.zeros(len(xs) * sampled_lists.COUNTED.value, dtype=torch.int32, device=device)
     sampled_lists.sample_limits[(-(-max(held) // _SAMPLE_TILE), len(xs))](
         given, memory, table(xs.lengths, torch.int64, device), table(looked, torch.int64, device),
         table(tuple(k for _, k in samples), torch.int32, device), table(begins[:-1], torch.int64, device),
