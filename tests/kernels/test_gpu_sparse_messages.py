@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from laconic import kernels
+from laconic.compression.bucket import RecordedKeys
 from laconic.kernels import reference, sparse_messages
 from laconic.kernels.gpu import numbers, radix
 from laconic.kernels.gpu import sparse_messages as encoders
@@ -181,6 +183,32 @@ def test_means_of_counted_places_are_the_references(zero: bool, monkeypatch: pyt
         gpu.average_places(found, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
     sparse_messages.average_places(reference, expected, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
     assert same(found, expected)
+
+
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_after_the_first_call_nothing_comes_from_the_host(tensors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph would copy again, in every replay, from memory that has long been something else."""
+    xs = kernels.TensorList(tensor("normal", n, n) for n in (3000, 70, 500)[:tensors])
+    errors, total = kernels.TensorList(torch.zeros_like(x) for x in xs), torch.empty(sum(xs.lengths), device=DEVICE)
+    samples, most, widths = [(300, 9)] * tensors, [30, 2, 5][:tensors], [12] * tensors
+    keys = RecordedKeys(torch.arange(tensors, device=DEVICE))
+
+    def exchanged() -> None:
+        for counted in (True, False):
+            if counted:
+                message = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+            else:
+                message = gpu.encode_largest(xs, errors, most, widths)
+            gpu.average_places(total, torch.stack([message] * 3), xs.lengths, most, widths, counted, 0.0)
+
+    exchanged()
+    monkeypatch.setattr(torch, "tensor", _refused)
+    monkeypatch.setattr(torch, "from_numpy", _refused)
+    exchanged()
+
+
+def _refused(*_: object, **__: object) -> Tensor:
+    raise AssertionError("the host's memory is copied")
 
 
 # ---------------------------------------------------------------------------------------------- whole numbers
