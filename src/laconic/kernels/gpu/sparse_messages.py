@@ -114,8 +114,8 @@ def encode_sampled(
 
 def _own(lengths: Sequence[int], most: Sequence[int]) -> int:
     """Return how many places a tile has for what passes: four times the expected number, since large values of a
-    gradient lie together."""
-    return min(_TILE, max(32, triton.next_power_of_2(4 * _TILE * sum(most) // sum(lengths))))
+    gradient lie together; no more than a quarter of it, which takes half as much memory as the tensors."""
+    return min(_TILE // 4, max(32, triton.next_power_of_2(4 * _TILE * sum(most) // sum(lengths))))
 
 
 def _limits(
