@@ -1,10 +1,10 @@
 """The mean of many workers' sparse messages, of a few places each, without a dense tensor for any of them.
 
 A program is one warp and owns a run of tiles. It searches where each worker's places enter its run, and from there on
-counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
-own, and the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself,
-worker after worker with a barrier between them, while it is in the cache. Sums are divided at the places that were sent
-only. 4 bytes an element, and 12 for each place that was sent.
+counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its own, and
+the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself, worker after
+worker with a barrier between them, while it is in the cache; every worker keeps its own, so that the means are written
+without reading them again. 4 bytes an element, and 8 or 12 for each place that was sent.
 """
 
 from __future__ import annotations
@@ -65,22 +65,29 @@ def _next(places, values, begins, counts, first, workers, at, WORKERS: tl.conste
 
 @triton.jit
 def _add(total, place, bits, left_out, limit, FIRST: tl.constexpr):
+    """Add one worker's values, and return the sums."""
     inside = (place >= 0) & (place < limit)  # whatever a message holds
     if FIRST:
         before = left_out
     else:
         before = tl.load(total + place, mask=inside, other=0.0)
-    tl.store(total + place, before + bits.to(tl.float32, bitcast=True), mask=inside)
+    sums = before + bits.to(tl.float32, bitcast=True)
+    tl.store(total + place, sums, mask=inside)
+    return sums
 
 
 @triton.jit
 def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: tl.constexpr):
-    """Add worker after worker. A row lies across a warp and all rows in registers: extracting one costs nothing."""
+    """Add worker after worker, and return each one's sums. A row lies across a warp and all rows in registers:
+    extracting one costs nothing."""
     row = tl.arange(0, WORKERS)[:, None]
+    sums = bits.to(tl.float32, bitcast=True)
     for r in tl.static_range(WORKERS):
         one = tl.sum(tl.where(row == r, place, 0), axis=0)
-        _add(total, one, tl.sum(tl.where(row == r, bits, 0), axis=0), left_out, limit, FIRST and r == 0)
+        added = _add(total, one, tl.sum(tl.where(row == r, bits, 0), axis=0), left_out, limit, FIRST and r == 0)
+        sums = tl.where(row == r, added[None, :], sums)
         tl.debug_barrier()
+    return sums
 
 
 @triton.jit
@@ -113,13 +120,17 @@ def _divided(sums, some, workers):
 
 
 @triton.jit
-def _divide_few(total, place, limit, workers):
-    """Divide at the places that were sent; of a place that several workers sent, all read the sum before one writes the
-    mean."""
+def _divide_few(total, place, sums, limit, workers, WORKERS: tl.constexpr):
+    """Write the means at the places that were sent, worker after worker: of a place that several sent, the last one has
+    the sum of all."""
+    row = tl.arange(0, WORKERS)[:, None]
     inside = (place >= 0) & (place < limit)
-    sums = tl.load(total + place, mask=inside, other=1.0)
-    tl.debug_barrier()
-    tl.store(total + place, _divided(sums, inside, workers), mask=inside)
+    means = _divided(sums, inside, workers).to(tl.int32, bitcast=True)
+    for r in tl.static_range(WORKERS):
+        one = tl.sum(tl.where(row == r, place, 0), axis=0)
+        mean = tl.sum(tl.where(row == r, means, 0), axis=0).to(tl.float32, bitcast=True)
+        tl.store(total + one, mean, mask=(one >= 0) & (one < limit))
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -156,14 +167,13 @@ def _mean(places, values, begins, counts, workers, divisor, steps, total, n, til
         base = tile * TILE
         limit = tl.minimum(n - base, TILE).to(tl.int32)
         _fill(total + base, left_out, limit, TILE, LONG)
-        here = place - base.to(tl.int32)
-        sums = bits
+        here, sent = place - base.to(tl.int32), bits
         count = tl.sum((here < TILE).to(tl.int32), axis=1)
         if tl.max(count, axis=0) < WIDTH:
             begin += count
             place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
-            _add_few(total + base, here, sums, left_out, limit, True, WORKERS)
-            _divide_few(total + base, here, limit, divisor)
+            sums = _add_few(total + base, here, sent, left_out, limit, True, WORKERS)
+            _divide_few(total + base, here, sums, limit, divisor, WORKERS)
         else:
             begin = _add_many(places, values, begins, counts, 0, workers, begin, total + base, base, limit, TILE,
                               WORKERS, LONG, STEP)  # fmt: skip
