@@ -108,9 +108,7 @@ def _turned(factors, place_0, place_1, place_2, widths, begins, turns, out, agai
     y = tl.zeros([CHUNK, R], tl.float64)
     for j in range(R):
         row = tl.load(turns + j * R + c)
-        used = (
-            tl.max((row != 0).to(tl.int32), axis=0) > 0
-        )  # NaN times zero would stay NaN
+        used = tl.max((row != 0).to(tl.int32), axis=0) > 0  # NaN times zero would stay NaN
         y += tl.where(used, _at(factors + begin, i, n, r, j), 0.0)[:, None] * row[None, :]
     at = out + begin + i[:, None] * r + c[None, :]
     tl.store(at, y.to(tl.float32), mask=(i < n)[:, None] & (c < r)[None, :])
