@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import laconic
+from laconic import kernels
+from laconic.compression.bucket import RecordedKeys
 from laconic.network.network_tree import Network
 from laconic.virtual.compute import Compute
 
@@ -166,10 +168,55 @@ def trained_on(device: str, strategy: str) -> torch.Tensor:
     return laconic.simulate(body, 8, Network.flat(8, 1e9, 5e-5), Compute(0.01, 0.02)).results[0]
 
 
-@pytest.mark.parametrize("strategy", ["scaled_sign+ef", "qsgd+ef", "qsgd(norm=max)", "topk(0.05)+ef", "natural"])
+SAME_BITS = [
+    "scaled_sign+ef",
+    "qsgd+ef",
+    "qsgd(norm=max)",
+    "topk(0.05)+ef",
+    "topk(0.05, threshold=sampled)+ef",
+    "natural",
+]
+
+
+@pytest.mark.parametrize("strategy", SAME_BITS)
 def test_cpu_and_gpu_send_the_same_bits(strategy: str) -> None:
     """Payloads decide what comes out, and all that is rounded is rounded in an order that both have."""
     assert torch.equal(trained_on("cuda", strategy), trained_on("cpu", strategy))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_graphs_of_sparse_messages_see_new_gradients_and_keys(tensors: int, sampled: bool) -> None:
+    """Encoding and decoding wait for nothing and copy nothing from the host, which a replay would not see."""
+    lengths, most = (40_000, 70, 3000)[:tensors], (400, 2, 30)[:tensors]
+    samples, widths = [(10_000, 90), (10_000, 2), (10_000, 30)][:tensors], (16, 7, 12)[:tensors]
+    xs = kernels.TensorList(torch.zeros(n, device="cuda") for n in lengths)
+    errors = kernels.TensorList(torch.zeros(n, device="cuda") for n in lengths)
+    total, draw = torch.empty(sum(lengths), device="cuda"), torch.Generator("cuda").manual_seed(0)
+    keys = RecordedKeys(torch.zeros(tensors, dtype=torch.int64, device="cuda"))
+
+    def exchanged() -> None:
+        if sampled:
+            message = kernels.encode_sampled(xs, errors, samples, most, widths, keys)
+        else:
+            message = kernels.encode_largest(xs, errors, most, widths)
+        kernels.average_places(total, torch.stack([message, message]), lengths, most, widths, sampled, 0.0)
+
+    exchanged()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        exchanged()
+    for step in range(3):
+        for x in xs:
+            x.normal_(generator=draw)
+        keys.table.fill_(step)
+        before = [error.clone() for error in errors]
+        graph.replay()
+        found, left = total.clone(), [error.clone() for error in errors]
+        torch._foreach_copy_(list(errors), before)
+        exchanged()
+        assert torch.equal(found, total) and found.any()
+        assert all(torch.equal(a, b) for a, b in zip(left, errors, strict=True))
 
 
 def _by_gloo(rank: int, folder: str, strategy: str) -> None:
