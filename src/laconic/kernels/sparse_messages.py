@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.fallbacks import composed
 from laconic.kernels.messages import feed_selected, finite, passing
 
 
+@composed
 def encode_largest(
     body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
 ) -> Tensor:
@@ -36,6 +38,7 @@ def encode_largest(
     return torch.cat(parts)
 
 
+@composed
 def encode_sampled(
     body: Any,
     xs: Sequence[Tensor],
@@ -85,6 +88,7 @@ def first_or_largest(body: Any, values: Tensor, most: int) -> Tensor | None:
     return torch.arange(most, device=values.device)
 
 
+@composed
 def average_places(
     body: Any,
     total: Tensor,
@@ -103,6 +107,7 @@ def average_places(
         mean.copy_(body.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], mean.numel(), left_out))
 
 
+@composed
 def average_counted_places(
     body: Any,
     total: Tensor,
