@@ -7,7 +7,7 @@ on a network, takes less time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,6 +24,8 @@ from laconic.values.tensor_spec import TensorSpec
 
 TYPICAL = TensorSpec("typical", (1024, 1024), torch.float32)
 """The tensor for which a technique is described where there is no model."""
+DENSE = Sentence.of(Strategy.parse(DDP16().sentence).compression)  # type: ignore[attr-defined]
+"""The dense exchange that gathered payloads are compared with: 16-bit gradients."""
 MOST = 2**20
 """The number of workers or hosts up to which is searched."""
 _MOST_TIMED = 2**12
@@ -49,8 +51,8 @@ def dense_sends_less_from(
 
 
 def dense_takes_less_from(strategy: Strategy, dense: Sentence, deployment: Deployment) -> int | None:
-    """Return the least number of workers from which on `dense` would take less time on the same network with the same
-    hosts; None where there is none, or where collectives were measured for the present number alone."""
+    """Return the least number of workers, on two hosts or more, from which on `dense` would take less time on the same
+    network; None where there is none, or where collectives were measured for the present number alone."""
     network = deployment.network
     if network.measured is not None or not gathers(strategy, deployment.tensors):
         return None
@@ -89,20 +91,46 @@ def crossover_note(
 ) -> str | None:
     """Return in words from how many workers on 16-bit gradients would send fewer bytes, and what to write then; None
     where nothing is gathered from all."""
-    dense = Strategy.parse(DDP16().sentence)
-    assert isinstance(dense, Sentence)
-    least = dense_sends_less_from(strategy, dense, tensors, members)
+    least = dense_sends_less_from(strategy, DENSE, tensors, members)
     if least is None:
         return None
-    note = f"payloads are gathered from all workers: from {least} workers on `{dense}` sends fewer bytes"
-    if workers is not None:
-        note += f", and there are {workers}" if workers >= least else f" (there are {workers})"
+    counted = "" if workers is None else f", and there are {workers}" if workers >= least else f" (there are {workers})"
+    return (
+        f"payloads are gathered from all workers: from {least} workers on `{DENSE}` sends fewer bytes{counted}"
+        f"{_instead(strategy)}"
+    )
+
+
+def warnings_for(deployment: Deployment, strategies: Sequence[Strategy]) -> Iterator[str]:
+    """Yield a warning for each compression whose payloads so many workers gather that a dense exchange would send fewer
+    bytes, with the number from which on it would also take less time."""
+    seen = set()
+    for strategy in strategies:
+        outermost = _outermost(strategy)
+        if (type(strategy), outermost.compression) in seen:
+            continue
+        seen.add((type(strategy), outermost.compression))
+        members = deployment.workers // deployment.units if isinstance(strategy, Tiers) else 1
+        least = dense_sends_less_from(strategy, DENSE, deployment.tensors, members)
+        if least is None or deployment.workers < least:
+            continue
+        faster = dense_takes_less_from(strategy, DENSE, deployment)
+        yield (
+            f"`{strategy}` gathers payloads from all workers: `{DENSE.chain}` in their place sends fewer bytes from "
+            f"{least} workers on"
+            + (f" and takes less time here from {faster} on" if faster is not None else "")
+            + f", and there are {deployment.workers}{_instead(strategy)}"
+        )
+
+
+def _instead(strategy: Strategy) -> str:
     instead = two_hops_instead(strategy)
-    return note if instead is None else f"{note}; `{instead}` sends an all-reduce's bytes, however many they are"
+    return "" if instead is None else f"; `{instead}` sends an all-reduce's bytes, however many they are"
 
 
 def _first(holds: Callable[[int], bool], most: int) -> int | None:
-    """Return the least number of groups, up to so many, from which on something holds; None where it never does."""
+    """Return the first number from 2 to `most` for which something holds that then goes on to hold; None where it never
+    does."""
     low, high = 1, 2
     while not holds(high):
         low, high = high, 2 * high
