@@ -1,7 +1,7 @@
 """Which hot loops plain torch has computed because no faster body takes these tensors: counted by name, to be shown.
 
-The bodies of `reference`, and loops over lists that are composed of them, count themselves while somebody counts: an
-exchange of a bucket does. Faster bodies know nothing of it, so that it costs them nothing.
+The bodies of `reference`, and loops over lists for which a device has no body, count themselves while somebody counts:
+an exchange of a bucket does. Faster bodies know nothing of it, so that it costs them nothing.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ def counted(body: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def composed(loop: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Count the calls of a loop over a list whose first argument, the bodies of single tensors, are plain torch."""
+    """Count the calls of a loop over a list that is composed of the bodies in its first argument, where these have none
+    for the loop itself: between them it is plain torch, one tensor after another."""
     plain = counted(loop)
 
     @wraps(loop)
     def made(*given: Given.args, **named: Given.kwargs) -> Result:
-        if _now.calls is None or not getattr(given[0], "IS_PLAIN", False):
+        if _now.calls is None or hasattr(given[0], loop.__name__):
             return loop(*given, **named)
         return plain(*given, **named)
 

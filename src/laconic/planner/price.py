@@ -58,7 +58,7 @@ class CompressionCosts:
     """The costs of a chain of compressors on a model: times by tensor, and payload bytes by tensor.
 
     `rounds` holds for each round the bytes by the way payloads meet (`reduce`, `gather` …); `dense_bytes` are those of
-    tensors that are not compressed.
+    tensors that are not compressed. `times` are added for each bucket in which there are others.
     """
 
     dense_bytes: Vector
@@ -66,12 +66,20 @@ class CompressionCosts:
     encode_seconds: Vector
     decode_seconds: Vector
     dtype: str
+    accepted: Vector  # 1 for tensors that are compressed, 0 for the others
+    times: CodecTimes
+
+    def coding(self, plan_arrays: PlanArrays) -> tuple[Vector, Vector]:
+        """Return the seconds of encoding and of decoding each message."""
+        coded = plan_arrays.summed(self.accepted) > 0
+        encode = plan_arrays.summed(self.encode_seconds) + self.times.encode_seconds_per_bucket * coded
+        return encode, plan_arrays.summed(self.decode_seconds) + self.times.decode_seconds_per_bucket * coded
 
     def divided(self, members: int) -> CompressionCosts:
         """Return the costs where each of so many members has an equal share of every tensor."""
         rounds = tuple({meets: nbytes / members for meets, nbytes in of.items()} for of in self.rounds)
         times = (self.encode_seconds / members, self.decode_seconds / members)
-        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype)
+        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype, self.accepted, self.times)
 
 
 class Pricer:
@@ -138,7 +146,7 @@ class Pricer:
         costs = self._of_chain(sentence, size)
         nbytes = float(costs.dense_bytes.sum() + sum(v.sum() for of in costs.rounds for v in of.values()))
         latency, rate = deployment.path
-        coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum()) / cadence.period
+        coding = sum(float(part.sum()) for part in costs.coding(self._plan_arrays_of(sentence))) / cadence.period
         exchanging = 2 * (latency + rate * nbytes) / cadence.period
         own = [
             deployment.profile.model.seconds * deployment.slowness[k % len(deployment.slowness)] for k in range(size)
@@ -238,6 +246,8 @@ class Pricer:
             times.encode_seconds_per_tensor * some + times.encode_seconds_per_element * elements,
             times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
+            np.array(accepted, dtype=float),
+            times,
         )
 
     def _codec_times(self, sentence: Sentence) -> CodecTimes:
@@ -314,7 +324,7 @@ class Pricer:
         ready: Vector,
     ) -> Traffic:
         dense = plan_arrays.summed(costs.dense_bytes)
-        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
+        encode, decode = costs.coding(plan_arrays)
         if architecture.servers:
             return self._served(costs, plan_arrays, architecture.servers, ready, dense)
         if plan_arrays.halves and not costs.rounds:
@@ -346,7 +356,7 @@ class Pricer:
         for nbytes in (up, down):
             seconds = rate * load * nbytes
             transfers.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
-        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
+        encode, decode = costs.coding(plan_arrays)
         if deployment.servers:
             return Traffic(ready, encode, decode, transfers, plan_arrays.gates, flowing=True)
         push, pull = transfers

@@ -54,9 +54,6 @@ __all__ = [
     "vote",
 ]
 
-IS_PLAIN = True
-"""What tells these bodies from faster ones."""
-
 for _name in __all__:
     if _name != "in_buckets":  # a view
         globals()[_name] = counted(globals()[_name])
