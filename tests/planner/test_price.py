@@ -231,3 +231,15 @@ def test_computing_coding_and_the_wire_add_up_to_the_step(network: Network, slow
             assert found.seconds == pytest.approx(found.iterated.seconds, rel=1e-9), text
         assert (found.coding_seconds > 0) == any(words in text for words in ("topk", "cast", "qsgd"))
     assert pricer.price("local(4)").computing_seconds == pytest.approx(deployment.own_seconds(4))
+
+
+@pytest.mark.parametrize("strategy", ["bsp / topk(0.01)+ef / wfbp(64KiB)", "local(4) / topk(0.01)+ef"])
+def test_what_a_bucket_takes_is_counted_once_for_each_as_on_the_virtual_engine(strategy: str) -> None:
+    codec = CodecTimes("topk+error_feedback", 1e-5, 1e-9, 2e-5, 1e-9, 4e-3, 8e-3)
+    profile, network = replace(PROFILE, codecs=(codec,)), Network.flat(4, 1e10, 1e-6)
+    period = 4 if strategy.startswith("local") else 1
+    found = Pricer(Deployment(profile, network, 4)).price(strategy)
+    without = Pricer(Deployment(replace(PROFILE, codecs=()), network, 4)).price(strategy)
+    assert found.seconds == pytest.approx(virtual_seconds(profile, strategy, network, 4, period), rel=0.02)
+    buckets = round((found.coding_seconds * period - 30e-6 * 6) / 12e-3)
+    assert buckets == (1 if period > 1 else 3) and without.coding_seconds == 0
