@@ -67,7 +67,7 @@ def main() -> None:
     for number, chain in enumerate(asked.chain or timed_chains(), 1):
         began = time.perf_counter()
         try:
-            codecs = Codecs(echo, echo, specs, [chain], torch.device(asked.device))
+            codecs = Codecs(echo, echo, specs, [chain], torch.device(asked.device), architectures=False)
             for _ in range(asked.rounds):
                 codecs.round()
             rows.append(asdict(codecs.result()[0]))

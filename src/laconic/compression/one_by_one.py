@@ -29,13 +29,13 @@ def reason(compressor: Compressor, bucket: TensorBucket, meet: BucketMeet) -> st
         if exchange_bucket_of(compressor, TensorBucket(bucket.specs, single, bucket.vectors, bucket.lists), meet):
             return f"gradients are {str(flat.dtype).removeprefix('torch.')}, and whole buckets are of float32"
     for part in reversed(list(_chain(compressor))):
-        for method, whole in _PARTS:
-            if hasattr(part, method) and hasattr(part, whole) and is_changed_below(part, method, whole):
-                return f"{type(part).__name__} changes `{method}` and inherits `{whole}`, which does something else"
         if implementation(part, WholeBucket) is None:  # type: ignore[type-abstract]
             return f"{_name(part)} declares no exchange of whole buckets (`exchange_bucket`)"
         if isinstance(part, Codec) and not part.lists:
             return f"{_name(part)} declares no encoding of lists of tensors (`lists`)"
+        for method, whole in _PARTS:
+            if hasattr(part, method) and hasattr(part, whole) and is_changed_below(part, method, whole):
+                return f"{type(part).__name__} changes `{method}` and inherits `{whole}`, which does something else"
     return f"{_name(compressor)} exchanges such tensors one by one"
 
 

@@ -43,7 +43,7 @@ Parts = tuple[float, float]
 
 class Codecs:
     """Timed trials, in rounds, of every compressor (alone and with error feedback) and every architecture, with each
-    choice of their knobs."""
+    choice of their knobs; or of the given chains of compressors, and without `architectures`."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Codecs:
         specs: Sequence[TensorSpec],
         chains: Sequence[str] | None = None,
         device: torch.device = _CPU,
+        architectures: bool = True,
     ) -> None:
         self._trials: list[_Trials] = []
         self._tiers: list[Tier] = []
@@ -62,14 +63,14 @@ class Codecs:
             self._trials.append(_Trials(world, tier.compression, cases, encoding, _WARM_UP[device.type]))
             self._tiers.append(tier)
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
-        for word in _with_choices("architecture"):
+        for word in _with_choices("architecture") if architectures else ():
             architecture = word.make()
             if (
                 not architecture.collective or "average" not in architecture.offers
             ):  # an echo has no server, and no neighbours
                 continue
             tier = Tier(Sentence.of(word), echo)
-            carried = [[_FEW[:1]], [_FEW[:1]], [[whole]]]
+            carried: list[Buckets] = [[_FEW[:1]], [_FEW[:1]], [[whole]]]
             self._trials.append(_Trials(world, str(word), carried, partial(_carrying, tier, echo)))
 
     def round(self) -> None:
