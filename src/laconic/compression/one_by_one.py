@@ -31,7 +31,7 @@ def reason(compressor: Compressor, bucket: TensorBucket, meet: BucketMeet) -> st
     for part in reversed(list(_chain(compressor))):
         if implementation(part, WholeBucket) is None:  # type: ignore[type-abstract]
             return f"{_name(part)} declares no exchange of whole buckets (`exchange_bucket`)"
-        if isinstance(part, Codec) and not part.lists:
+        if isinstance(part, Codec) and not part.lists and type(part).exchange_bucket is Codec.exchange_bucket:
             return f"{_name(part)} declares no encoding of lists of tensors (`lists`)"
         for method, whole in _PARTS:
             if hasattr(part, method) and hasattr(part, whole) and is_changed_below(part, method, whole):
