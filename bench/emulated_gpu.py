@@ -54,11 +54,12 @@ class EmulatedGroup(EchoGroup):
     def _all_reduce(self, tensor: Tensor, op: str) -> StreamHandle:
         return self._held(tensor)
 
-    def _all_gather(self, tensor: Tensor) -> StreamHandle:
-        return self._held(tensor.expand(self.size, *tensor.shape).contiguous())
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> StreamHandle:
+        rows = tensor.new_empty(self.size, *tensor.shape) if out is None else out
+        return self._held(rows.copy_(tensor.expand(self.size, *tensor.shape)))
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> StreamHandle:
-        return self._held(super()._all_to_all(tensor, sends, receives).wait())
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> StreamHandle:
+        return self._held(super()._all_to_all(tensor, sends, receives, out).wait())
 
     def _reduce_scatter(self, flat: Tensor) -> StreamHandle:
         return self._held(flat[: flat.numel() // self.size])

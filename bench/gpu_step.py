@@ -150,7 +150,8 @@ class Contestant:
     def __init__(self, name: str, task: Task, compiled: bool) -> None:
         torch.manual_seed(0)
         self.name, self._task = name, task
-        self.module = task.build().cuda()
+        with torch.device("cuda"):
+            self.module = task.build()
         self.optimizer: Any = torch.optim.AdamW(self.module.parameters(), 1e-4, fused=True)
         self._model: Callable[[Tensor], Tensor] = self.module
         if name == "ddp":
@@ -222,7 +223,8 @@ def main() -> None:
 
 def measure(names: Sequence[str], task: Task, given: argparse.Namespace) -> None:
     """Measure some contestants side by side and print their rows."""
-    contestants = []
+    contestants: list[Contestant] = []
+    made: Contestant | None
     memory: dict[str, float] = {}
     for name in names:
         torch.cuda.reset_peak_memory_stats()
@@ -251,7 +253,7 @@ def measure(names: Sequence[str], task: Task, given: argparse.Namespace) -> None
     for made in contestants:
         made.close()
     contestants.clear()
-    del made
+    made = None
     gc.collect()
     torch.cuda.empty_cache()
 

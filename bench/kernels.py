@@ -177,7 +177,7 @@ def small_codes(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
 
 
 def selections(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
-    k, looked = n // 100, max(n // 1000, 10_000)
+    k, looked, width = n // 100, max(n // 1000, 10_000), (n - 1).bit_length()
     limit = kernels.sampled_limit(x, None, looked, looked // 100, KEY)
 
     def sampled() -> object:
@@ -207,6 +207,27 @@ def selections(n: int, x: Tensor, error: Tensor) -> Iterator[Operation]:
         lambda: kernels.largest(x, k),
         lambda: eager.topk(x, k),
         False,
+    )
+    each = 0.01 * (4 + width / 8)
+    yield Operation(
+        "message: sampled 1 %, error feedback",
+        12 + each,
+        "read x, e, write e, message",
+        lambda: kernels.encode_sampled([x], [error], [(looked, 9 * looked // 1000)], [k], [width], [KEY]),
+    )
+    yield Operation(
+        "message: exact top 1 %",
+        4 + each,
+        "read x, write message",
+        lambda: kernels.encode_largest([x], None, [k], [width]),
+    )
+    rows = torch.stack([kernels.encode_largest([torch.randn_like(x)], None, [k], [width]) for _ in range(WORKERS)])
+    mean = torch.empty_like(x)
+    yield Operation(
+        f"mean of {WORKERS} messages, 1 % each",
+        4 + WORKERS * each,
+        "read messages of all, write mean",
+        lambda: kernels.average_places(mean, rows, [n], [k], [width], False, 0.0),
     )
     selected = [kernels.select(torch.randn(n, device="cuda"), 2.5758) for _ in range(WORKERS)]
     places, values = [at for at, _ in selected], [v for _, v in selected]

@@ -79,10 +79,12 @@ class ReduceScatter:
 
 @dataclass(frozen=True, eq=False)
 class Gather:
-    """Give every worker every worker's tensor, stacked along a new first dimension in rank order."""
+    """Give every worker every worker's tensor, stacked along a new first dimension in rank order; a transport may write
+    them into `out`."""
 
     tensor: Tensor
     control: float = 0.0
+    out: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +92,20 @@ class GatherRagged:
     """Gather vectors whose lengths differ between workers (and may be zero), as a list in rank order.
 
     Where several vectors are sent as one, `parts` holds the length of each, and every entry of the list is a list of
-    parts. Lengths that only the device knows are a tensor of int64; there may then be more room behind the parts, which
-    is not sent.
+    parts.
     """
 
     tensor: Tensor
-    parts: tuple[int, ...] | Tensor | None = None
+    parts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Send row j to worker j: every worker gets one row from every worker, stacked in rank order."""
+    """Send row j to worker j: every worker gets one row from every worker, stacked in rank order; a transport may write
+    them into `out`."""
 
     tensor: Tensor
+    out: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,13 +311,14 @@ class Group(Protocol):
         """Reduce in place, in the transport's own order of sums."""
         ...
 
-    def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle: ...
+    def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle: ...
     def all_to_all(
         self,
         tensor: Tensor,
         send_lengths: Sequence[int] | None = None,
         receive_lengths: Sequence[int] | None = None,
         control: float = 0.0,
+        out: Tensor | None = None,
     ) -> Handle:
         """Send block j of a flat tensor to member j; blocks are equal unless lengths (in elements) are given."""
         ...

@@ -102,8 +102,8 @@ def test_the_largest_of_a_list(kind: str, remembers: bool, left_out: float) -> N
         assert all_same(kept, expected)
     rows = torch.stack([message, sparse_messages.encode_largest(reference, errors, None, COUNTS, WIDTHS), message])
     found, total = torch.empty(2, sum(LENGTHS))
-    cpu.average_places(found, rows, LENGTHS, COUNTS, WIDTHS, left_out)
-    sparse_messages.average_places(reference, total, rows, LENGTHS, COUNTS, WIDTHS, left_out)
+    cpu.average_places(found, rows, LENGTHS, COUNTS, WIDTHS, False, left_out)
+    sparse_messages.average_places(reference, total, rows, LENGTHS, COUNTS, WIDTHS, False, left_out)
     assert same(found, total) and torch.equal(found.signbit() | found.isnan(), total.signbit() | total.isnan())
 
 
@@ -119,16 +119,14 @@ def test_what_passes_sampled_limits_of_a_list(kind: str, remembers: bool) -> Non
     samples = [(700, min(n, 700) // 20 + 1) for n in LENGTHS]
     most, keys = [-(-n // 10) for n in LENGTHS], [3**n % 2**64 for n in LENGTHS]
     how = (samples, most, WIDTHS, keys)
-    message, lengths = cpu.encode_sampled(xs, kept, *how)
-    expected_message, expected_lengths = sparse_messages.encode_sampled(reference, xs, expected, *how)
-    assert same(message, expected_message) and same(lengths, expected_lengths)
+    message = cpu.encode_sampled(xs, kept, *how)
+    assert same(message, sparse_messages.encode_sampled(reference, xs, expected, *how))
     if kept is not None and expected is not None:
         assert all_same(kept, expected)
-    other, other_lengths = sparse_messages.encode_sampled(reference, errors, None, *how)
-    rows = [message.split(lengths.tolist()), other.split(other_lengths.tolist())]
+    rows = torch.stack([message, sparse_messages.encode_sampled(reference, errors, None, *how)])
     found, total = torch.empty(2, sum(LENGTHS))
-    cpu.average_counted_places(found, rows, LENGTHS, WIDTHS, 0.0)
-    sparse_messages.average_counted_places(reference, total, rows, LENGTHS, WIDTHS, 0.0)
+    cpu.average_places(found, rows, LENGTHS, most, WIDTHS, True, 0.0)
+    sparse_messages.average_places(reference, total, rows, LENGTHS, most, WIDTHS, True, 0.0)
     assert same(found, total)
 
 

@@ -73,7 +73,8 @@ def test_spans_are_added_in_their_order(shape: tuple[int, int, int], monkeypatch
     matrix, q, p = drawn(shape)
     for programs in (1, 64):
         monkeypatch.setattr(factors, "_PROGRAMS", programs)
-        monkeypatch.setattr(wide_factors, "PROGRAMS", programs)
+        monkeypatch.setattr(wide_factors, "LEFT_PROGRAMS", programs)
+        monkeypatch.setattr(wide_factors, "RIGHT_PROGRAMS", programs)
         with poisoned():
             left, right = gpu.left_products([matrix], [q]), gpu.right_products([matrix], [p])
         assert near(left[0], matrix, q) and near(right[0], matrix.T, p)

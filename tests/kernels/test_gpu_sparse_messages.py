@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from laconic import kernels
+from laconic.compression.bucket import RecordedKeys
 from laconic.kernels import reference, sparse_messages
 from laconic.kernels.gpu import numbers, radix
+from laconic.kernels.gpu import sparse_messages as encoders
 from tests.kernels.on import DEVICE, gpu, misaligned, poisoned, same, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # an infinite number less itself
@@ -108,21 +111,39 @@ def test_what_passes_sampled_limits_is_the_references(looked: int, fed: bool) ->
     keys = [(1 << 63) + 77 * i for i in range(len(xs))]
     memory, given = copies(errors), copies(xs)
     with poisoned():
-        found, lengths = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
-    expected, sizes = sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys)
-    assert same(lengths, sizes)
-    assert torch.equal(found[: len(expected)], expected)
+        found = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+    expected = sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys)
+    assert torch.equal(found, expected)
     assert equal(errors, memory) and equal(xs, given)
-    assert 4 in sizes.tolist()  # nothing passes of zeros
+    sizes = [sparse_messages.part_bytes(count, width, True) for count, width in zip(most, widths, strict=True)]
+    counts = [int(part[:4].clone().view(torch.int32)) for part in expected.split(sizes)]
+    assert counts[3] == 0 and counts[2] == most[2] > 1  # nothing passes of zeros, and too much of equal values
 
 
 def test_a_sampled_limit_of_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "TILE", 1024)
+    monkeypatch.setattr(encoders, "_TILE", 1024)
+    monkeypatch.setattr(encoders, "_ROWS", 4)
     x = tensor("heavy", 9000)
     for few in (90, 270):
-        found, lengths = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
-        expected, sizes = sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5])
-        assert same(lengths, sizes) and torch.equal(found[: len(expected)], expected)
+        found = gpu.encode_sampled([x], None, [(1000, 20)], [few], [14], [5])
+        assert torch.equal(found, sparse_messages.encode_sampled(reference, [x], None, [(1000, 20)], [few], [14], [5]))
+
+
+def test_runs_of_many_tiles_are_moved_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles than are in one group or moved by one program, and tiles of which all values pass, which have no
+    places for so many; more pass than are sent: the first, or the largest where one of them is NaN."""
+    monkeypatch.setattr(encoders, "_TILE", 64)
+    monkeypatch.setattr(encoders, "_ROWS", 4)
+    xs = [misaligned(tensor("normal", n, n), 1) for n in (700, 1, 6000, 100)]
+    for start in (130, 3000, 3031, 5500):
+        xs[2][start : start + 100] *= 50
+    xs[0][600] = torch.nan
+    errors = [torch.ones_like(x) for x in xs]
+    samples, most, keys = [(300, 9), (300, 1), (300, 15), (300, 3)], [9, 1, 200, 9], [7, 8, 9, 10]
+    memory, widths = copies(errors), widths_of(xs)
+    found = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+    assert torch.equal(found, sparse_messages.encode_sampled(reference, xs, memory, samples, most, widths, keys))
+    assert equal(errors, memory)
 
 
 # ---------------------------------------------------------------------------------------------- means
@@ -137,27 +158,56 @@ def test_means_of_lists_are_the_references(workers: int, left_out: float) -> Non
         sent.append(sparse_messages.encode_largest(reference, xs, None, counts, widths_of(xs)))
     rows, widths = torch.stack(sent), widths_of(xs)
     found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
-    gpu.average_places(found, rows, lengths, counts, widths, left_out)
-    sparse_messages.average_places(reference, expected, rows, lengths, counts, widths, left_out)
+    gpu.average_places(found, rows, lengths, counts, widths, False, left_out)
+    sparse_messages.average_places(reference, expected, rows, lengths, counts, widths, False, left_out)
     assert same(found, expected) and torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
 
 
 @pytest.mark.parametrize("zero", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_means_of_counted_places_are_the_references(zero: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are counted in blocks and read in tiles, more than one of each."""
     monkeypatch.setattr(numbers, "_PROGRAMS", 2)
     monkeypatch.setattr(numbers, "_TILE", 32)
+    monkeypatch.setattr(numbers, "_BLOCK", 4)
     rows, lengths = [], [n for _, n in TENSORS]
+    most = [-(-n // 20) for n in lengths]
     for seed in range(3):
-        xs = [made(kind, n, 10 * seed + i) * (not zero) for i, (kind, n) in enumerate(TENSORS)]
+        xs = [made(kind, n, 10 * seed + i) for i, (kind, n) in enumerate(TENSORS)]
         if zero:
             xs = [torch.zeros_like(x) for x in xs]
-        given = [(500, max(1, min(500, n) // 50)) for n in lengths], [-(-n // 20) for n in lengths], widths_of(xs)
-        message, sizes = sparse_messages.encode_sampled(reference, xs, None, *given, [seed] * len(xs))
-        rows.append(list(message.split(sizes.tolist())))
+        given = [(500, max(1, min(500, n) // 50)) for n in lengths], most, widths_of(xs)
+        rows.append(sparse_messages.encode_sampled(reference, xs, None, *given, [seed] * len(xs)))
     found, expected = torch.full((2, sum(lengths)), torch.nan, device=DEVICE)
-    gpu.average_counted_places(found, rows, lengths, widths_of(xs), 0.0)
-    sparse_messages.average_counted_places(reference, expected, rows, lengths, widths_of(xs), 0.0)
+    with poisoned():
+        gpu.average_places(found, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
+    sparse_messages.average_places(reference, expected, torch.stack(rows), lengths, most, widths_of(xs), True, 0.0)
     assert same(found, expected)
+
+
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_after_the_first_call_nothing_comes_from_the_host(tensors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph would copy again, in every replay, from memory that has long been something else."""
+    xs = kernels.TensorList(tensor("normal", n, n) for n in (3000, 70, 500)[:tensors])
+    errors, total = kernels.TensorList(torch.zeros_like(x) for x in xs), torch.empty(sum(xs.lengths), device=DEVICE)
+    samples, most, widths = [(300, 9)] * tensors, [30, 2, 5][:tensors], [12] * tensors
+    keys = RecordedKeys(torch.arange(tensors, device=DEVICE))
+
+    def exchanged() -> None:
+        for counted in (True, False):
+            if counted:
+                message = gpu.encode_sampled(xs, errors, samples, most, widths, keys)
+            else:
+                message = gpu.encode_largest(xs, errors, most, widths)
+            gpu.average_places(total, torch.stack([message] * 3), xs.lengths, most, widths, counted, 0.0)
+
+    exchanged()
+    monkeypatch.setattr(torch, "tensor", _refused)
+    monkeypatch.setattr(torch, "from_numpy", _refused)
+    exchanged()
+
+
+def _refused(*_: object, **__: object) -> Tensor:
+    raise AssertionError("the host's memory is copied")
 
 
 # ---------------------------------------------------------------------------------------------- whole numbers

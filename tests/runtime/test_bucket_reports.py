@@ -50,7 +50,7 @@ def test_a_bucket_that_is_exchanged_as_a_whole_has_no_reason(chain: str) -> None
 @pytest.mark.parametrize(
     ("sentence", "dtype", "why"),
     [
-        ("bsp / qsgd+ef", torch.float16, "gradients are float16, and whole buckets are of float32"),
+        ("bsp / qsgd+ef", torch.float64, "gradients are float64, and whole buckets are of float32"),
         ("bsp / sidco+ef", torch.float32, "sidco declares no exchange of whole buckets"),
         ("bsp / gtopk+ef", torch.float16, "gtopk declares no exchange of whole buckets"),
         ("bsp / qsgd(coding=elias)", torch.float32, "qsgd declares no encoding of lists of tensors"),

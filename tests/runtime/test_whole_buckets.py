@@ -29,6 +29,9 @@ CHAINS = (
     "power_sgd(2)",
     "power_sgd(2)+ef",
     "topk(0.1)+ef",
+    "topk(0.1, threshold=sampled)+ef",
+    "topk(0.2, threshold=sampled, index=plain)",
+    "topk(0.2, threshold=sampled)+two_hop",
     "int8+two_hop",
 )
 
@@ -82,3 +85,34 @@ def test_a_subclass_that_changes_one_exchange_is_exchanged_one_by_one() -> None:
     meet = BucketMeet(0, 1, False, (spec,), Moment(0, 1.0, lambda spec: Meeting(0, 1, 0, spec.name)))
     assert exchange_bucket_of(CastBF16(), bucket, meet) is not None
     assert exchange_bucket_of(Halved(), bucket, meet) is None
+
+
+@pytest.mark.parametrize("chain", ["scaled_sign+ef", "qsgd+ef", "power_sgd(2)+ef", "topk(0.1)+ef", "int8+two_hop"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_16_bits_are_compressed_and_remembered_in_float32(chain: str, dtype: torch.dtype) -> None:
+    sentence = Strategy.parse(f"bsp / {chain}")
+    short = tuple(TensorSpec(f"p{i}", shape, dtype) for i, shape in enumerate([(7, 5), (40, 30)]))
+    long = [TensorSpec(spec.name, spec.shape, torch.float32) for spec in short]
+
+    def script() -> None:
+        worker = current()
+        assert worker is not None
+        whole, listed, wide = (Tier(sentence, worker.world, worker=worker) for _ in range(3))  # type: ignore[arg-type]
+        draws, flat = torch.Generator().manual_seed(worker.rank), torch.empty(35 + 1200, dtype=dtype)
+        for step in range(3):
+            tensors = [torch.randn(spec.shape, generator=draws).to(dtype) for spec in short]
+            expected = carried_out(wide, long, [x.float() for x in tensors], step)
+            found = carried_out(listed, list(short), tensors, step)
+            flat.copy_(torch.cat([x.reshape(-1) for x in tensors]))
+            communication = whole.average_bucket(short, flat, step)
+            assert communication is not None
+            complete([InFlight(communication)])
+            for x, y, z in zip(expected, found, flat.split([35, 1200]), strict=True):
+                assert torch.equal(x.to(dtype), y)
+                assert torch.equal(y.reshape(-1), z)
+        for name, state in wide.memory.items():
+            for key, value in state.items():
+                assert torch.equal(listed.memory[name][key], value)
+                assert torch.equal(whole.memory[name][key], value)
+
+    laconic.simulate(script, 2)

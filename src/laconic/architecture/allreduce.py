@@ -57,7 +57,7 @@ class AllReduce(Architecture):
         if isinstance(request, ReduceScatter):
             return self._reduce_scatter(request, group)
         if isinstance(request, Scatter):
-            return _scatter(request.tensor, group)
+            return _scatter(request, group)
         if isinstance(request, Broadcast):
             return _broadcast(request, group)
         if isinstance(request, Merge):
@@ -122,16 +122,16 @@ def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
 
 
 def _gather(request: Gather, group: Group) -> Communication[Any]:
-    return (yield group.all_gather(request.tensor, control=request.control))
+    return (yield group.all_gather(request.tensor, request.control, request.out))
 
 
 def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
-    own = parts if isinstance(parts, Tensor) else torch.tensor(parts, dtype=torch.int64, device=x.device)
+    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
     lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
     totals = [sum(row) for row in lengths]
-    x = x.reshape(-1)[: totals[group.rank]]
+    x = x.reshape(-1)
     everyone = yield group.all_to_all(x.repeat(group.size), [x.numel()] * group.size, totals)
     rows = everyone.split(totals)
     if request.parts is None:
@@ -139,8 +139,9 @@ def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
 
 
-def _scatter(x: Tensor, group: Group) -> Communication[Any]:
-    return (yield group.all_to_all(x.reshape(-1))).view(x.shape)
+def _scatter(request: Scatter, group: Group) -> Communication[Any]:
+    x = request.tensor
+    return (yield group.all_to_all(x.reshape(-1), out=request.out)).view(x.shape)
 
 
 def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, optim
+from torch import optim
 
 from laconic.architecture.base import Architecture
 from laconic.architecture.server.client import ServerClient
@@ -120,8 +120,7 @@ class ParameterServer(Architecture):
         """Gather payloads that cannot be summed through one shard, another one each round."""
         payload = request.tensor.detach().clone()
         parts = request.parts if isinstance(request, GatherRagged) else None
-        lengths = parts.tolist() if isinstance(parts, Tensor) else parts
-        pieces = (payload,) if lengths is None else payload[: sum(lengths)].split(list(lengths))
+        pieces = (payload,) if parts is None else payload.split(list(parts))
         (message,) = yield from server.aggregate([tuple(pieces)], "gather", only=server.round % self.shards)
         if isinstance(request, Gather):
             return torch.stack(message.tensors)

@@ -49,6 +49,10 @@ class Outcome:
         """Return the outcome with its tensors in this shape."""
         return Outcome(self.result.view(shape), self.state, None if self.sent is None else self.sent.view(shape))
 
+    def to(self, dtype: torch.dtype) -> Outcome:
+        """Return the outcome with its tensors in this format."""
+        return Outcome(self.result.to(dtype), self.state, None if self.sent is None else self.sent.to(dtype))
+
     def split(self, shapes: Sequence[Sequence[int]]) -> list[Outcome]:
         """Split the outcome of tensors that were joined into one outcome for each of them."""
         lengths = [torch.Size(shape).numel() for shape in shapes]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laconic.kernels.lists import TensorList
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Meet, Reduce, Request, Scatter
+from laconic.worker import Gather, Meet, Reduce, Request, Scatter
 
 Entry = TypeVar("Entry")
 BucketExchange = Generator[Request, Any, Tensor | None]
@@ -132,6 +132,9 @@ def inner_entries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     return {name.removeprefix("inner."): entry for name, entry in entries.items() if name.startswith("inner.")}
 
 
+_KEYS = 1 << 16  # the most keys of one tier's recorded exchanges
+
+
 class StepDependent(Exception):
     """Raised where an exchange that is being recorded for all steps asks for what differs between them."""
 
@@ -159,31 +162,42 @@ class RecordedKeys(Sequence[int]):
 
 
 class KeyTables:
-    """The tables of keys that the exchange of a bucket on this device needs, by what is drawn."""
+    """The keys that recorded exchanges on this device need: those of all buckets in one memory, which is renewed once a
+    step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._tables: dict[tuple[str, int], Tensor] = {}
+        self._keys = torch.empty(_KEYS, dtype=torch.int64, device=device)
+        self._tables: dict[tuple[str, int, tuple[TensorSpec, ...]], Tensor] = {}
+        self._used, self._step = 0, -1
 
-    def table(self, what: str, times: int, count: int) -> Tensor:
+    def table(self, what: str, times: int, specs: tuple[TensorSpec, ...]) -> Tensor:
         """Return the table for draws of this kind, of each tensor so many times."""
-        if (what, times) not in self._tables:
-            self._tables[what, times] = torch.empty(times * count, dtype=torch.int64, device=self._device)
-        return self._tables[what, times]
+        found = self._tables.get((what, times, specs))
+        if found is None:
+            begin, self._used = self._used, self._used + times * len(specs)
+            if self._used > _KEYS:
+                raise StepDependent(f"more than {_KEYS} keys of draws differ between steps")
+            found = self._tables[what, times, specs] = self._keys[begin : self._used]
+            self._step = -1
+        return found
 
-    def renew(self, moment: Moment, specs: Sequence[TensorSpec]) -> None:
+    def renew(self, moment: Moment) -> None:
         """Write the keys of a step, without waiting for the copy."""
-        for (what, times), table in self._tables.items():
-            keys = [moment.meet_of(spec).key(what) for spec in specs]
-            signed = [key - (key >> 63 << 64) for key in keys]
-            table.copy_(torch.tensor(signed * times, pin_memory=True), non_blocking=True)
+        if moment.step == self._step or not self._used:
+            return
+        self._step = moment.step
+        keys: list[int] = []
+        for what, times, specs in self._tables:
+            keys += [moment.meet_of(spec).key(what) for spec in specs] * times
+        signed = [key - (key >> 63 << 64) for key in keys]
+        self._keys[: self._used].copy_(torch.tensor(signed, pin_memory=True), non_blocking=True)
 
 
 def draw_keys(meets: Sequence[Meet], what: str = "") -> Sequence[int]:
     """Return the key of each tensor's own draws, in the step of these meetings or, while an exchange is recorded, in
     every step."""
     if isinstance(meets, _Meets) and meets.meet.moment is None and meets.meet.tables is not None:
-        return RecordedKeys(meets.meet.tables.table(what, meets.times, len(meets.meet.specs)))
+        return RecordedKeys(meets.meet.tables.table(what, meets.times, meets.meet.specs))
     return [meet.key(what) for meet in meets]
 
 
@@ -220,11 +234,6 @@ class BucketMeet:
 
     def gather(self, tensor: Tensor) -> Gather:
         return Gather(tensor)
-
-    def gather_ragged(self, tensor: Tensor, parts: Tensor) -> GatherRagged:
-        """Return a request for the parts of all workers; their lengths stay on the device, and the tensor may have room
-        behind them."""
-        return GatherRagged(tensor, parts)
 
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)

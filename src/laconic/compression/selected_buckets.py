@@ -15,42 +15,35 @@ from laconic.kernels.lists import TensorList
 
 @dataclass(frozen=True)
 class SelectedLayout:
-    """What a message holds of tensors of these lengths: of each at most so many places, of so many bits, with their
-    values in float32."""
+    """What a message holds of tensors of these lengths: of each so many places, of so many bits, with their values in
+    float32; or at most so many, with their number (`counted`). No length depends on the values, so nobody waits for
+    one."""
 
     lengths: tuple[int, ...]
-    counts: tuple[int, ...]
+    most: tuple[int, ...]
     widths: tuple[int, ...]
+    counted: bool
     left_out: float
 
     def exchange_largest(self, bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet) -> BucketExchange:
-        """Exchange the largest magnitudes, exactly so many of each tensor: no length depends on the values, so nobody
-        waits for one."""
-        payload = kernels.encode_largest(bucket.tensors, errors, self.counts, self.widths)
-        own = self.averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
-        self.averaged((yield meet.gather(payload)), bucket.flat)
-        return own
+        """Exchange the largest magnitudes, exactly so many of each tensor."""
+        payload = kernels.encode_largest(bucket.tensors, errors, self.most, self.widths)
+        return (yield from self._exchange(payload, bucket, meet))
 
     def exchange_sampled(
         self, samples: Sequence[tuple[int, int]], bucket: TensorBucket, errors: TensorList | None, meet: BucketMeet
     ) -> BucketExchange:
-        """Exchange what passes limits that are estimated from samples; the host waits once, for all workers' lengths
-        together."""
+        """Exchange what passes limits that are estimated from samples."""
         keys = draw_keys(meet.each(), "sample")
-        payload, lengths = kernels.encode_sampled(bucket.tensors, errors, samples, self.counts, self.widths, keys)
-        own = None
-        if meet.own:
-            sizes = lengths.tolist()
-            parts = payload[: sum(sizes)].split(sizes)
-            own = self._averaged_parts([parts], torch.empty_like(bucket.flat))
-        self._averaged_parts((yield meet.gather_ragged(payload, lengths)), bucket.flat)
+        payload = kernels.encode_sampled(bucket.tensors, errors, samples, self.most, self.widths, keys)
+        return (yield from self._exchange(payload, bucket, meet))
+
+    def _exchange(self, payload: Tensor, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
+        own = self.averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
+        self.averaged((yield meet.gather(payload)), bucket.flat)
         return own
 
     def averaged(self, rows: Tensor, total: Tensor) -> Tensor:
-        """Write the means of all tensors, one behind another, into `total`, from payloads of exactly so many places."""
-        kernels.average_places(total, rows, self.lengths, self.counts, self.widths, self.left_out)
-        return total
-
-    def _averaged_parts(self, rows: Sequence[Sequence[Tensor]], total: Tensor) -> Tensor:
-        kernels.average_counted_places(total, rows, self.lengths, self.widths, self.left_out)
+        """Write the means of all tensors, one behind another, into `total`, from the payloads of all workers."""
+        kernels.average_places(total, rows, self.lengths, self.most, self.widths, self.counted, self.left_out)
         return total

@@ -18,6 +18,7 @@ from laconic.compression.optional import contraction_of, spread_of
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
 from laconic.kernels.messages import finite
+from laconic.kernels.sparse_messages import counted_part
 from laconic.registry import knob
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Request
@@ -46,7 +47,7 @@ class Selector(Codec):
     """A codec that sends some coordinates of a tensor, with values in float32 unless a codec follows in the chain.
 
     `choose` returns k places in ascending order. Where their number depends on the values (`varies`), a message begins
-    with it.
+    with it, and has either the length of what it holds or, if it is `padded`, that of the largest number of places.
     """
 
     cost: ClassVar[str] = "select"
@@ -61,8 +62,13 @@ class Selector(Codec):
         return False
 
     @property
+    def padded(self) -> bool:
+        """Whether a message has room for `most` places, however many there are, so that its length is known."""
+        return False
+
+    @property
     def ragged(self) -> bool:  # type: ignore[override]
-        return self.varies or self.index == "golomb"
+        return (self.varies and not self.padded) or self.index == "golomb"
 
     def count(self, numel: int) -> int:
         """Return the number of places k, if it is fixed."""
@@ -145,8 +151,13 @@ class Selected(Codec):
     values: Codec = field(default_factory=Raw)
 
     @property
+    def padded(self) -> bool:
+        """Whether a message has room for the selector's largest number of places; values have it in float32 alone."""
+        return self.selector.padded and isinstance(self.values, Raw)
+
+    @property
     def ragged(self) -> bool:  # type: ignore[override]
-        return self.selector.ragged
+        return self.selector.ragged or (self.selector.varies and not self.padded)
 
     @property
     def left_out(self) -> float:  # type: ignore[override]
@@ -207,8 +218,15 @@ class Selected(Codec):
         return heads
 
     def _read(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
+        if self.padded:
+            payload = self._unpadded(payload, k, numel)
         places, written = self.selector.read_places(payload[4 * self.selector.varies :], k, numel, meet)
         return places, self.values.decode(written, places.shape, meet)
+
+    def _unpadded(self, payload: Tensor, k: int, numel: int) -> Tensor:
+        """Return a message of k places without the room behind them and behind their values."""
+        places = payload[: 4 + self.selector.places_bytes(k, numel)]
+        return torch.cat([places, payload[len(payload) - 4 * self.selector.most(numel) :][: 4 * k]])
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         k = self.selector.most(spec.numel)
@@ -230,5 +248,9 @@ class Selected(Codec):
         return self._written(places, values, flat.numel()), places, values
 
     def _written(self, places: Tensor, values: Tensor, numel: int) -> Tensor:
+        if self.padded:
+            selector, most = self.selector, self.selector.most(numel)
+            written = selector.write_places(places, numel)
+            return counted_part(written, values, selector.places_bytes(most, numel), most)
         head = [torch.tensor([len(places)], dtype=torch.int32, device=places.device)] if self.selector.varies else []
         return pack(*head, self.selector.write_places(places, numel), values)

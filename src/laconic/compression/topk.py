@@ -25,7 +25,9 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
 
-_SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of the sample should pass at least
+_SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of the sample are k at least
+_AIMED = 0.9  # the share of k that should pass a limit: what is more than k is not sent
+_FIXED = ("packed", "plain")  # the forms of places whose length depends on their number alone
 
 
 @technique(
@@ -42,10 +44,11 @@ _SAMPLE, _PASSING = 0.001, 100  # share of a tensor that is sampled; how many of
 class TopK(Selector):
     """The k largest magnitudes, exactly; among equal ones the first. Without memory it loses the rest: write topk+ef.
 
-    `threshold=sampled` sends what is at least the quantile of a sample of 0.1 % (more of a small tensor: about a
-    hundred of the sample pass, so that the count is k to some 10 %): no sort, and a message whose length depends on the
-    values. Zeros are not sent; of many equal ones at most 1.5 k are, the first. NaN counts as larger than all, so that
-    it is sent. Reading chosen: what workers read from a server is dense; `ps(down=…)` drops there too.
+    `threshold=sampled` sends what is at least a quantile of a sample of 0.1 % (more of a small tensor: ninety of the
+    sample pass, so that the count is 0.9 k to some 10 %): no sort. At most k are sent, the first, and a message has
+    room for k, so that nobody waits for its length (but for `index=bitmap` and `golomb`, or values in another code).
+    Zeros are not sent. NaN counts as larger than all, so that it is sent. Reading chosen: what workers read from a
+    server is dense; `ps(down=…)` drops there too.
     """
 
     threshold: str = knob("exact", choices=("exact", "sampled"), doc="the k-th largest magnitude, or an estimate of it")
@@ -54,9 +57,9 @@ class TopK(Selector):
     def varies(self) -> bool:
         return self.threshold == "sampled"
 
-    def most(self, numel: int) -> int:
-        k = self.count(numel)
-        return min(numel, -(-3 * k // 2)) if self.varies else k
+    @property
+    def padded(self) -> bool:
+        return self.varies and self.index in _FIXED
 
     def contraction(self, spec: TensorSpec) -> float | None:
         return None if self.varies else super().contraction(spec)
@@ -75,10 +78,10 @@ class TopK(Selector):
     def sample(self, numel: int) -> tuple[int, int]:
         """Return how many values of such a tensor are sampled, and which largest of them is the limit."""
         looked = max(math.ceil(_SAMPLE * numel), math.ceil(_PASSING / self.ratio))
-        return looked, self.count(min(looked, numel))
+        return looked, self.count(numel) if looked >= numel else max(1, round(_AIMED * self.ratio * looked))
 
     def estimate(self, x: Tensor, error: Tensor | None, meet: Meet) -> Tensor:
-        """Return an estimate of the k-th largest magnitude of x + error, above zero."""
+        """Return an estimate of the magnitude that somewhat less than k of x + error have at least, above zero."""
         return kernels.sampled_limit(x, error, *self.sample(x.numel()), meet.key("sample"))
 
     def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
@@ -86,7 +89,7 @@ class TopK(Selector):
 
     @property
     def lists(self) -> bool:
-        return self.index in ("packed", "plain") and not is_changed_below(self, "choose", "feed_bucket")
+        return self.index in _FIXED and not is_changed_below(self, "choose", "feed_bucket")
 
     def feeds(self, bucket: TensorBucket) -> bool:
         return self.lists and bucket.flat.dtype == torch.float32
@@ -126,7 +129,7 @@ def _layout_of(selector: TopK, lengths: tuple[int, ...]) -> tuple[SelectedLayout
     """Return what is sent of tensors of these lengths, and how each one's limit is sampled."""
     most = tuple(selector.most(n) for n in lengths)
     widths = tuple(32 if selector.index == "plain" else bits.width(n - 1) for n in lengths)
-    layout = SelectedLayout(lengths, most, widths, selector.left_out)
+    layout = SelectedLayout(lengths, most, widths, selector.padded, selector.left_out)
     return layout, tuple(selector.sample(n) for n in lengths)
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
-    "average_counted_places",
     "average_places",
     "bucket_scales",
     "decode_natural",
@@ -248,8 +247,8 @@ def encode_sampled(
     most: Sequence[int],
     widths: Sequence[int],
     keys: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    message: tuple[Tensor, Tensor] = _lists("encode_sampled", xs[0], xs, errors, samples, most, widths, keys)
+) -> Tensor:
+    message: Tensor = _lists("encode_sampled", xs[0], xs, errors, samples, most, widths, keys)
     return message
 
 
@@ -257,17 +256,12 @@ def average_places(
     total: Tensor,
     rows: Tensor,
     lengths: Sequence[int],
-    counts: Sequence[int],
+    most: Sequence[int],
     widths: Sequence[int],
+    counted: bool,
     left_out: float,
 ) -> None:
-    _lists("average_places", total, total, rows, lengths, counts, widths, left_out)
-
-
-def average_counted_places(
-    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
-) -> None:
-    _lists("average_counted_places", total, total, rows, lengths, widths, left_out)
+    _lists("average_places", total, total, rows, lengths, most, widths, counted, left_out)
 
 
 def pack_numbers(codes: Tensor, bits: int) -> Tensor:

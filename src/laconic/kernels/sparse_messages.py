@@ -2,7 +2,9 @@
 the same bytes for a list at once.
 
 A tensor's part of a message is its places in ascending order, packed without gaps in the tensor's own number of bits,
-and then the values there as float32. Where their number depends on the values, the part begins with it, in four bytes.
+and then the values there as float32. Where their number depends on the values, the part is `counted`: it begins with
+the number, in four bytes, and has room for the largest number of places and values, with zeros where they are fewer, so
+that the length of a message is known to all.
 """
 
 from __future__ import annotations
@@ -47,14 +49,13 @@ def encode_sampled(
     most: Sequence[int],
     widths: Sequence[int],
     keys: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    """Encode of each v = x + error, or x where there is no memory, what passes its `sampled_limit`, at most so many;
-    `error` keeps the others that are finite.
+) -> Tensor:
+    """Encode of each v = x + error, or x where there is no memory, what passes its `sampled_limit`, at most so many, in
+    counted parts; `error` keeps the others that are finite.
 
-    A limit is given by how many values are sampled and which largest of them it is, with the tensor's own key. Return
-    the message, which may have room behind it, and the length of each tensor's part.
+    A limit is given by how many values are sampled and which largest of them it is, with the tensor's own key.
     """
-    parts, lengths = [], []
+    parts = []
     for i, (x, (looked, k), key) in enumerate(zip(xs, samples, keys, strict=True)):
         error = None if errors is None else errors[i]
         limit = body.sampled_limit(x, error, looked, k, key)
@@ -70,11 +71,17 @@ def encode_sampled(
             places, values = places[kept], values[kept]
         if error is not None:
             finite(error)
-        head = torch.tensor([len(places)], dtype=torch.int32, device=x.device).view(torch.uint8)
-        part = torch.cat([head, body.pack_numbers(places, widths[i]), values.view(torch.uint8)])
-        parts.append(part)
-        lengths.append(len(part))
-    return torch.cat(parts), torch.tensor(lengths, device=xs[0].device)
+        written, room = body.pack_numbers(places, widths[i]), -(-most[i] * widths[i] // 8)
+        parts.append(counted_part(written, values.view(torch.uint8), room, most[i]))
+    return torch.cat(parts)
+
+
+def counted_part(places: Tensor, values: Tensor, room: int, most: int) -> Tensor:
+    """Return the part of a message with the bytes of these places, for which it has so much room, and of their float32
+    values, of which it has room for so many."""
+    count = torch.tensor([len(values) // 4], dtype=torch.int32, device=values.device).view(torch.uint8)
+    behind = [values.new_zeros(room - len(places)), values.new_zeros(4 * most - len(values))]
+    return torch.cat([count, places, behind[0], values, behind[1]])
 
 
 def first_or_largest(body: Any, values: Tensor, most: int) -> Tensor | None:
@@ -94,45 +101,29 @@ def average_places(
     total: Tensor,
     rows: Tensor,
     lengths: Sequence[int],
-    counts: Sequence[int],
+    most: Sequence[int],
     widths: Sequence[int],
+    counted: bool,
     left_out: float,
 ) -> None:
     """Write into `total` the means of tensors of these lengths, one behind another, from the messages of all workers, a
-    row each: the values of so many places of each tensor, added up in the order of rows; `left_out` elsewhere."""
-    sizes = [part_bytes(count, width) for count, width in zip(counts, widths, strict=True)]
-    columns = zip(total.split(list(lengths)), rows.split(sizes, dim=1), counts, widths, strict=True)
-    for mean, parts, count, width in columns:
-        entries = [_read(body, part, count, width) for part in parts]
+    row each: the values of so many places of each tensor, or of at most so many (`counted`), added up in the order of
+    rows; `left_out` elsewhere."""
+    sizes = [part_bytes(count, width, counted) for count, width in zip(most, widths, strict=True)]
+    columns = zip(total.split(list(lengths)), rows.split(sizes, dim=1), most, widths, strict=True)
+    for mean, parts, room, width in columns:
+        entries = [_read(body, part, room, width, counted) for part in parts]
         mean.copy_(body.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], mean.numel(), left_out))
 
 
-@composed
-def average_counted_places(
-    body: Any,
-    total: Tensor,
-    rows: Sequence[Sequence[Tensor]],
-    lengths: Sequence[int],
-    widths: Sequence[int],
-    left_out: float,
-) -> None:
-    """Do as `average_places` with the parts of each worker's message, which begin with the number of places."""
-    for i, (mean, width) in enumerate(zip(total.split(list(lengths)), widths, strict=True)):
-        entries = [_read(body, row[i][4:], count_in(row[i].numel(), width), width) for row in rows]
-        mean.copy_(body.mean_of_sparse([p for p, _ in entries], [v for _, v in entries], mean.numel(), left_out))
-
-
-def part_bytes(count: int, width: int) -> int:
+def part_bytes(count: int, width: int, counted: bool = False) -> int:
     """Return how many bytes so many places of so many bits take, with their values."""
-    return -(-count * width // 8) + 4 * count
+    return 4 * counted - (-count * width // 8) + 4 * count
 
 
-def count_in(length: int, width: int) -> int:
-    """Return how many places a part of so many bytes has that begins with their number: the number itself may be on
-    another device."""
-    return 8 * (length - 4) // (width + 32)
-
-
-def _read(body: Any, part: Tensor, count: int, width: int) -> tuple[Tensor, Tensor]:
-    places, values = part.tensor_split([-(-count * width // 8)])
-    return body.unpack_numbers(places, width, count), values.clone().view(torch.float32)
+def _read(body: Any, part: Tensor, room: int, width: int, counted: bool) -> tuple[Tensor, Tensor]:
+    count = room
+    if counted:
+        count, part = max(0, min(int(part[:4].clone().view(torch.int32)), room)), part[4:]
+    places, values = part.tensor_split([-(-room * width // 8)])
+    return body.unpack_numbers(places, width, count), values[: 4 * count].clone().view(torch.float32)

@@ -22,6 +22,7 @@ from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
 from laconic.runtime.tier_shards import sentences_shard
+from laconic.runtime.tiers import schedule_of
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy, Tiers, Word
 from laconic.values.cadence import Cadence
@@ -261,9 +262,8 @@ class Pricer:
         return times
 
     def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
-        schedule = sentence.schedule.make()
-        chain = sentence.compression if schedule.measures else None
-        key = (sentence.schedule, chain)
+        schedule = schedule_of(sentence)
+        key = (schedule, sentence.compression if schedule.measures else None)
         if key not in self._plan_arrays:
             timing = self._timing(sentence) if schedule.measures else None
             deployment = self.deployment

@@ -125,22 +125,22 @@ class RealGroup(CountedGroup):
             "all_reduce", tensor, tensor, lambda: self.process_group.allreduce([tensor], _REDUCTIONS[op])
         )
 
-    def _all_gather(self, tensor: Tensor) -> RealHandle:
-        flat = tensor.contiguous().view(-1)
-        out = flat.new_empty(self.size * flat.numel())
-        result, group = out.view(self.size, *tensor.shape), self.process_group
-        return self._start("all_gather", tensor, result, lambda: group._allgather_base(out, flat, _GATHERING))
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> RealHandle:
+        flat, group = tensor.contiguous().view(-1), self.process_group
+        result = tensor.new_empty(self.size, *tensor.shape) if out is None else out
+        rows = result.view(-1)
+        return self._start("all_gather", tensor, result, lambda: group._allgather_base(rows, flat, _GATHERING))
 
     def _all_to_all(
-        self, tensor: Tensor, sends: list[int], receives: list[int], name: str = "all_to_all"
+        self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None, name: str = "all_to_all"
     ) -> RealHandle:
-        out, group = tensor.new_empty(sum(receives)), self.process_group
-        return self._start(name, tensor, out, lambda: group.alltoall_base(out, tensor, receives, sends, _SCATTERING))
+        into, group = tensor.new_empty(sum(receives)) if out is None else out.view(-1), self.process_group
+        return self._start(name, tensor, into, lambda: group.alltoall_base(into, tensor, receives, sends, _SCATTERING))
 
     def _reduce_scatter(self, flat: Tensor) -> RealHandle | SummedHandle:
         if flat.device.type == "cpu":  # gloo's own sends twice what it should (bench/ledger.py)
             lengths = [flat.numel() // self.size] * self.size
-            return SummedHandle(self._all_to_all(flat, lengths, lengths, "reduce_scatter"), self.size)
+            return SummedHandle(self._all_to_all(flat, lengths, lengths, None, "reduce_scatter"), self.size)
         out = flat.new_empty(flat.numel() // self.size)
         return self._start(
             "reduce_scatter", flat, out, lambda: _reduce_scatter(out, flat, group=self.process_group, async_op=True)

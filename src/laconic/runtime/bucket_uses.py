@@ -71,11 +71,12 @@ class BucketUses:
             use = self._uses[names] = BucketUse(specs, device)
             if self._worker is not None:
                 _by_worker.setdefault(self._worker, []).append(use.calls)
+        self._uses[names].specs = specs
         return self._uses[names]
 
-    def reports(self, sentence: str, graphs: Mapping[tuple[str, ...], str | None]) -> list[BucketReport]:
-        """Return the notes on all buckets; `graphs` has those that may be recorded, each with the reason why it is
-        not."""
+    def reports(self, sentence: str, graphs: Mapping[int, str | None]) -> list[BucketReport]:
+        """Return the notes on all buckets; `graphs` has those that may be recorded, by the identity of their
+        specifications, each with the reason why it is not."""
         return [
             BucketReport(
                 sentence,
@@ -84,8 +85,8 @@ class BucketUses:
                 str(use.specs[0].dtype).removeprefix("torch."),
                 str(use.device),
                 use.one_by_one,
-                names in graphs and graphs[names] is None,
-                graphs.get(names) or _no_graph(use, names in graphs),
+                id(use.specs) in graphs and graphs[id(use.specs)] is None,
+                graphs.get(id(use.specs)) or _no_graph(use, id(use.specs) in graphs),
                 use.exchanges,
                 dict(sorted(use.calls.items())),
             )

@@ -28,9 +28,9 @@ class CountedGroup(ABC):
         self._count("all_reduce", 2 * (self.size - 1) / self.size * tensor.nbytes, control)
         return self._all_reduce(tensor, op)
 
-    def all_gather(self, tensor: Tensor, control: float = 0.0) -> Handle:
+    def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle:
         self._count("all_gather", (self.size - 1) * tensor.nbytes, control)
-        return self._all_gather(tensor)
+        return self._all_gather(tensor, out)
 
     def all_to_all(
         self,
@@ -38,13 +38,14 @@ class CountedGroup(ABC):
         send_lengths: Sequence[int] | None = None,
         receive_lengths: Sequence[int] | None = None,
         control: float = 0.0,
+        out: Tensor | None = None,
     ) -> Handle:
         block = tensor.numel() // self.size
         sends = [block] * self.size if send_lengths is None else list(send_lengths)
         receives = [block] * self.size if receive_lengths is None else list(receive_lengths)
         sent, received = (tensor.element_size() * (sum(n) - n[self.rank]) for n in (sends, receives))
         self._ledger.record("all_to_all", sent, received, control)
-        return self._all_to_all(tensor, sends, receives)
+        return self._all_to_all(tensor, sends, receives, out)
 
     def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> Handle:
         flat = tensor.contiguous().view(-1)
@@ -89,9 +90,9 @@ class CountedGroup(ABC):
     @abstractmethod
     def _all_reduce(self, tensor: Tensor, op: str) -> Handle: ...
     @abstractmethod
-    def _all_gather(self, tensor: Tensor) -> Handle: ...
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> Handle: ...
     @abstractmethod
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> Handle: ...
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> Handle: ...
     @abstractmethod
     def _reduce_scatter(self, flat: Tensor) -> Handle: ...
     @abstractmethod

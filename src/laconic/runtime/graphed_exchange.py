@@ -8,7 +8,7 @@ step. An exchange that reads something from the device on the host, or that depe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from laconic.compression.bucket import BucketExchange, KeyTables, Moment
 from laconic.runtime.in_flight import run_exchange
-from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Communication, Request
+from laconic.worker import Communication, Gather, Request, Scatter
 
 _WARM_UP = 3  # exchanges before the first is recorded, in which kernels are compiled and tables made
 
@@ -32,19 +31,16 @@ class _Segment:
 
 
 class GraphedExchange:
-    """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side."""
+    """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side. `tables` hold
+    the keys of draws."""
 
-    def __init__(self, specs: tuple[TensorSpec, ...], device: torch.device, pool: Any) -> None:
-        self.specs, self._pool = specs, pool
-        self.tables = KeyTables(device)
+    def __init__(self, tables: KeyTables, pool: Any) -> None:
+        self._tables, self._pool = tables, pool
         self._runs = 0
-        self._answers: list[Tensor | None] = []  # of an earlier exchange; None where the request's tensor is the answer
-        self._segments: list[_Segment] | None = None
+        self._answers: list[Any] = []  # of an earlier exchange; None where the request's tensor is the answer
+        self._segments: list[_Segment] = []  # as many as were recorded; while they live, so does the pool
+        self.is_recorded = False
         self.refusal: str | None = None  # why this exchange is not recorded
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._segments is not None
 
     def run(
         self, make: Callable[[bool], BucketExchange], moment: Moment, carry: Callable[[Request], Communication[Any]]
@@ -54,21 +50,22 @@ class GraphedExchange:
         self._runs += 1
         if self._runs > _WARM_UP and self.refusal is None:
             try:
-                self._segments = self._record(make(True))
+                self._record(make(True))
             except Exception as error:  # nothing has been computed: the exchange is made as it is
                 self.refusal = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             else:
+                self.is_recorded = True
                 return self.replay(moment, carry)
         return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
 
     def replay(self, moment: Moment, carry: Callable[[Request], Communication[Any]]) -> Communication[None]:
         """Exchange the bucket as it is now, by the graphs that were recorded."""
-        self.tables.renew(moment, self.specs)
-        for segment in self._segments or ():
+        self._tables.renew(moment)
+        for segment in self._segments:
             segment.graph.replay()
             if segment.request is not None:
                 result = yield from carry(segment.request)
-                if segment.answer is not None and result is not segment.answer:
+                if segment.answer is not None and result.data_ptr() != segment.answer.data_ptr():
                     segment.answer.copy_(result)
 
     def _noting(self, carry: Callable[[Request], Communication[Any]]) -> Callable[[Request], Communication[Any]]:
@@ -82,21 +79,22 @@ class GraphedExchange:
 
         return carried
 
-    def _record(self, exchange: BucketExchange) -> list[_Segment]:
+    def _record(self, exchange: BucketExchange) -> None:
         """Record every part of an exchange; nothing is computed, and nothing is sent."""
+        if not all(answer is None or isinstance(answer, Tensor) for answer in self._answers):
+            raise TypeError("messages of different lengths are no memory of a graph")
         torch.cuda.synchronize()
-        segments: list[_Segment] = []
         answers, given = iter(self._answers), None
         while True:
             graph = torch.cuda.CUDAGraph()
             request = self._recorded(graph, exchange, given)
             if request is None:
-                segments.append(_Segment(graph, None, None))
-                return segments
+                self._segments.append(_Segment(graph, None, None))
+                return
             answer = next(answers)
-            if answer is not None and not isinstance(answer, Tensor):
-                raise TypeError("messages of different lengths are no memory of a graph")
-            segments.append(_Segment(graph, request, answer))
+            if isinstance(request, Gather | Scatter):
+                request = replace(request, out=answer)
+            self._segments.append(_Segment(graph, request, answer))
             given = request.tensor if answer is None else answer
 
     def _recorded(self, graph: torch.cuda.CUDAGraph, exchange: BucketExchange, answer: Any) -> Request | None:

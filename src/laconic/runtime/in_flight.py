@@ -43,11 +43,15 @@ class InFlight:
         if lane is None:
             self._resume(None)
             return
-        lane.wait_stream(torch.cuda.current_stream(lane.device))
-        with torch.cuda.stream(lane):
+        current = torch.cuda.current_stream(lane.device)
+        lane.wait_stream(current)
+        torch.cuda.set_stream(lane)
+        try:
             self._resume(None)
             while self._awaited is not None and all(map(is_stream_ordered, handles_of(self._awaited))):
                 self._resume(waited_for(self._awaited))
+        finally:
+            torch.cuda.set_stream(current)
 
     @property
     def arrived(self) -> bool:

@@ -43,6 +43,7 @@ Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: all workers)."""
 
 _PLAIN = Identity()
+_SHORT = (torch.bfloat16, torch.float16)
 
 
 @dataclass
@@ -70,12 +71,14 @@ class Tier:
         self.sync: Sync[EveryContext] = self.sentence.sync.make()
         self.compressor: Compressor = self.sentence.compressor
         self.architecture = architecture_of(self.sentence)
-        self.schedule: Schedule = self.sentence.schedule.make()
+        self.schedule = schedule_of(self.sentence)
         self.compression = self.sentence.chain
         self._architecture_words = str(self.sentence.architecture)
         self._flat_memories = FlatMemories()
         self._graphed: dict[int, GraphedExchange] = {}  # by the identity of a bucket's specifications
         self._pool: Any = None
+        self._tables: KeyTables | None = None
+        self._widened: dict[int, tuple[tuple[TensorSpec, ...], Tensor]] = {}  # as `_graphed`
         self._one_by_one: dict[tuple[str, ...], str] = {}  # why the tensors of these buckets are exchanged one by one
         self._uses = BucketUses(self.worker)
 
@@ -103,23 +106,35 @@ class Tier:
 
         `flat` is the same memory in every step. On a `lane` what is computed is recorded and replayed.
         """
+        if flat.dtype in _SHORT:
+            return self._average_short(specs, flat, step, lane)
         graphed = self._graphed.get(id(specs)) if lane else None
         if graphed is not None and graphed.is_recorded:
             return graphed.replay(self._moment(step), self.carry)
         begun = self._bucket_exchange(specs, flat, self._moment(step), own=False)
         if begun is None or not lane:
             return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs, flat.device)
+        self._tables = self._tables or KeyTables(flat.device)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graphed = self._graphed.setdefault(id(specs), GraphedExchange(specs, flat.device, self._pool))
-        tables = graphed.tables
+        graphed = self._graphed.setdefault(id(specs), GraphedExchange(self._tables, self._pool))
 
         def make(recorded: bool) -> BucketExchange:
             moment = None if recorded else self._moment(step)
-            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=tables)
+            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=self._tables)
             assert exchange is not None
             return exchange
 
         return self._run_bucket(graphed.run(make, self._moment(step), self.carry), specs, flat.device)
+
+    def _average_short(
+        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool
+    ) -> Communication[Any] | None:
+        """Average tensors of 16 bits: they are compressed, and remembered, in float32."""
+        if id(specs) not in self._widened:
+            self._widened[id(specs)] = tuple(map(widened, specs)), flat.float()
+        wide, values = self._widened[id(specs)]
+        whole = self.average_bucket(wide, values, step, lane)
+        return None if whole is None else _through(whole, flat, values)
 
     def _moment(self, step: int) -> Moment:
         return Moment(step, self.rate(), partial(self._meeting, step=step))
@@ -129,6 +144,8 @@ class Tier:
     ) -> Communication[list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it, if that is wanted."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
+        if any(compressed and spec.dtype in _SHORT for spec, compressed in zip(specs, accepted, strict=True)):
+            return (yield from self._outcomes_widened(specs, tensors, step, accepted, own))
         kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         if joins_of(self.compressor) and len(set(kinds)) < len(kinds):
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
@@ -157,10 +174,28 @@ class Tier:
                 self.memory[spec.name] = outcome.state
         return [outcome.shaped(spec.shape) for spec, outcome in zip(specs, outcomes, strict=True)]
 
+    def _outcomes_widened(
+        self,
+        specs: Sequence[TensorSpec],
+        tensors: Sequence[Tensor],
+        step: int,
+        accepted: Sequence[bool],
+        own: bool,
+    ) -> Communication[list[Outcome]]:
+        """Exchange in float32 what is compressed of tensors of 16 bits, and the others as they are."""
+        wide = [widened(spec) if compressed else spec for spec, compressed in zip(specs, accepted, strict=True)]
+        values = [x.to(spec.dtype) for spec, x in zip(wide, tensors, strict=True)]
+        outcomes = yield from self.outcomes(wide, values, step, own=own)
+        return [outcome.to(spec.dtype) for spec, outcome in zip(specs, outcomes, strict=True)]
+
     def memory_replaced(self) -> None:
         """Note that tensors have another memory than before."""
         self._flat_memories.forget()
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
         self._graphed.clear()
+        self._pool = None  # a memory pool ends with the last of its graphs
 
     def _bucket_exchange(
         self,
@@ -176,7 +211,7 @@ class Tier:
             return None
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
         if self._flat_memories.changed:
-            self._graphed.clear()  # they compute at the old addresses
+            self._forget_graphs()  # they compute at the old addresses
         meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
@@ -191,10 +226,9 @@ class Tier:
 
     def bucket_reports(self) -> list[BucketReport]:
         """Return how each bucket that was compressed here has been exchanged so far."""
-        graphed = self._graphed.values()
         refusals = {
-            tuple(spec.name for spec in each.specs): None if each.is_recorded else each.refusal or "not recorded yet"
-            for each in graphed
+            specs: None if each.is_recorded else each.refusal or "not recorded yet"
+            for specs, each in self._graphed.items()
         }
         return self._uses.reports(str(self.sentence), refusals)
 
@@ -382,6 +416,18 @@ class Tier:
         return self.memory[spec.name]
 
 
+def _through(whole: Communication[Any], flat: Tensor, values: Tensor) -> Communication[Any]:
+    """Run a communication that averages `values`, which are those of `flat` in another format."""
+    values.copy_(flat)
+    yield from whole
+    flat.copy_(values)
+
+
+def widened(spec: TensorSpec) -> TensorSpec:
+    """Return the specification in which a tensor is compressed: float32 for one of 16 bits."""
+    return replace(spec, dtype=torch.float32) if spec.dtype in _SHORT else spec
+
+
 def _exchange_difference(x: Tensor, meet: EdgeMeeting) -> Exchange:
     """Return the uncompressed difference from the neighbour's tensor."""
     other = yield meet.swap(x.contiguous())
@@ -398,6 +444,12 @@ def architecture_of(sentence: Sentence) -> Architecture:
     """Return a sentence's architecture, over its topology if it has one."""
     architecture: Architecture = sentence.architecture.make()
     return architecture.over(None if sentence.topology is None else sentence.topology.make())
+
+
+def schedule_of(sentence: Sentence) -> Schedule:
+    """Return a sentence's schedule, which may depend on whether gradients are compressed."""
+    schedule: Schedule = sentence.schedule.make()
+    return schedule if sentence.chain == "none" else schedule.for_compressed()
 
 
 def stack_for(strategy: Strategy, spec: TensorSpec, holds: Callable[[object], bool], level: str | None = None) -> Stack:

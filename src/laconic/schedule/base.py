@@ -28,6 +28,11 @@ class Schedule(Technique):
         """Whether, with these settings, messages may still be in flight after backward."""
         return self.late
 
+    def for_compressed(self) -> Schedule:
+        """Return the schedule as it is where gradients are compressed: one that has no size of messages of its own may
+        take another."""
+        return self
+
     @abstractmethod
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
         """Return the plan of an iteration's messages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,6 +13,8 @@ from laconic.schedule.base import Schedule
 from laconic.values.comm_plan import CommPlan, Groups, whole
 from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
+
+_USUAL_BYTES, _COMPRESSED_BYTES = 25 * 2**20, 64 * 2**20
 
 
 @technique(
@@ -28,11 +30,20 @@ class WFBP(Schedule):
 
     A message closes with the tensor that fills it. The first may be smaller, so that communication starts early;
     tensors of one dtype share messages. Messages are sent in plan order on every worker, even when a later one is full
-    sooner, so that collectives match. `bucket_bytes=0` sends every tensor alone.
+    sooner, so that collectives match. `bucket_bytes=0` sends every tensor alone. Where no size is given, messages of
+    compressed gradients are longer: each costs a GPU's host the launches of coding, and sends a fraction of its bytes.
     """
 
-    bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least this many bytes")
+    bucket_bytes: int | None = knob(
+        None,
+        low=0,
+        doc="a message closes when it holds at least this many bytes; 25 MiB where nothing is said, or 64 MiB of "
+        "gradients that are compressed",
+    )
     first_bytes: int = knob(2**20, low=0, doc="the same for the first message of each dtype (at most bucket_bytes)")
+
+    def for_compressed(self) -> WFBP:
+        return replace(self, bucket_bytes=_COMPRESSED_BYTES) if self.bucket_bytes is None else self
 
     def plan(self, tensors: Sequence[TensorSpec], arrival: Sequence[int], timing: Timing | None = None) -> CommPlan:
         buckets = self.buckets(tensors, arrival)
@@ -44,15 +55,16 @@ class WFBP(Schedule):
         growing: dict[torch.dtype, list[int]] = {}
         held: dict[torch.dtype, int] = {}
         caps: dict[torch.dtype, int] = {}
+        usual = _USUAL_BYTES if self.bucket_bytes is None else self.bucket_bytes
         for i in arrival:
             dtype = tensors[i].dtype
             message = growing.setdefault(dtype, [])
             message.append(i)
-            cap = caps.setdefault(dtype, min(self.first_bytes, self.bucket_bytes))
+            cap = caps.setdefault(dtype, min(self.first_bytes, usual))
             held[dtype] = held.get(dtype, 0) + tensors[i].nbytes
             if held[dtype] >= cap:
                 closed.append(growing.pop(dtype))
-                caps[dtype], held[dtype] = self.bucket_bytes, 0
+                caps[dtype], held[dtype] = usual, 0
         position = {i: k for k, i in enumerate(arrival)}
         ordered = sorted([*closed, *growing.values()], key=lambda message: position[message[0]])
         return tuple(map(tuple, ordered))

@@ -120,5 +120,4 @@ def _ragged(request: GatherRagged) -> Tensor | list[Tensor]:
     """Return what one worker's request adds to everybody's list: its vector, or the parts of it."""
     if request.parts is None:
         return request.tensor.clone()
-    lengths = [int(n) for n in request.parts]
-    return list(request.tensor[: sum(lengths)].clone().split(lengths))
+    return list(request.tensor.clone().split(list(request.parts)))

@@ -163,11 +163,11 @@ class SymmetricGroup(CountedGroup):
     def _all_reduce(self, tensor: Tensor, op: str) -> SymmetricHandle:
         return self._start(flows.all_reduce(self.size, tensor.nbytes), "all_reduce", tensor, tensor)
 
-    def _all_gather(self, tensor: Tensor) -> SymmetricHandle:
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> SymmetricHandle:
         rows = tensor.new_zeros(self.size, *tensor.shape)  # untouched pages take no memory
         return self._start(flows.all_gather(self.size, tensor.nbytes), "all_gather", tensor, rows)
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> SymmetricHandle:
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> SymmetricHandle:
         """Price an all-to-all in which rank r sends to rank r + k what rank 0 sends to rank k (modulo the size)."""
         twice = np.tile(np.asarray(sends) * tensor.element_size(), 2)
         rows = np.lib.stride_tricks.sliding_window_view(twice, self.size)[self.size : 0 : -1]

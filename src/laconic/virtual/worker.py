@@ -171,7 +171,7 @@ class VirtualGroup(CountedGroup):
 
         return self._join_collective(f"all_reduce of {tensor.numel()} {op}", tensor, act)
 
-    def _all_gather(self, tensor: Tensor) -> VirtualHandle:
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> VirtualHandle:
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             stacked, n = torch.stack(tensors), self.size
             results = [stacked, *(stacked.clone() for _ in range(n - 1))]
@@ -179,7 +179,7 @@ class VirtualGroup(CountedGroup):
 
         return self._join_collective(f"all_gather of {tensor.numel()}", tensor, act)
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> VirtualHandle:
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> VirtualHandle:
         def act(given: list[tuple[Tensor, list[int]]]) -> tuple[list[Tensor], Flow]:
             blocks = [x.split(lengths) for x, lengths in given]
             n = self.size

@@ -10,7 +10,6 @@ from laconic.kernels import reference
 from laconic.kernels.cpu import casts, loops
 from laconic.kernels.cpu.loops import run
 from laconic.kernels.cpu.whole import (
-    average_counted_places,
     average_places,
     encode_largest,
     encode_levels,
@@ -145,7 +144,6 @@ __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
     "add_signs",
-    "average_counted_places",
     "average_places",
     "bucket_scales",
     "encode_largest",

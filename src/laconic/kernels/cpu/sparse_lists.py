@@ -6,12 +6,9 @@ magnitudes, then further bits of those that share them with it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import types
 
-from laconic.kernels.cpu.lists import _finite, _halves, _pointer, carray, intrinsic
+from laconic.kernels.cpu.lists import _finite, _halves, _pointer, carray
 from laconic.kernels.cpu.loops import _compiled, _inlined
 from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
 
@@ -19,16 +16,6 @@ _LARGEST = np.int32(0x7F800000)  # the bits of infinity; NaN counts as much
 _TINY = np.int32(0x00800000)  # the bits of the smallest limit
 _ABSOLUTE = np.int32(0x7FFFFFFF)
 _LEADING, _MIDDLE = 20, 10  # the place of the bits that are counted first, and second
-
-
-@intrinsic
-def _bytes_at(typing: Any, address: Any) -> Any:
-    """Return an address as a pointer to bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.uint8)(types.int64), generate
 
 
 @_inlined
@@ -78,8 +65,10 @@ def kth_size(bits, k, counts, near):  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _written(places, values, count, width, out, at):  # type: ignore[no-untyped-def]
-    """Write so many places of so many bits without gaps, and then their values; return where they end."""
+def _written(places, values, count, room, width, out, at):  # type: ignore[no-untyped-def]
+    """Write so many places of so many bits without gaps, and their values behind room for more places; return where the
+    room for as many values ends."""
+    behind = at - (-room * width // 8)
     held, waiting = np.int64(0), 0
     for i in range(count):
         held |= places[i] << waiting
@@ -91,10 +80,9 @@ def _written(places, values, count, width, out, at):  # type: ignore[no-untyped-
             at += 1
     if waiting > 0:
         out[at] = np.uint8(held & 255)
-        at += 1
     raw = values[:count].view(np.uint8)
-    out[at : at + raw.size] = raw
-    return at + raw.size
+    out[behind : behind + raw.size] = raw
+    return behind + 4 * room
 
 
 @_compiled
@@ -122,7 +110,7 @@ def encode_largest(places, errors, lengths, chosen, widths, out):  # type: ignor
                 equal -= size == least
                 found_places[found], found_values[found] = i, v[i]
                 found += 1
-        at = _written(found_places, found_values, found, widths[t], out, at)
+        at = _written(found_places, found_values, found, k, widths[t], out, at)
         if errors.size:
             for j in range(found):
                 v[found_places[j]] = 0
@@ -141,9 +129,9 @@ def _drawn(i, low, high):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def encode_sampled(places, errors, lengths, samples, most, widths, keys, out, sizes):  # type: ignore[no-untyped-def]
-    """Write what passes each tensor's sampled limit, with its number before it, and keep the others in `error`; return
-    where the message ends."""
+def encode_sampled(places, errors, lengths, samples, most, widths, keys, out):  # type: ignore[no-untyped-def]
+    """Write what passes each tensor's sampled limit into a message that is zero, with its number before it, and keep
+    the others in `error`."""
     longest = lengths.max() + 1
     counts, near = np.empty(2048, np.int64), np.empty(longest, np.int32)
     found_places, found_values, sample = np.empty(longest, np.int64), np.empty(longest, np.float32), near.copy()
@@ -175,14 +163,12 @@ def encode_sampled(places, errors, lengths, samples, most, widths, keys, out, si
         held = np.int64(found)
         for j in range(4):
             out[at + j] = np.uint8((held >> (8 * j)) & 255)
-        end = _written(found_places, found_values, found, widths[t], out, at + 4)
-        sizes[t], at = end - at, end
+        at = _written(found_places, found_values, found, most[t], widths[t], out, at + 4)
         if errors.size:
             for j in range(found):
                 v[found_places[j]] = 0
             for i in range(n):
                 v[i] = _finite(v[i])
-    return at
 
 
 @_compiled
@@ -203,10 +189,10 @@ def _first_or_largest(places, values, count, most, largest, counts, near):  # ty
 
 
 @_inlined
-def _add_part(part, count, width, mean):  # type: ignore[no-untyped-def]
-    """Add the values of a part to the places it names."""
+def _add_part(part, count, room, width, mean):  # type: ignore[no-untyped-def]
+    """Add the values of a part to the places it names; it has room for so many."""
     mask, held, waiting, byte = (np.int64(1) << width) - 1, np.int64(0), 0, 0
-    at, value = -(-count * width // 8), np.empty(1, np.float32)
+    at, value = -(-room * width // 8), np.empty(1, np.float32)
     raw = value.view(np.uint8)
     for i in range(count):
         while waiting < width:
@@ -221,30 +207,22 @@ def _add_part(part, count, width, mean):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def average_places(total, rows, lengths, counts, widths, left_out):  # type: ignore[no-untyped-def]
+def average_places(total, rows, lengths, most, widths, counted, left_out):  # type: ignore[no-untyped-def]
     """Write the means of all tensors, one behind another."""
     begin, at, size = 0, 0, np.float32(len(rows))
+    head = 4 if counted else 0
     for t in range(lengths.size):
         mean = total[begin : begin + lengths[t]]
         mean[:] = left_out
-        end = at + -(-counts[t] * widths[t] // 8) + 4 * counts[t]
+        end = at + head - (-most[t] * widths[t] // 8) + 4 * most[t]
         for r in range(len(rows)):
-            _add_part(rows[r, at:end], counts[t], widths[t], mean)
+            count = most[t]
+            if counted:
+                number = np.int64(0)
+                for j in range(4):
+                    number |= np.int64(rows[r, at + j]) << (8 * j)
+                count = min(number, count)
+            _add_part(rows[r, at + head : end], count, most[t], widths[t], mean)
         for i in range(mean.size):
             mean[i] /= size
         begin, at = begin + lengths[t], end
-
-
-@_compiled
-def average_counted_places(total, addresses, sizes, lengths, widths, left_out):  # type: ignore[no-untyped-def]
-    """Do so with parts that begin with their number of places and lie anywhere, a row of addresses for each worker."""
-    begin, size = 0, np.float32(len(addresses))
-    for t in range(lengths.size):
-        mean = total[begin : begin + lengths[t]]
-        mean[:] = left_out
-        for r in range(len(addresses)):
-            part = carray(_bytes_at(addresses[r, t]), sizes[r, t])
-            _add_part(part[4:], 8 * (sizes[r, t] - 4) // (widths[t] + 32), widths[t], mean)
-        for i in range(mean.size):
-            mean[i] /= size
-        begin += lengths[t]

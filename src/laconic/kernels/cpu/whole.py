@@ -113,38 +113,30 @@ def encode_sampled(
     most: Sequence[int],
     widths: Sequence[int],
     keys: Sequence[int],
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     xs, errors = listed(xs), None if errors is None else listed(errors)
     if not _one_call(*(xs,) if errors is None else (xs, errors)):
         return sparse_messages.encode_sampled(_single(), xs, errors, samples, most, widths, keys)
-    message = torch.empty(sum(4 + n for n in map(sparse_messages.part_bytes, most, widths)), dtype=torch.uint8)
+    length = sum(sparse_messages.part_bytes(count, width, True) for count, width in zip(most, widths, strict=True))
+    message = torch.zeros(length, dtype=torch.uint8)
     places, lengths = xs.table.numpy()
     memory = _NONE if errors is None else errors.table.numpy()[0]
-    sizes, drawn = torch.empty(len(xs), dtype=torch.int64), np.array(keys, np.uint64)
-    how = (_numbers(samples), _numbers(most), _numbers(widths), drawn)
-    end = sparse_lists.encode_sampled(places, memory, lengths, *how, message.numpy(), sizes.numpy())
-    return message[:end], sizes
+    how = (_numbers(samples), _numbers(most), _numbers(widths), np.array(keys, np.uint64))
+    sparse_lists.encode_sampled(places, memory, lengths, *how, message.numpy())
+    return message
 
 
 def average_places(
     total: Tensor,
     rows: Tensor,
     lengths: Sequence[int],
-    counts: Sequence[int],
+    most: Sequence[int],
     widths: Sequence[int],
+    counted: bool,
     left_out: float,
 ) -> None:
-    given = (_numbers(lengths), _numbers(counts), _numbers(widths), np.float32(left_out))
+    given = (_numbers(lengths), _numbers(most), _numbers(widths), counted, np.float32(left_out))
     sparse_lists.average_places(total.numpy(), rows.contiguous().numpy(), *given)
-
-
-def average_counted_places(
-    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
-) -> None:
-    places = _numbers([[part.data_ptr() for part in row] for row in rows])
-    sizes = _numbers([[part.numel() for part in row] for row in rows])
-    how = (_numbers(lengths), _numbers(widths), np.float32(left_out))
-    sparse_lists.average_counted_places(total.numpy(), places, sizes, *how)
 
 
 def _numbers(given: Any) -> Any:

@@ -11,7 +11,7 @@ from laconic.kernels.gpu.factors import left_products, right_products
 from laconic.kernels.gpu.levels import encode_levels, mean_of_levels
 from laconic.kernels.gpu.limits import sampled_limit
 from laconic.kernels.gpu.means import mean_of_signs
-from laconic.kernels.gpu.numbers import average_counted_places, average_places, pack_numbers, unpack_numbers
+from laconic.kernels.gpu.numbers import average_places, pack_numbers, unpack_numbers
 from laconic.kernels.gpu.orthogonal import orthogonalised
 from laconic.kernels.gpu.outer import outer_products, replace_columns
 from laconic.kernels.gpu.rotation import hadamard, rotate, rotate_back
@@ -28,7 +28,6 @@ from laconic.kernels.gpu.votes import pack_signs, signs_of, vote
 __all__ = [
     "add_levels",
     "add_levels_of_nibbles",
-    "average_counted_places",
     "average_places",
     "bucket_scales",
     "decode_natural",

@@ -145,7 +145,7 @@ def _encode_blocks(x, error, found, shares, place_0, place_1, place_2, keys, mes
             share = tl.load(shares + number)
     low, high = tl.full([], 0, tl.uint32), tl.full([], 0, tl.uint32)
     if RANDOM:
-        low, high = key_of(keys, number, LISTED)
+        low, high = key_of(keys, number)
     codes = message
     if LISTED:
         at = tl.load(codes_at + number)

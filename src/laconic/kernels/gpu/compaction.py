@@ -11,15 +11,15 @@ import triton
 import triton.language as tl
 
 from laconic.kernels.gpu.limits import INFINITE, size
-from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes, tile_values
-from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
+from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes
+from laconic.kernels.gpu.triton_helpers import located, pointed
 
 GROUP = tl.constexpr(64)
 """The number of tiles whose tallies are also added up."""
 BLOCK = tl.constexpr(256)
 STATE = tl.constexpr(4)
-"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, and how many of
-those are sent; all that are larger are."""
+"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, how many of
+those are sent (all that are larger are), and whether the tallies were made again."""
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def tally(tallies, groups, tile, above, equal):
 
 
 @triton.jit
-def _before(tallies, groups, tile):
+def tallied(tallies, groups, tile):
     """Return the tallies of all tiles before this one, added up."""
     total = tl.zeros([BLOCK], tl.int64)
     for first in range(0, tile // GROUP, BLOCK):
@@ -58,39 +58,7 @@ def tally_largest(v, place_0, place_1, place_2, ks, counts, state, tallies, grou
 
 
 @triton.jit
-def _tally_fed(x, error, rest, limit, TILE: tl.constexpr, FED: tl.constexpr, MASKED: tl.constexpr):
-    """Return how many values of x + error, which is left in `error`, pass a limit, and how many are NaN."""
-    i = tl.arange(0, TILE)
-    v = loaded(x, i, rest, MASKED)
-    if FED:
-        v += loaded(error, i, rest, MASKED)
-        stored(error, i, rest, v, MASKED)
-    passes = size(v) >= limit  # no limit is zero, which stands behind the end
-    return tl.sum(passes.to(tl.int32), 0), tl.sum((v != v).to(tl.int32), 0)
-
-
-@triton.jit(do_not_specialize=["place_2"])
-def tally_passing(x, error, place_0, place_1, place_2, limits, totals, tallies, groups, TILE: tl.constexpr,
-                  FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """Tally what passes each tensor's limit, as if all were equal; NaN values are also counted, behind the totals of
-    their tensor."""
-    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    x = pointed(x, number, LISTED, ALIGNED) + base
-    if FED:
-        error = pointed(error, number, LISTED, ALIGNED) + base
-    limit = tl.load(limits + number)
-    if base + TILE <= n:
-        passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, False)
-    else:
-        passing, nans = _tally_fed(x, error, n - base, limit, TILE, FED, True)
-    tally(tallies, groups, tl.program_id(0), passing * 0, passing)
-    tl.atomic_add(totals + 2 * number, passing, sem="relaxed")
-    if nans > 0:
-        tl.atomic_add(totals + 2 * number + 1, nans, sem="relaxed")
-
-
-@triton.jit
-def _set_bits(words, bit, number, some):
+def set_bits(words, bit, number, some):
     """Set the bits of whole numbers, each from its own bit of the message on."""
     word = words + (bit >> 5)
     both = number.to(tl.uint32, bitcast=True).to(tl.uint64) << (bit & 31).to(tl.uint64)
@@ -100,60 +68,42 @@ def _set_bits(words, bit, number, some):
 
 
 @triton.jit
-def _part_bytes(count, width):
-    return 4 + ((count.to(tl.int64) * width + 7) >> 3) + 4 * count.to(tl.int64)
-
-
-@triton.jit
-def _counted_part(number, totals, ks, widths, base, lengths, words):
-    """Return where a tensor's part begins whose predecessors' lengths depend on the values, behind the number of its
-    places, and that number; write it, and the length of the part."""
-    sums = tl.zeros([BLOCK], tl.int64)
-    for first in range(0, number, BLOCK):
-        j = first + tl.arange(0, BLOCK)
-        earlier = j < number
-        count = tl.minimum(tl.load(totals + 2 * j, mask=earlier, other=0), tl.load(ks + j, mask=earlier, other=0))
-        sums += tl.where(earlier, _part_bytes(count, tl.load(widths + j, mask=earlier, other=0)), 0)
-    begin = tl.sum(sums, 0)
-    count = tl.minimum(tl.load(totals + 2 * number), tl.load(ks + number))
-    if base == 0:
-        tl.store(lengths + number, _part_bytes(count, tl.load(widths + number)))
-        _set_bits(words, 8 * begin, count, count >= 0)
-    return begin + 4, count
-
-
-@triton.jit(do_not_specialize=["place_2"])
-def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, totals, lengths, state, tallies, groups, words,
-                 TILE: tl.constexpr, KEPT: tl.constexpr, COUNTED: tl.constexpr, LISTED: tl.constexpr,
-                 ALIGNED: tl.constexpr):  # fmt: skip
-    """Write places and values into the message. COUNTED: a part begins with the number of its places, at most k. KEPT:
-    v is a memory."""
-    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    if COUNTED:
-        begin, count = _counted_part(number, totals, ks, widths, base, lengths, words)
-    else:
-        begin, count = tl.load(begins + number), tl.load(ks + number)
-    tile = tl.program_id(0)
-    if tl.load(tallies + tile) != 0:
-        before = _before(tallies, groups, tile) - _before(tallies, groups, tile - (base // TILE).to(tl.int32))
-        state += number * STATE
-        limit, up_to, missing = tl.load(state), tl.load(state + 1), tl.load(state + 2)
-        width = tl.load(widths + number)
-        i = tl.arange(0, TILE)
-        x = tile_values(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
-        bits = tl.where(i < n - base, size(x), -1)
+def write_tile(v, base, rest, before, state, begin, count, width, words, TILE: tl.constexpr, PART: tl.constexpr,
+               KEPT: tl.constexpr):  # fmt: skip
+    """Write what is chosen of a tile into the message, at most `count` of its tensor; `before` are the tallies of the
+    tensor's tiles before it. KEPT: v is a memory. The tile is processed in parts, so that few registers are held and
+    many programs run at once."""
+    limit, up_to, missing = tl.load(state), tl.load(state + 1), tl.load(state + 2)
+    values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
+    above_before, equal_before = (before >> 32).to(tl.int32), (before & 0xFFFFFFFF).to(tl.int32)
+    for first in range(0, TILE, PART):
+        i = first + tl.arange(0, PART)
+        x = tl.load(v + i, mask=i < rest, other=0.0)
+        bits = tl.where(i < rest, size(x), -1)
         above = bits > up_to
         equal = (bits >= limit) & (bits <= up_to)
         both = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # inclusive
-        above_before = (before >> 32).to(tl.int32) + (both & 0xFFFF) - above.to(tl.int32)
-        equal_before = (before & 0xFFFFFFFF).to(tl.int32) + (both >> 16) - equal.to(tl.int32)
-        taken = above | (equal & (equal_before < missing))
-        into = (above_before + tl.minimum(equal_before, missing)).to(tl.int64)
-        taken &= into < count  # as it always is
-        places = (base + i).to(tl.int32)
-        _set_bits(words, 8 * begin + into * width, places, taken)
-        values = 8 * (begin + ((count.to(tl.int64) * width + 7) >> 3))
-        _set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
+        above_here = above_before + (both & 0xFFFF) - above.to(tl.int32)
+        equal_here = equal_before + (both >> 16) - equal.to(tl.int32)
+        taken = above | (equal & (equal_here < missing))
+        into = (above_here + tl.minimum(equal_here, missing)).to(tl.int64)
+        taken &= into < count  # as it always is, where exactly k are sent
+        set_bits(words, 8 * begin + into * width, (base + i).to(tl.int32), taken)
+        set_bits(words, values + into * 32, x.to(tl.int32, bitcast=True), taken)
         if KEPT:
-            memory = pointed(v, number, LISTED, ALIGNED) + base
-            tl.store(memory + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))
+            tl.store(v + i, tl.zeros_like(x), mask=taken | (bits == INFINITE))
+        above_before += tl.sum(above.to(tl.int32), 0)
+        equal_before += tl.sum(equal.to(tl.int32), 0)
+
+
+@triton.jit(do_not_specialize=["place_2"])
+def write_chosen(v, place_0, place_1, place_2, ks, widths, begins, state, tallies, groups, words, TILE: tl.constexpr,
+                 PART: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Write places and values into the message, k of each tensor."""
+    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
+    tile = tl.program_id(0)
+    if tl.load(tallies + tile) != 0:
+        before = tallied(tallies, groups, tile) - tallied(tallies, groups, tile - (base // TILE).to(tl.int32))
+        write_tile(pointed(v, number, LISTED, ALIGNED) + base, base, n - base, before, state + number * STATE,
+                   tl.load(begins + number), tl.load(ks + number), tl.load(widths + number), words, TILE, PART,
+                   KEPT)  # fmt: skip

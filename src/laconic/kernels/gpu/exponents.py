@@ -84,14 +84,14 @@ def _encode_tile(x, error, out, rest, base, low, high, TILE: tl.constexpr, FED: 
     _put(out, ninth, 9 * group + 8, size, WHOLE)
 
 
-@triton.jit(do_not_specialize=["place_2"])
+@triton.jit(do_not_specialize=["place_2", "keys"])
 def _encode_natural(x, error, place_0, place_1, place_2, keys, message, parts_at, TILE: tl.constexpr,
                     FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     x = pointed(x, number, LISTED, ALIGNED) + base
     if FED:
         error = pointed(error, number, LISTED, ALIGNED) + base
-    low, high = key_of(keys, number, LISTED)
+    low, high = key_of(keys, number)
     out = message + base // 8 * 9
     if LISTED:
         out += tl.load(parts_at + number)

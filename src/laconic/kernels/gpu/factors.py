@@ -131,7 +131,7 @@ def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pack
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > LEFT:
         how = {"ROWS": wide.ROWS, "STEP": wide.LEFT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
-        return _products(matrices, thin, 0, wide.left, wide.LEAST, wide.ROWS, wide.LEFT_STEP, wide.PROGRAMS, how)
+        return _products(matrices, thin, 0, wide.left, wide.LEAST, wide.ROWS, wide.LEFT_STEP, wide.LEFT_PROGRAMS, how)
     how = {"ROWS": _ROWS, "STEP": _STEP, "STAGES": _STAGES, "num_warps": _WARPS}
     return _products(matrices, thin, 0, _left, 1, _ROWS, 4 * _STEP, _PROGRAMS, how)
 
@@ -142,7 +142,8 @@ def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pac
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > RIGHT:
         how = {"COLUMNS": wide.COLUMNS, "STEP": wide.RIGHT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
-        return _products(matrices, thin, 1, wide.right, wide.LEAST, wide.COLUMNS, wide.RIGHT_STEP, wide.PROGRAMS, how)
+        size = (wide.LEAST, wide.COLUMNS, wide.RIGHT_STEP, wide.RIGHT_PROGRAMS)
+        return _products(matrices, thin, 1, wide.right, *size, how)
     how = {"COLUMNS": _COLUMNS, "AT_ONCE": _AT_ONCE, "STAGES": _STAGES, "num_warps": _WARPS}
     return _products(matrices, thin, 1, _right, 1, _COLUMNS, 64, _PROGRAMS, how)
 

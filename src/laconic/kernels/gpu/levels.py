@@ -130,7 +130,7 @@ def _encode_levels(x, error, shares, place_0, place_1, place_2, keys, message, c
     share = 1.0
     if SHARED:
         share = tl.load(shares + number)
-    low, high = key_of(keys, number, LISTED)
+    low, high = key_of(keys, number)
     codes = message
     if LISTED:
         at = tl.load(codes_at + number)

@@ -35,21 +35,26 @@ class Tiles:
 
 
 def table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return these numbers as a tensor on the device, cached. A CUDA graph that is being recorded gets one of its own,
-    which every replay copies again."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    """Return these numbers as a tensor on the device, cached. A CUDA graph that is being recorded keeps the one that
+    there is; where there is none it gets one of its own, which every replay copies again."""
+    recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    found = _tables.get((numbers, dtype, device))
+    if found is None and recording:
         pinned = torch.tensor(numbers, dtype=dtype, pin_memory=True)
         _of_graphs.append(pinned)
         return pinned.to(device, non_blocking=True)
-    return _table(numbers, dtype, device)
+    if found is None:
+        if len(_tables) >= _MOST_TABLES:
+            _tables.clear()
+        found = _tables[numbers, dtype, device] = torch.tensor(numbers, dtype=dtype, device=device)
+    if recording:
+        _of_graphs.append(found)
+    return found
 
 
-_of_graphs: list[Tensor] = []  # the host's side of the tables of graphs, which read it in every replay
-
-
-@lru_cache(4096)
-def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=dtype, device=device)
+_MOST_TABLES = 4096
+_tables: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
+_of_graphs: list[Tensor] = []  # what the replays of graphs read: tables, or the host's side of them
 
 
 @lru_cache(4096)
@@ -79,7 +84,7 @@ def pointers(tensors: Sequence[Tensor]) -> tuple[Any, bool]:
 def keys_of(keys: Sequence[int], device: torch.device) -> Any:
     """Return each tensor's key as `parts.key_of` takes it: the number itself, or a table, which changes with every step
     and is copied without waiting. Keys that have a `table` already are that table."""
-    if len(keys) > 1 and (recorded := getattr(keys, "table", None)) is not None:
+    if (recorded := getattr(keys, "table", None)) is not None:
         return recorded
     signed = [key - (key >> 63 << 64) for key in keys]
     if len(signed) == 1:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from laconic.kernels import reference
+from laconic.kernels import reference, sparse_messages
 from laconic.kernels.gpu.lists import starts, table
-from laconic.kernels.gpu.sparse_means import write_mean
-from laconic.kernels.sparse_messages import count_in, part_bytes
+from laconic.kernels.gpu.sparse_means import Entries, suits, write_mean
+from laconic.kernels.sparse_messages import part_bytes
 
 _TILE, _WARPS = 1024, 4
 _PROGRAMS = 64  # of one part
+_BLOCK = 256  # parts whose entries are counted at once
 _MOST = (1 << 31) - (1 << 20)  # the largest number of elements
 
 
@@ -34,24 +33,43 @@ def _number(packed, j, width, inside):
     return ((word >> (bit & 7).to(tl.uint64)) & ones).to(tl.int64)
 
 
-@triton.jit
-def _read_parts(rows, table, widths, begins, places, values, TILE: tl.constexpr, RELATIVE: tl.constexpr):
-    """Read places and values of a worker's part of a tensor. The table has the parts' addresses, in memory or behind
-    `rows` (RELATIVE), their counts and where each one's entries begin, by worker and tensor."""
-    number, worker = tl.program_id(1), tl.program_id(2)
-    all_parts = tl.num_programs(1) * tl.num_programs(2)
-    at = table + worker * tl.num_programs(1) + number
-    part, count, to = tl.load(at), tl.load(at + all_parts).to(tl.int32), tl.load(at + 2 * all_parts)
-    if RELATIVE:
-        part = rows + part
-    else:
-        part = part.to(tl.pointer_type(tl.uint8))
-    width, begin = tl.load(widths + number), tl.load(begins + number)
-    bits = part + ((count.to(tl.int64) * width + 7) >> 3)
+@triton.jit(do_not_specialize=["stride", "row", "parts"])
+def _count_entries(rows, stride, begins, most, parts, row, entries, totals, BLOCK: tl.constexpr):
+    """Read how many places each part of a worker's message has, at most so many: where each one's entries begin if they
+    lie one behind another, and their total."""
+    worker = tl.program_id(0)
+    rows += worker.to(tl.int64) * stride
+    before = tl.full([], 0, tl.int32)
+    for first in range(0, parts, BLOCK):
+        j = first + tl.arange(0, BLOCK)
+        inside = j < parts
+        begin = tl.load(begins + j, mask=inside, other=4)
+        count = tl.zeros([BLOCK], tl.int32)
+        for k in tl.static_range(4):
+            count |= tl.load(rows + begin + (k - 4), mask=inside, other=0).to(tl.int32) << (8 * k)
+        count = tl.minimum(tl.maximum(count, 0), tl.load(most + j, mask=inside, other=0))
+        tl.store(entries + worker * row + j, before + tl.cumsum(count, 0) - count, mask=inside)
+        before += tl.sum(count, 0)
+    tl.store(entries + worker * row + parts, before)
+    tl.store(totals + worker, before)
+
+
+@triton.jit(do_not_specialize=["stride", "row", "room"])
+def _read_parts(rows, stride, begins, most, widths, firsts, entries, row, places, values, room, TILE: tl.constexpr):
+    """Read places and values of a worker's part of a tensor to where its entries are, from `entries`, a row for each
+    worker, as places of one long vector in which the tensor has its first place."""
+    number, worker = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    part = rows + worker * stride + tl.load(begins + number)
+    at = entries + worker * row + number
+    begin = tl.load(at)
+    count, to = tl.load(at + 1) - begin, worker * room + begin
+    width, first_place = tl.load(widths + number), tl.load(firsts + number)
+    bits = part + ((tl.load(most + number).to(tl.int64) * width + 7) >> 3)
     for first in range(tl.program_id(0) * TILE, count, tl.num_programs(0) * TILE):
         j = first + tl.arange(0, TILE)
         inside = j < count
-        tl.store(places + to + j, begin + _number(part, j, width, inside), mask=inside)
+        place = first_place + _number(part, j, width, inside)
+        tl.store(places + to + j, place.to(tl.int32), mask=inside)
         word = tl.zeros([TILE], tl.uint32)
         for k in tl.static_range(4):
             word |= tl.load(bits + 4 * j.to(tl.int64) + k, mask=inside, other=0).to(tl.uint32) << (8 * k)
@@ -98,53 +116,37 @@ def unpack_numbers(packed: Tensor, bits: int, count: int) -> Tensor:
     return codes
 
 
-@lru_cache(1024)
-def _parts(counts: tuple[int, ...], widths: tuple[int, ...], workers: int, device: torch.device) -> Tensor:
-    """Return where each part begins in rows of messages, how many places it has and where its entries begin."""
-    sizes = starts([part_bytes(count, width) for count, width in zip(counts, widths, strict=True)])
-    entries, rows = starts(counts), np.arange(workers)
-    begins = np.add.outer(sizes[-1] * rows, sizes[:-1]), np.add.outer(entries[-1] * rows, entries[:-1])
-    return torch.from_numpy(np.stack([begins[0], np.tile(counts, (workers, 1)), begins[1]])).to(device)
-
-
 def average_places(
     total: Tensor,
     rows: Tensor,
     lengths: Sequence[int],
-    counts: Sequence[int],
+    most: Sequence[int],
     widths: Sequence[int],
+    counted: bool,
     left_out: float,
 ) -> None:
-    rows = rows.contiguous()
-    parts = _parts(tuple(counts), tuple(widths), len(rows), total.device)
-    _average(total, rows, parts, max(counts), [sum(counts)] * len(rows), tuple(lengths), tuple(widths), left_out)
-
-
-def average_counted_places(
-    total: Tensor, rows: Sequence[Sequence[Tensor]], lengths: Sequence[int], widths: Sequence[int], left_out: float
-) -> None:
-    addresses = [[part.data_ptr() + 4 for part in row] for row in rows]
-    counts = np.array([[count_in(part.numel(), w) for part, w in zip(row, widths, strict=True)] for row in rows])
-    entries = np.cumsum(counts).reshape(counts.shape) - counts
-    parts = torch.from_numpy(np.stack([np.array(addresses), counts, entries]))
-    if total.is_cuda:
-        parts = parts.pin_memory().to(total.device, non_blocking=True)
-    sent = [int(count) for count in counts.sum(1)]
-    _average(total, None, parts, int(counts.max()), sent, tuple(lengths), tuple(widths), left_out)
-
-
-def _average(
-    total: Tensor, rows: Tensor | None, parts: Tensor, most: int, sent: Sequence[int], lengths: tuple[int, ...],
-    widths: tuple[int, ...], left_out: float,
-) -> None:  # fmt: skip
-    """Read all parts, with places of one long vector, which then is averaged as one tensor."""
-    device = total.device
-    places = torch.empty(sum(sent), dtype=torch.int64, device=device)
-    values = torch.empty(sum(sent), device=device)
-    if most:
-        _read_parts[(min(-(-most // _TILE), _PROGRAMS), len(lengths), len(sent))](
-            values if rows is None else rows, parts, table(widths, torch.int32, device),
-            table(starts(lengths)[:-1], torch.int64, device), places, values, _TILE, rows is not None,
-            num_warps=_WARPS,
-        )  # fmt: skip
-    write_mean(total, places.split(list(sent)), values.split(list(sent)), left_out)
+    device, rows, room = total.device, rows.contiguous(), sum(most)
+    if left_out or not suits(total) or not room:
+        sparse_messages.average_places(reference, total, rows, lengths, most, widths, counted, left_out)
+        return
+    workers, parts = len(rows), len(lengths)
+    sizes = [part_bytes(count, width, counted) for count, width in zip(most, widths, strict=True)]
+    begins = table(tuple(begin + 4 * counted for begin in starts(sizes)[:-1]), torch.int64, device)
+    ks, bits = table(tuple(most), torch.int32, device), table(tuple(widths), torch.int32, device)
+    if counted:
+        row, both = parts + 1, torch.empty(workers * (parts + 2), dtype=torch.int32, device=device)
+        entries, totals = both[workers:], both[:workers]
+        _count_entries[(workers,)](
+            rows, rows.shape[1], begins, ks, parts, row, entries, totals, _BLOCK, num_warps=_WARPS
+        )
+    else:
+        row, entries = 0, table(starts(most), torch.int32, device)
+        totals = table((room,) * workers, torch.int32, device)
+    places = torch.empty(workers * room, dtype=torch.int32, device=device)
+    values = torch.empty(workers * room, device=device)
+    _read_parts[(min(-(-max(most) // _TILE), _PROGRAMS), parts, workers)](
+        rows, rows.shape[1], begins, ks, bits, table(starts(lengths)[:-1], torch.int64, device), entries, row, places,
+        values, room, _TILE, num_warps=_WARPS,
+    )  # fmt: skip
+    offsets = table(tuple(worker * room for worker in range(workers)) * 2, torch.int64, device)
+    write_mean(total, Entries(places, values, offsets, totals, room), left_out)

@@ -22,7 +22,7 @@ from laconic.kernels.gpu.lists import pointers, table
 from laconic.kernels.gpu.triton_helpers import finite, located, pointed
 from laconic.kernels.lists import Packed, packed
 
-_ROWS, _COLUMNS, _WARPS = 32, 128, 4  # of a tile
+_ROWS, _WIDE_ROWS, _COLUMNS, _WARPS = 32, 64, 128, 4  # of a tile, with narrow factors and with wide ones
 _NARROW = 8  # columns of a factor up to which no tensor cores are used
 _CHUNK = 16384  # elements of a factor whose columns are looked at together
 _FACTS = tl.constexpr(5)
@@ -97,11 +97,12 @@ def outer_products(
     facts = table(tuple(x for shape, r, *begins in rows for x in (*shape, r, *begins)), torch.int64, device)
     narrow = max(ranks) <= _NARROW
     columns = max(1 if narrow else wide.LEAST, 1 << (max(ranks) - 1).bit_length())
-    tiles = tiles_of(shapes, _ROWS, _COLUMNS, device)
+    height = _ROWS if narrow else _WIDE_ROWS
+    tiles = tiles_of(shapes, height, _COLUMNS, device)
     (written, aligned), (rest, aligned_too) = pointers(out or rests or ()), pointers(rests or out or ())
     _outer[(tiles.count,)](
         written, rest, *tiles.place, facts, p.flat, q.flat, columns, {columns} == set(ranks), narrow, out is not None,
-        rests is not None, len(shapes) > 1, aligned and aligned_too, _ROWS, _COLUMNS, num_warps=_WARPS,
+        rests is not None, len(shapes) > 1, aligned and aligned_too, height, _COLUMNS, num_warps=_WARPS,
         enable_fp_fusion=False,
     )  # fmt: skip
 

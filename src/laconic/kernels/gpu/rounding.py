@@ -20,11 +20,11 @@ _TILE, _WARPS = 4096, 4
 _MOST = tl.constexpr(MOST)
 
 
-@triton.jit(do_not_specialize=["place_2"])
+@triton.jit(do_not_specialize=["place_2", "keys"])
 def _round(xs, place_0, place_1, place_2, begins, keys, out, TILE: tl.constexpr, LISTED: tl.constexpr,
            ALIGNED: tl.constexpr):  # fmt: skip
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    low, high = key_of(keys, number, LISTED)
+    low, high = key_of(keys, number)
     i = tl.arange(0, TILE)
     x = loaded(pointed(xs, number, LISTED, ALIGNED) + base, i, n - base, True)
     word = tl.minimum(tl.maximum(x, -_MOST), _MOST).to(tl.int32, bitcast=True)

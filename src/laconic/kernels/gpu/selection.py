@@ -67,7 +67,7 @@ def lowest(word):
 
 
 @triton.jit
-def _written(x, error, words, before, most, to, TILE: tl.constexpr, FED: tl.constexpr):
+def written(x, error, words, before, most, to, TILE: tl.constexpr, FED: tl.constexpr):
     """Write the place of each bit, and the bits of the value there, one behind another."""
     group = tl.arange(0, TILE // 32) * 32
     for _ in range(most):
@@ -107,7 +107,7 @@ def _compact_tile(x, error, rest, limit, runs, state, room, scratch, TILE: tl.co
         tl.atomic_add(state + 1 + tile // GROUP, count.to(tl.int64), sem="relaxed")
     tl.store(runs + tile, (start << LENGTH) | count)
     if start >= 0:
-        _written(x, error, words, before, tl.max(each, 0), scratch + start, TILE, FED)
+        written(x, error, words, before, tl.max(each, 0), scratch + start, TILE, FED)
         if KEPT:
             tl.debug_barrier()  # wait until all threads have read what is overwritten
             stored(error, i, rest, tl.where(passes, v - v, v), MASKED)

@@ -1,15 +1,16 @@
 """The mean of many workers' sparse messages, of a few places each, without a dense tensor for any of them.
 
-A program is one warp and owns a run of tiles. It finds by bisection where each worker's places enter its run, and from
-there on counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its
-own, and the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself,
-worker after worker with a barrier between them, while it is in the cache. Sums are divided at the places that were sent
-only. 4 bytes an element, and 12 for each place that was sent.
+A program is one warp and owns a run of tiles. It searches where each worker's places enter its run, and from there on
+counts: of every tile it reads the next few places of all workers at once, those below the tile's end are its own, and
+the rest is the next tile's, which is fetched while this one is summed. Sums are made in the output itself, worker after
+worker with a barrier between them, while it is in the cache; every worker keeps its own, so that the means are written
+without reading them again. 4 bytes an element, and 8 or 12 for each place that was sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -23,75 +24,89 @@ _LONG = 128  # places read at once of a worker that sent more than a few of a ti
 _PROGRAMS = 16384
 _MOST = (1 << 31) - (1 << 20)  # the largest number of elements
 _AT_ONCE = 16  # workers read at once: more would not fit in registers
+_REGISTERS = 64  # with more, less than the 32 programs run at once that a multiprocessor takes, and latency bounds them
 _FAR = tl.constexpr((1 << 31) - 1)  # a place behind every tile
 
 
 @triton.jit
-def _entered(table, padded, first, target, steps, WORKERS: tl.constexpr):
-    """Return how many of each worker's places are before this one."""
+def _entered(places, begins, counts, first, workers, target, steps, WORKERS: tl.constexpr, WIDTH: tl.constexpr,
+             STEP: tl.constexpr):  # fmt: skip
+    """Return how many of each worker's places are before this one. Each step looks at WIDTH places at equal distances,
+    of which those before it are counted."""
     worker = first + tl.arange(0, WORKERS)
-    places = tl.load(table + worker).to(tl.pointer_type(tl.int64))
+    j = tl.arange(0, WIDTH)[None, :]
     low = tl.zeros([WORKERS], tl.int32)
-    high = tl.load(table + 2 * padded + worker).to(tl.int32)
+    high = tl.load(counts + worker, mask=worker < workers, other=0).to(tl.int32)
+    places += STEP * tl.load(begins + worker, mask=worker < workers, other=0)
     for _ in range(steps):
-        middle = low + ((high - low) >> 1)
-        between = low < high
-        place = tl.load(places + middle, mask=between, other=0)
-        low = tl.where(between & (place < target), middle + 1, low)
-        high = tl.where(between & (place >= target), middle, high)
+        apart = (high - low) // (WIDTH + 1) + 1
+        at = low[:, None] + (j + 1) * apart[:, None] - 1
+        inside = at < high[:, None]
+        place = tl.load(places[:, None] + STEP * at.to(tl.int64), mask=inside, other=_FAR)
+        before = tl.sum((place < target).to(tl.int32), axis=1)
+        low += before * apart
+        high = tl.minimum(high, low + apart - 1)
     return low
 
 
 @triton.jit
-def _next(table, padded, first, begin, WORKERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the next few places of all workers, and the bits of the values there; the table is in the cache. A place's
-    lower half holds all of it."""
+def _next(places, values, begins, counts, first, workers, at, WORKERS: tl.constexpr, WIDTH: tl.constexpr,
+          STEP: tl.constexpr):  # fmt: skip
+    """Return the next few places of all workers, and the bits of the values there; where they begin is in the cache."""
     worker = first + tl.arange(0, WORKERS)
     j = tl.arange(0, WIDTH)[None, :]
-    left = tl.load(table.to(tl.pointer_type(tl.int32)) + 2 * (2 * padded + worker)) - begin
-    inside = j < left[:, None]
-    places = tl.load(table + worker).to(tl.pointer_type(tl.int64)) + begin
-    place = tl.load(places.to(tl.pointer_type(tl.int32))[:, None] + 2 * j, mask=inside, other=_FAR)
-    values = tl.load(table + padded + worker).to(tl.pointer_type(tl.int32)) + begin
-    return place, tl.load(values[:, None] + j, mask=inside, other=0)
+    some = worker < workers
+    inside = j < (tl.load(counts + worker, mask=some, other=0).to(tl.int32) - at)[:, None]
+    begin = tl.load(begins + worker, mask=some, other=0) + at
+    place = tl.load(places + STEP * (begin[:, None] + j), mask=inside, other=_FAR)
+    begin = tl.load(begins + workers + worker, mask=some, other=0) + at
+    return place, tl.load(values + begin[:, None] + j, mask=inside, other=0)
 
 
 @triton.jit
 def _add(total, place, bits, left_out, limit, FIRST: tl.constexpr):
+    """Add one worker's values, and return the sums."""
     inside = (place >= 0) & (place < limit)  # whatever a message holds
     if FIRST:
         before = left_out
     else:
         before = tl.load(total + place, mask=inside, other=0.0)
-    tl.store(total + place, before + bits.to(tl.float32, bitcast=True), mask=inside)
+    sums = before + bits.to(tl.float32, bitcast=True)
+    tl.store(total + place, sums, mask=inside)
+    return sums
 
 
 @triton.jit
 def _add_few(total, place, bits, left_out, limit, FIRST: tl.constexpr, WORKERS: tl.constexpr):
-    """Add worker after worker. A row lies across a warp and all rows in registers: extracting one costs nothing."""
+    """Add worker after worker, and return each one's sums. A row lies across a warp and all rows in registers:
+    extracting one costs nothing."""
     row = tl.arange(0, WORKERS)[:, None]
+    sums = bits.to(tl.float32, bitcast=True)
     for r in tl.static_range(WORKERS):
         one = tl.sum(tl.where(row == r, place, 0), axis=0)
-        _add(total, one, tl.sum(tl.where(row == r, bits, 0), axis=0), left_out, limit, FIRST and r == 0)
+        added = _add(total, one, tl.sum(tl.where(row == r, bits, 0), axis=0), left_out, limit, FIRST and r == 0)
+        sums = tl.where(row == r, added[None, :], sums)
         tl.debug_barrier()
+    return sums
 
 
 @triton.jit
-def _add_many(table, padded, first, begin, total, base, limit, TILE: tl.constexpr, WORKERS: tl.constexpr,
-              LONG: tl.constexpr):  # fmt: skip
+def _add_many(places, values, begins, counts, first, workers, begin, total, base, limit, TILE: tl.constexpr,
+              WORKERS: tl.constexpr, LONG: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
     """Add a tile of which some worker sent many places, and return where each worker's places continue behind it."""
     worker = tl.arange(0, WORKERS)
     j = tl.arange(0, LONG)
     for r in range(WORKERS):
         at = tl.sum(tl.where(worker == r, begin, 0), axis=0)
-        places = tl.load(table + first + r).to(tl.pointer_type(tl.int64))
-        values = tl.load(table + padded + first + r).to(tl.pointer_type(tl.int32))
-        length = tl.load(table + 2 * padded + first + r).to(tl.int32)
+        some = first + r < workers
+        own_places = places + STEP * tl.load(begins + first + r, mask=some, other=0)
+        own_values = values + tl.load(begins + workers + first + r, mask=some, other=0)
+        length = tl.load(counts + first + r, mask=some, other=0).to(tl.int32)
         count = tl.full([], LONG, tl.int32)
         while count == LONG:
             inside = j < length - at
-            place = tl.load(places + at + j, mask=inside, other=_FAR).to(tl.int32) - base.to(tl.int32)
-            _add(total, place, tl.load(values + at + j, mask=inside, other=0), 0.0, limit, False)
+            place = tl.load(own_places + STEP * (at + j).to(tl.int64), mask=inside, other=_FAR) - base.to(tl.int32)
+            _add(total, place, tl.load(own_values + at + j, mask=inside, other=0), 0.0, limit, False)
             count = tl.sum((place < TILE).to(tl.int32), axis=0)
             at += count
         begin = tl.where(worker == r, at, begin)
@@ -105,13 +120,17 @@ def _divided(sums, some, workers):
 
 
 @triton.jit
-def _divide_few(total, place, limit, workers):
-    """Divide at the places that were sent; of a place that several workers sent, all read the sum before one writes the
-    mean."""
+def _divide_few(total, place, sums, limit, workers, WORKERS: tl.constexpr):
+    """Write the means at the places that were sent, worker after worker: of a place that several sent, the last one has
+    the sum of all."""
+    row = tl.arange(0, WORKERS)[:, None]
     inside = (place >= 0) & (place < limit)
-    sums = tl.load(total + place, mask=inside, other=1.0)
-    tl.debug_barrier()
-    tl.store(total + place, _divided(sums, inside, workers), mask=inside)
+    means = _divided(sums, inside, workers).to(tl.int32, bitcast=True)
+    for r in tl.static_range(WORKERS):
+        one = tl.sum(tl.where(row == r, place, 0), axis=0)
+        mean = tl.sum(tl.where(row == r, means, 0), axis=0).to(tl.float32, bitcast=True)
+        tl.store(total + one, mean, mask=(one >= 0) & (one < limit))
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -135,90 +154,121 @@ def _fill(total, left_out, limit, TILE: tl.constexpr, PART: tl.constexpr):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
-def _mean(table, padded, divisor, steps, total, n, tiles, each, left_out, TILE: tl.constexpr, WIDTH: tl.constexpr,
-          WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["workers", "divisor", "steps", "n", "tiles", "each"])
+def _mean(places, values, begins, counts, workers, divisor, steps, total, n, tiles, each, left_out,
+          TILE: tl.constexpr, WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr,
+          STEP: tl.constexpr):  # fmt: skip
     """Compute the mean of few enough workers to be read at once."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
-    begin = _entered(table, padded, 0, tile * TILE, steps, WORKERS)
-    place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+    begin = _entered(places, begins, counts, 0, workers, tile * TILE, steps, WORKERS, WIDTH, STEP)
+    place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
     while tile < last:
         base = tile * TILE
         limit = tl.minimum(n - base, TILE).to(tl.int32)
         _fill(total + base, left_out, limit, TILE, LONG)
-        here = place - base.to(tl.int32)
-        sums = bits
+        here, sent = place - base.to(tl.int32), bits
         count = tl.sum((here < TILE).to(tl.int32), axis=1)
         if tl.max(count, axis=0) < WIDTH:
             begin += count
-            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
-            _add_few(total + base, here, sums, left_out, limit, True, WORKERS)
-            _divide_few(total + base, here, limit, divisor)
+            place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
+            sums = _add_few(total + base, here, sent, left_out, limit, True, WORKERS)
+            _divide_few(total + base, here, sums, limit, divisor, WORKERS)
         else:
-            begin = _add_many(table, padded, 0, begin, total + base, base, limit, TILE, WORKERS, LONG)
-            place, bits = _next(table, padded, 0, begin, WORKERS, WIDTH)
+            begin = _add_many(places, values, begins, counts, 0, workers, begin, total + base, base, limit, TILE,
+                              WORKERS, LONG, STEP)  # fmt: skip
+            place, bits = _next(places, values, begins, counts, 0, workers, begin, WORKERS, WIDTH, STEP)
             _divide_all(total + base, limit, divisor, LONG)
         tile += 1
 
 
-@triton.jit(do_not_specialize=["padded", "divisor", "steps", "n", "tiles", "each"])
-def _mean_of_many(table, padded, divisor, steps, total, n, tiles, each, left_out, cursors, TILE: tl.constexpr,
-                  WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["workers", "padded", "divisor", "steps", "n", "tiles", "each"])
+def _mean_of_many(places, values, begins, counts, workers, divisor, steps, total, n, tiles, each, left_out, padded,
+                  cursors, TILE: tl.constexpr, WIDTH: tl.constexpr, WORKERS: tl.constexpr, LONG: tl.constexpr,
+                  STEP: tl.constexpr):  # fmt: skip
     """Compute the mean of some workers after others; where their places continue is kept in memory."""
     tile = tl.program_id(0).to(tl.int64) * each
     last = tl.minimum(tile + each, tiles)
     cursors += tl.program_id(0).to(tl.int64) * padded + tl.arange(0, WORKERS)
     for first in range(0, padded, WORKERS):
-        tl.store(cursors + first, _entered(table, padded, first, tile * TILE, steps, WORKERS))
+        entered = _entered(places, begins, counts, first, workers, tile * TILE, steps, WORKERS, WIDTH, STEP)
+        tl.store(cursors + first, entered)
     while tile < last:
         base = tile * TILE
         limit = tl.minimum(n - base, TILE).to(tl.int32)
         _fill(total + base, left_out, limit, TILE, LONG)
         for first in range(0, padded, WORKERS):
             begin = tl.load(cursors + first)
-            place, bits = _next(table, padded, first, begin, WORKERS, WIDTH)
+            place, bits = _next(places, values, begins, counts, first, workers, begin, WORKERS, WIDTH, STEP)
             here = place - base.to(tl.int32)
             count = tl.sum((here < TILE).to(tl.int32), axis=1)
             if tl.max(count, axis=0) < WIDTH:
                 _add_few(total + base, here, bits, left_out, limit, False, WORKERS)
                 begin += count
             else:
-                begin = _add_many(table, padded, first, begin, total + base, base, limit, TILE, WORKERS, LONG)
+                begin = _add_many(places, values, begins, counts, first, workers, begin, total + base, base, limit,
+                                  TILE, WORKERS, LONG, STEP)  # fmt: skip
             tl.store(cursors + first, begin)
         _divide_all(total + base, limit, divisor, LONG)
         tile += 1
 
 
+@dataclass(frozen=True)
+class Entries:
+    """What all workers sent, on the device: places, which ascend for each worker, as int32 or int64, and float32
+    values.
+
+    `begins` says how many entries behind the first one each worker's places begin, and behind them the same of its
+    values; `counts` how many there are of each, at most `most`.
+    """
+
+    places: Tensor
+    values: Tensor
+    begins: Tensor
+    counts: Tensor
+    most: int
+
+
 def mean_of_sparse(places: Sequence[Tensor], values: Sequence[Tensor], n: int, left_out: float) -> Tensor:
     total = torch.empty(n, device=values[0].device)
-    write_mean(total, places, values, left_out)
+    if left_out or not suits(total) or not _suit(places, values):
+        return reference.mean_of_sparse(places, values, n, left_out)
+    device, counts = total.device, tuple(p.numel() for p in places)
+    begins = [(x.data_ptr() - xs[0].data_ptr()) // xs[0].itemsize for xs in (places, values) for x in xs]
+    table = torch.tensor([*begins, *counts], pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    both = table[: 2 * len(counts)], table[2 * len(counts) :]
+    write_mean(total, Entries(places[0], values[0], *both, max(counts)), left_out)
     return total
 
 
-def write_mean(total: Tensor, places: Sequence[Tensor], values: Sequence[Tensor], left_out: float) -> None:
-    """Write what `mean_of_sparse` returns into `total`."""
-    device, workers, n = values[0].device, len(values), total.numel()
-    if left_out or not 0 < n < _MOST or not _suit(places, values) or not total.is_contiguous():
-        total.copy_(reference.mean_of_sparse(places, values, n, left_out))
-        return
+def suits(total: Tensor) -> bool:
+    """Return whether `write_mean` can write into this tensor."""
+    return 0 < total.numel() < _MOST and total.dtype == torch.float32 and total.is_contiguous()
+
+
+def write_mean(total: Tensor, sent: Entries, left_out: float) -> None:
+    """Write the mean of all workers' entries into `total`, with `left_out`, plus or minus zero, where nobody sent a
+    value."""
+    workers, n = len(sent.counts), total.numel()
     once = min(triton.next_power_of_2(workers), _AT_ONCE)
     padded = -(-workers // once) * once
-    missing = [0] * (padded - workers)
-    numbers = [p.data_ptr() for p in places] + missing + [v.data_ptr() for v in values] + missing
-    numbers += [p.numel() for p in places] + missing
-    table = torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
     tiles = -(-n // _TILE)
     each = -(-tiles // _PROGRAMS)
     programs = -(-tiles // each)
-    steps = max(p.numel() for p in places).bit_length()
-    arguments = (table, padded, float(workers), steps, total, n, tiles, each, left_out)
-    how = {"num_warps": _WARPS, "enable_fp_fusion": False}
+    given = sent.places.view(torch.int32), sent.values.view(torch.int32), sent.begins, sent.counts
+    arguments = (*given, workers, float(workers), _steps(sent.most), total, n, tiles, each, left_out)
+    how = {"num_warps": _WARPS, "enable_fp_fusion": False, "maxnreg": _REGISTERS if once <= 8 else 2 * _REGISTERS}
+    step = sent.places.itemsize // 4  # the lower half of a place holds all of it
     if padded == once:
-        _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, **how)
+        _mean[(programs,)](*arguments, _TILE, _WIDTH, once, _LONG, step, **how)
     else:
-        cursors = torch.empty(programs * padded, dtype=torch.int32, device=device)
-        _mean_of_many[(programs,)](*arguments, cursors, _TILE, _WIDTH, once, _LONG, **how)
+        cursors = torch.empty(programs * padded, dtype=torch.int32, device=total.device)
+        _mean_of_many[(programs,)](*arguments, padded, cursors, _TILE, _WIDTH, once, _LONG, step, **how)
+
+
+def _steps(count: int) -> int:
+    """Return how many steps `_entered` takes among so many places."""
+    return 1 + _steps(count // (_WIDTH + 1)) if count else 0
 
 
 def _suit(places: Sequence[Tensor], values: Sequence[Tensor]) -> bool:

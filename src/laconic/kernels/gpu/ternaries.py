@@ -33,11 +33,11 @@ def _encode(x, out, rest, room, base, factor, low, high, TILE: tl.constexpr, MAS
     stored(out, tl.arange(0, TILE // 4), room // 4, packed(digit, TILE, 4), MASKED)
 
 
-@triton.jit(do_not_specialize=["n", "room"])
+@triton.jit(do_not_specialize=["keys", "n", "room"])
 def _encode_ternaries(x, scale, keys, n, room, out, TILE: tl.constexpr):
     base = tl.program_id(0).to(tl.int64) * TILE
     scale = tl.load(scale)
-    low, high = key_of(keys, 0, False)
+    low, high = key_of(keys, 0)
     factor = tl.where(scale > 0, tl.div_rn(tl.full([], 1.0, tl.float32), scale), 0.0)
     x, out, rest = x + base, out + base // 4, n - base
     if rest >= TILE:

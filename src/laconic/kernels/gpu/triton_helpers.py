@@ -19,9 +19,9 @@ REST = tl.constexpr(32 - draws.BITS)
 
 
 @triton.jit
-def key_of(keys, number, LISTED: tl.constexpr):
-    """Return `draws.halves` of a tensor's key."""
-    if LISTED:
+def key_of(keys, number):
+    """Return `draws.halves` of a tensor's key, which is given itself or stands in a table."""
+    if keys.dtype.is_ptr():
         key = tl.load(keys + number).to(tl.uint64, bitcast=True)
     else:
         key = (tl.full([], 0, tl.int64) + keys).to(tl.uint64, bitcast=True)

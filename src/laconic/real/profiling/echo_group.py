@@ -45,10 +45,11 @@ class EchoGroup(CountedGroup):
     def _all_reduce(self, tensor: Tensor, op: str) -> Handle:
         return EchoHandle(tensor)
 
-    def _all_gather(self, tensor: Tensor) -> Handle:
-        return self._copied(tensor, lambda: tensor.expand(self.size, *tensor.shape).contiguous())
+    def _all_gather(self, tensor: Tensor, out: Tensor | None) -> Handle:
+        rows = tensor.expand(self.size, *tensor.shape)
+        return self._copied(tensor, rows.contiguous if out is None else lambda: out.view(rows.shape).copy_(rows))
 
-    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int]) -> Handle:
+    def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> Handle:
         if sends == receives:
             return EchoHandle(tensor)
         return self._copied(tensor, lambda: tensor.split(sends)[self.rank].repeat(self.size)[: sum(receives)])
