@@ -14,6 +14,7 @@ import laconic
 from laconic.cost.closed_form import Traffic, iterate
 from laconic.cost.collectives import TransferTimes
 from laconic.network.network_tree import Level, Network
+from laconic.planner.advise import advise
 from laconic.planner.deployment import Deployment
 from laconic.planner.price import Pricer
 from laconic.planner.values import PlanError
@@ -202,3 +203,43 @@ def test_a_slower_pace_beside_computing_hides_less() -> None:
         for pace in (1.0, 0.4, 0.1)
     ]
     assert times == pytest.approx([1.0, 1.0, 1.3])
+
+
+@pytest.mark.parametrize("slowness", [(1.0,), (1.0, 1.5)])
+@pytest.mark.parametrize(
+    "network",
+    [Network.flat(8, 1e7, 1e-4), Network.flat(8, 1e10, 1e-6), Network(8, (Level(1, 1e9, 1e-6), Level(4, 1e8, 1e-4)))],
+)
+def test_computing_coding_and_the_wire_add_up_to_the_step(network: Network, slowness: tuple[float, ...]) -> None:
+    """The parts of the iteration that the closed form finds, and of the options that a plan shows."""
+    codecs = tuple(
+        CodecTimes(words, 1e-4, 1e-9, 2e-4, 2e-9) for words in ("topk+error_feedback", "cast_bf16", "qsgd", "cast_fp16")
+    )
+    profile = replace(PROFILE, codecs=codecs, model=replace(PROFILE.model, even=0.8))
+    deployment = Deployment(profile, network, 8, slowness)
+    texts = ["bsp", "bsp / topk(0.01)+ef", "bsp / cast_bf16 / wfbp(0)", "bsp / qsgd / mg_wfbp", "bsp / dear(64KiB)"]
+    texts += ["local(4)", "local(4) / qsgd", "accumulate(4) / cast_bf16", "asp / none / ps", "bsp / cast_bf16 / ps"]
+    if len(network.levels) > 1:
+        texts += ["[bsp]@node > [bsp / topk(0.01)+ef]@site", "[bsp]@node > [local(4) / qsgd]@site"]
+    pricer, advice = Pricer(deployment), advise(deployment, "model", "network", consider=texts)
+    for option in (*advice.options, advice.baseline):
+        parts = (option.computing_seconds, option.coding_seconds, option.exposed_seconds)
+        assert sum(parts) == pytest.approx(option.step_seconds, rel=1e-12) and min(parts) >= 0
+    for text in texts:
+        found = pricer.price(text)
+        if found.iterated is not None:
+            assert found.seconds == pytest.approx(found.iterated.seconds, rel=1e-9), text
+        assert (found.coding_seconds > 0) == any(words in text for words in ("topk", "cast", "qsgd"))
+    assert pricer.price("local(4)").computing_seconds == pytest.approx(deployment.own_seconds(4))
+
+
+@pytest.mark.parametrize("strategy", ["bsp / topk(0.01)+ef / wfbp(64KiB)", "local(4) / topk(0.01)+ef"])
+def test_what_a_bucket_takes_is_counted_once_for_each_as_on_the_virtual_engine(strategy: str) -> None:
+    codec = CodecTimes("topk+error_feedback", 1e-5, 1e-9, 2e-5, 1e-9, 4e-3, 8e-3)
+    profile, network = replace(PROFILE, codecs=(codec,)), Network.flat(4, 1e10, 1e-6)
+    period = 4 if strategy.startswith("local") else 1
+    found = Pricer(Deployment(profile, network, 4)).price(strategy)
+    without = Pricer(Deployment(replace(PROFILE, codecs=()), network, 4)).price(strategy)
+    assert found.seconds == pytest.approx(virtual_seconds(profile, strategy, network, 4, period), rel=0.02)
+    buckets = round((found.coding_seconds * period - 30e-6 * 6) / 12e-3)
+    assert buckets == (1 if period > 1 else 3) and without.coding_seconds == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.errors import StrategyError
-from laconic.report.explanation import as_json, explained
+from laconic.errors import LaconicError, StrategyError
+from laconic.report.explanation import as_json, explained, run
 from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 
 
@@ -36,3 +36,23 @@ def test_a_sum_over_steps_is_exchanged_in_the_last_of_them(profile: str) -> None
 def test_a_rule_that_sends_no_gradients_has_no_plan_of_messages(profile: str, text: str, when: str) -> None:
     with pytest.raises(StrategyError, match=f"sends no gradients during backward.* exchanges {when}.*laconic plan"):
         explained(text, profile, 2, "8kbit", "50us")
+
+
+def test_buckets_are_shown_with_how_they_are_exchanged(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run("bsp / sidco+ef", profile, 9, "8kbit", "50us", "cpu", 40, False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "tensor by tensor, in 1 of 1: sidco declares no exchange of whole buckets" in shown
+    assert "0 of 1 buckets as a whole, 0 as CUDA graphs" in shown and "mean_of_sparse 2" in shown
+    assert "from 7 workers on `bsp / cast_fp16 / allreduce` sends fewer bytes, and there are 9" in shown
+    run("bsp / qsgd", profile, 2, "8kbit", "50us", "cpu", 40, True)
+    document = json.loads(capsys.readouterr().out)
+    (bucket,) = document["buckets"]
+    assert bucket["tensors"] == ["layer0.weight", "layer1.weight"] and bucket["one_by_one"] is None
+    assert bucket["fallbacks"] == {} and "two_hop" in document["gathered"]
+    run("bsp / qsgd", profile, 2, "8kbit", "50us", "none", 40, True)
+    assert json.loads(capsys.readouterr().out)["buckets"] == []
+
+
+def test_a_device_that_is_not_here_is_refused(profile: str) -> None:
+    with pytest.raises(LaconicError, match=r"--device tpu is not here: write .*cpu or none"):
+        run("bsp / qsgd", profile, 2, "8kbit", "50us", "tpu", 40, True)

@@ -67,6 +67,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
     facts |= {"plan tries": "; ".join(entry.worth_trying), "module": entry.module}
     if isinstance(entry.target, str):
         facts["stands for"] = entry.target
+    facts["gathered"] = _crossover(entry)
     for label, fact in facts.items():
         if fact:
             print(f"{label + ':':<12}{fact}")
@@ -76,6 +77,21 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
         print(f"\nrun it: {command}")
     if entry.claims:
         print("\nclaims:", *map(_claim, entry.claims), sep="\n  ")
+
+
+def _crossover(entry: Entry) -> str:
+    """From how many workers on a dense exchange is cheaper, for a compressor whose payloads are gathered."""
+    from laconic.errors import LaconicError
+    from laconic.planner.crossover import TYPICAL, crossover_note
+    from laconic.strategy import Strategy
+
+    if entry.axis != "compression" or entry.kind == "function":
+        return ""
+    try:
+        note = crossover_note(Strategy.parse(entry.name), [TYPICAL])
+    except LaconicError:  # a word that stands behind others only, or needs to be told more
+        return ""
+    return "" if note is None else f"{note} (for a matrix of {' x '.join(map(str, TYPICAL.shape))})"
 
 
 def _command(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from laconic.compression.owned_parts import OwnedParts
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapping
 from laconic.kernels.messages import written
+from laconic.language.word import Word
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Meets
@@ -46,6 +47,15 @@ class TwoHop(Wrapping):
     def around(self, inner: Compressor) -> Compressor:
         assert isinstance(inner, Codec)
         return InTwoHops(inner, self)
+
+
+def in_two_hops(chain: tuple[Word, ...]) -> tuple[Word, ...] | None:
+    """Return a chain whose codec's messages go in two hops; None where they do already, or cannot."""
+    behind = next((place for place, word in enumerate(chain, 1) if not word.technique.wraps), 0)
+    codec = chain[behind - 1].make() if behind else None
+    if codec is None or any(word.name == TwoHop.name for word in chain) or TwoHop().objects(codec) is not None:
+        return None
+    return (*chain[:behind], Word(TwoHop.name), *chain[behind:])
 
 
 @dataclass(frozen=True)

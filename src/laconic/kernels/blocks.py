@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.fallbacks import composed
 from laconic.kernels.messages import as_bytes, finite, means_of_parts, pack_codes, unpack_codes
 from laconic.kernels.reference.blocks import BlockFormat, block_codes, block_values
 
 
+@composed
 def encode_blocks(
     body: Any,
     xs: Sequence[Tensor],
@@ -38,6 +40,7 @@ def encode_blocks(
     return torch.cat(parts)
 
 
+@composed
 def mean_of_blocks(
     body: Any,
     rows: Tensor,

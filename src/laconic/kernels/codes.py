@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.fallbacks import composed
 from laconic.kernels.messages import _means, as_bytes, finite
 from laconic.kernels.reference.columns import column_means, of_columns
 from laconic.kernels.reference.exponents import WIDTH, exponents_of, powers_of
@@ -17,6 +18,7 @@ from laconic.kernels.reference.ternaries import pack_ternaries
 from laconic.kernels.reference.trits import largest_trit, pack_trits, trits_of, unpack_trits
 
 
+@composed
 def encode_trits(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, sparsity: float) -> Tensor:
     """Encode each v = x + error, or x where there is no memory, as a scale M and ternary digits.
 
@@ -35,6 +37,7 @@ def encode_trits(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | Non
     return torch.cat(parts)
 
 
+@composed
 def mean_of_trits(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Return the means of tensors of these lengths from such messages, a row each, added up in the order of rows."""
 
@@ -45,6 +48,7 @@ def mean_of_trits(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tenso
     return _means(rows, lengths, [4 + -(-n // 5) for n in lengths], add)
 
 
+@composed
 def encode_columns(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, columns: Sequence[int]) -> Tensor:
     """Encode each v = x + error, or x where there is no memory, as a matrix of so many columns with two means a column.
 
@@ -61,6 +65,7 @@ def encode_columns(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | N
     return torch.cat(parts)
 
 
+@composed
 def mean_of_columns(body: Any, rows: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     """Return the flat means of matrices of these rows and columns from such messages, a row each."""
     lengths, widths = [r * c for r, c in shapes], iter([c for _, c in shapes for _ in rows])
@@ -74,6 +79,7 @@ def mean_of_columns(body: Any, rows: Tensor, shapes: Sequence[tuple[int, int]]) 
     return _means(rows, lengths, [-(-r * c // 8) + 8 * c for r, c in shapes], add)
 
 
+@composed
 def encode_natural(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, keys: Sequence[int]) -> Tensor:
     """Encode each v = x + error, or x where there is no memory, as signs and powers of two, with the tensor's own key.
 
@@ -90,11 +96,13 @@ def encode_natural(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | N
     return torch.cat(parts)
 
 
+@composed
 def decode_natural(body: Any, packed: Tensor, count: int) -> Tensor:
     """Return the values of one tensor's codes."""
     return powers_of(body.unpack_numbers(packed, WIDTH, count))
 
 
+@composed
 def mean_of_natural(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Return the means of tensors of these lengths from such messages, a row each, added up in the order of rows."""
 
@@ -104,6 +112,7 @@ def mean_of_natural(body: Any, rows: Tensor, lengths: Sequence[int]) -> list[Ten
     return _means(rows, lengths, [-(-n * WIDTH // 8) for n in lengths], add)
 
 
+@composed
 def encode_ternaries(body: Any, x: Tensor, scale: Tensor, key: int, room: int) -> Tensor:
     """Round to -1, 0 or 1 at random, so that `scale` times it is right in the mean, and pack each, plus one, in two
     bits.
@@ -113,6 +122,7 @@ def encode_ternaries(body: Any, x: Tensor, scale: Tensor, key: int, room: int) -
     return pack_ternaries(body.quantize(x, scale.view(1), max(1, x.numel()), 1, key), room)
 
 
+@composed
 def signs_of(body: Any, bits: Tensor, count: int) -> Tensor:
     """Return 1 where the bit is 1 and -1 where it is 0, for the first `count` bits."""
     signs = torch.zeros(count, device=bits.device)

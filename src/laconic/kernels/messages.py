@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.fallbacks import composed
+
 WIDTHS = {1: 2, 7: 4, 127: 8}
 """The number of bits of a code in a message, by the number of levels above zero."""
 
 
+@composed
 def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
     """Encode each v = x + error as its signs and the mean of |v|; `error` keeps v minus the decoded value, where that
     is finite."""
@@ -25,6 +28,7 @@ def encode_signs(body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor]) -> T
     return torch.cat([part for bits, scale in fed for part in (bits, as_bytes(scale.view(1)))])
 
 
+@composed
 def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int], out: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Return the means of tensors of these lengths from the messages of all workers, a row each, added up in the order
     of rows; they are written to `out`, if given."""
@@ -35,6 +39,7 @@ def mean_of_signs(body: Any, rows: Tensor, lengths: Sequence[int], out: Sequence
     return written(_means(rows, lengths, [-(-n // 8) + 4 for n in lengths], add), out)
 
 
+@composed
 def encode_levels(
     body: Any,
     xs: Sequence[Tensor],
@@ -77,6 +82,7 @@ def finite(error: Tensor) -> Tensor:
     return error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
+@composed
 def mean_of_levels(
     body: Any,
     rows: Tensor,
@@ -105,6 +111,7 @@ def norms(body: Any, x: Tensor, bucket: int, norm: str) -> Tensor:
     return found.double().sqrt().float() if norm == "l2" else found
 
 
+@composed
 def passing(body: Any, x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return what `select` returns, and also NaN values."""
     if x.sum().isnan():
@@ -114,6 +121,7 @@ def passing(body: Any, x: Tensor, threshold: float | Tensor) -> tuple[Tensor, Te
     return found
 
 
+@composed
 def feed_selected(body: Any, x: Tensor, error: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
     """Error feedback with a threshold: return the places and values of v = x + error that pass, and leave the rest in
     `error`."""
@@ -123,6 +131,7 @@ def feed_selected(body: Any, x: Tensor, error: Tensor, threshold: float | Tensor
     return places, values
 
 
+@composed
 def passing_each(
     body: Any, xs: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor
 ) -> list[tuple[Tensor, Tensor]]:
@@ -130,6 +139,7 @@ def passing_each(
     return [passing(body, x, threshold) for x, threshold in zip(xs, thresholds, strict=True)]
 
 
+@composed
 def feed_selected_each(
     body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor], thresholds: Sequence[float | Tensor] | Tensor
 ) -> list[tuple[Tensor, Tensor]]:

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laconic.kernels.fallbacks import composed
 from laconic.kernels.messages import feed_selected, finite, passing
 
 
+@composed
 def encode_largest(
     body: Any, xs: Sequence[Tensor], errors: Sequence[Tensor] | None, counts: Sequence[int], widths: Sequence[int]
 ) -> Tensor:
@@ -38,6 +40,7 @@ def encode_largest(
     return torch.cat(parts)
 
 
+@composed
 def encode_sampled(
     body: Any,
     xs: Sequence[Tensor],
@@ -92,6 +95,7 @@ def first_or_largest(body: Any, values: Tensor, most: int) -> Tensor | None:
     return torch.arange(most, device=values.device)
 
 
+@composed
 def average_places(
     body: Any,
     total: Tensor,

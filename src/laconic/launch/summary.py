@@ -26,7 +26,7 @@ def read_traffic(folder: Path, ranks: Sequence[int]) -> list[Traffic]:
 
 def as_fields(workers: Sequence[Traffic]) -> dict[str, Any]:
     """Return the fields of `run.json` on what each worker made, sent and waited for."""
-    figures = [{name: None if math.isnan(n) else n for name, n in asdict(worker).items()} for worker in workers]
+    figures = [{name: None if n != n else n for name, n in asdict(worker).items()} for worker in workers]  # no NaN
     sent = [worker.sent_bytes for worker in workers]
     return {"traffic": figures} if any(map(math.isnan, sent)) else {"sent_bytes": sent, "traffic": figures}
 

@@ -14,6 +14,7 @@ from laconic.experiments.rivals.text import is_rival
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates
 from laconic.planner.certainty import error_range, step_errors
+from laconic.planner.crossover import warnings_for
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
@@ -166,6 +167,7 @@ def advise(
         count,
         (*notes, *_estimates(pricer, [candidate.strategy for candidate in shown])),
         pays,
+        tuple(warnings_for(deployment, [candidate.strategy for candidate in shown])),
     )
 
 
@@ -286,7 +288,7 @@ def _option(
         seconds * high,
         base.candidate.priced.seconds / seconds if seconds else 1.0,
         float(priced.sent_bytes),
-        deployment.computing_seconds,
+        float(priced.computing_seconds),
         float(priced.coding_seconds),
         float(priced.exposed_seconds),
         _memory_bytes(deployment, candidate.strategy),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from functools import cache
 from importlib.resources import files
 
@@ -24,17 +25,15 @@ _TYPICAL, _WORKERS = TensorSpec("typical", (1024, 1024), torch.float32), 8  # fo
 def codecs_on(chip: Gpu) -> tuple[CodecTimes, ...]:
     """Return the times of all measured compressors on a GPU.
 
-    Times per element are limited by memory, so they scale with its bandwidth; times per tensor are launches by the
-    host and are taken to be the same everywhere.
+    Times per element are limited by memory, so they scale with its bandwidth; times per bucket and per tensor are
+    launches by the host and are taken to be the same everywhere.
     """
     scale = gpu(MEASURED_ON).memory_bytes_per_second / chip.memory_bytes_per_second
     return tuple(
-        CodecTimes(
-            row.words,
-            row.encode_seconds_per_tensor,
-            scale * row.encode_seconds_per_element,
-            row.decode_seconds_per_tensor,
-            scale * row.decode_seconds_per_element,
+        replace(
+            row,
+            encode_seconds_per_element=scale * row.encode_seconds_per_element,
+            decode_seconds_per_element=scale * row.decode_seconds_per_element,
         )
         for row in _measured()
     )
@@ -74,6 +73,6 @@ def _traits(chain: tuple[Word, ...]) -> tuple[str, str, str, float]:
 def _measured() -> tuple[CodecTimes, ...]:
     """Return the times that `bench/codecs.py` measured."""
     text = (files("laconic.planner") / "measured" / "codecs.csv").read_text(encoding="utf-8")
-    names = [f"{part}_seconds_per_{of}" for part in ("encode", "decode") for of in ("tensor", "element")]
+    names = [field.name for field in fields(CodecTimes) if field.name != "words"]
     rows = csv.DictReader(text.splitlines())
     return tuple(CodecTimes(row["words"], *(float(row[name]) for name in names)) for row in rows)

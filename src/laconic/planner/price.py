@@ -36,14 +36,22 @@ _NO_CODING = CodecTimes("", 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class StepPrice:
-    """The price of a step in the steady state, in the mean over steps with and without communication."""
+    """The price of a step in the steady state, in the mean over steps with and without communication.
 
-    seconds: float
-    sent_bytes: float
+    Its time is that of computing, of encoding and decoding with the Python around them, and of communication that
+    neither of them hides.
+    """
+
+    computing_seconds: float
     coding_seconds: float
     exposed_seconds: float
+    sent_bytes: float
     iterated: Iterated | None = None
     plan_arrays: PlanArrays | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.computing_seconds + self.coding_seconds + self.exposed_seconds
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class CompressionCosts:
     """The costs of a chain of compressors on a model: times by tensor, and payload bytes by tensor.
 
     `rounds` holds for each round the bytes by the way payloads meet (`reduce`, `gather` …); `dense_bytes` are those of
-    tensors that are not compressed.
+    tensors that are not compressed. `times` are added for each bucket in which there are others.
     """
 
     dense_bytes: Vector
@@ -59,12 +67,20 @@ class CompressionCosts:
     encode_seconds: Vector
     decode_seconds: Vector
     dtype: str
+    accepted: Vector  # 1 for tensors that are compressed, 0 for the others
+    times: CodecTimes
+
+    def coding(self, plan_arrays: PlanArrays) -> tuple[Vector, Vector]:
+        """Return the seconds of encoding and of decoding each message."""
+        coded = plan_arrays.summed(self.accepted) > 0
+        encode = plan_arrays.summed(self.encode_seconds) + self.times.encode_seconds_per_bucket * coded
+        return encode, plan_arrays.summed(self.decode_seconds) + self.times.decode_seconds_per_bucket * coded
 
     def divided(self, members: int) -> CompressionCosts:
         """Return the costs where each of so many members has an equal share of every tensor."""
         rounds = tuple({meets: nbytes / members for meets, nbytes in of.items()} for of in self.rounds)
         times = (self.encode_seconds / members, self.decode_seconds / members)
-        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype)
+        return CompressionCosts(self.dense_bytes / members, rounds, *times, self.dtype, self.accepted, self.times)
 
 
 class Pricer:
@@ -107,12 +123,11 @@ class Pricer:
         if cadence.is_asynchronous:
             return self._asynchronous(sentence, architecture, cadence)
         if not cadence.overlaps:
-            exchange = self._exchange_alone(sentence, architecture, self.collective_costs)
-            return _spread(deployment, *exchange, cadence.period)
+            return _spread(
+                deployment, self._exchange_alone(sentence, architecture, self.collective_costs), cadence.period
+            )
         once = self._every_step(sentence, architecture)
-        if cadence.period == 1:
-            return once
-        return _spread(deployment, once, once.seconds - deployment.computing_seconds, cadence.period)
+        return once if cadence.period == 1 else _spread(deployment, once, cadence.period)
 
     def _every_step(
         self, sentence: Sentence, architecture: Architecture, costs: CompressionCosts | None = None
@@ -132,7 +147,7 @@ class Pricer:
         costs = self._of_chain(sentence, size)
         nbytes = float(costs.dense_bytes.sum() + sum(v.sum() for of in costs.rounds for v in of.values()))
         latency, rate = deployment.path
-        coding = float(costs.encode_seconds.sum() + costs.decode_seconds.sum()) / cadence.period
+        coding = sum(float(part.sum()) for part in costs.coding(self._plan_arrays_of(sentence))) / cadence.period
         exchanging = 2 * (latency + rate * nbytes) / cadence.period
         own = [
             deployment.profile.model.seconds * deployment.slowness[k % len(deployment.slowness)] for k in range(size)
@@ -143,20 +158,18 @@ class Pricer:
         seconds = max(free, full if not deployment.servers else full / 2)
         computing = size / sum(1 / seconds for seconds in own)
         sent = architecture.sent_bytes(nbytes, size) / cadence.period
-        return StepPrice(seconds, sent, coding, max(0.0, seconds - computing - coding))
+        return StepPrice(computing, coding, _rest(seconds, computing + coding), sent)
 
     def _exchange_alone(
         self, sentence: Sentence, architecture: Architecture, collective_costs: CollectiveCosts
-    ) -> tuple[StepPrice, float]:
-        """Return the price and the seconds of one exchange of everything in one message, without overlap."""
+    ) -> StepPrice:
+        """Return the price of one exchange of everything in one message, without overlap and without computing."""
         costs = self._of_chain(sentence, collective_costs.workers)
         plan_arrays = PlanArrays.of_one(len(self.deployment.tensors))
         traffic = self._traffic(costs, plan_arrays, architecture, collective_costs, np.zeros(1))
         alone = iterate(0.0, np.zeros(1), 0.0, traffic, collective_costs.lanes).seconds
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
-        return StepPrice(
-            alone, self._sent(costs, architecture, collective_costs.workers), coding, alone - coding
-        ), alone
+        return StepPrice(0.0, coding, _rest(alone, coding), self._sent(costs, architecture, collective_costs.workers))
 
     def _tiers(self, tiers: Tiers) -> StepPrice:
         """Return the price of exchanges within each unit in every step and between units as the outer rule says.
@@ -177,7 +190,7 @@ class Pricer:
         sent = self._sent(near, inner.architecture.make(), inside.workers)
         once = self._iterated(first, plan_arrays, sent)
         if not cadence.overlaps:
-            return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between)[0])
+            return _and_every(cadence.period, once, self._exchange_alone(outer, far_architecture, between))
         far = self._of_chain(outer, between.workers)
         there: Sequence[TransferTimes] = first.rounds
         back: Sequence[TransferTimes] = ()
@@ -201,8 +214,8 @@ class Pricer:
             forward, step = forward * (1 + step / max(forward.sum(), 1e-12)), 0.0
         found = iterate(float(deployment.backward.sum()), forward, step, traffic, self.collective_costs.lanes)
         coding = float(traffic.encode_seconds.sum() + traffic.decode_seconds.sum())
-        exposed = max(0.0, found.seconds - deployment.computing_seconds - coding)
-        return StepPrice(found.seconds, sent_bytes, coding, exposed, found, plan_arrays)
+        exposed = _rest(found.seconds, deployment.computing_seconds + coding)
+        return StepPrice(deployment.computing_seconds, coding, exposed, sent_bytes, found, plan_arrays)
 
     # ------------------------------------------------------------------------------------------ parts, made once
 
@@ -234,6 +247,8 @@ class Pricer:
             times.encode_seconds_per_tensor * some + times.encode_seconds_per_element * elements,
             times.decode_seconds_per_tensor * some + times.decode_seconds_per_element * elements,
             "float32" if wire_dtype is None else str(wire_dtype).removeprefix("torch."),
+            np.array(accepted, dtype=float),
+            times,
         )
 
     def _codec_times(self, sentence: Sentence) -> CodecTimes:
@@ -309,7 +324,7 @@ class Pricer:
         ready: Vector,
     ) -> Traffic:
         dense = plan_arrays.summed(costs.dense_bytes)
-        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
+        encode, decode = costs.coding(plan_arrays)
         if architecture.servers:
             return self._served(costs, plan_arrays, architecture.servers, ready, dense)
         if plan_arrays.halves and not costs.rounds:
@@ -341,7 +356,7 @@ class Pricer:
         for nbytes in (up, down):
             seconds = rate * load * nbytes
             transfers.append(TransferTimes(np.where(nbytes > 0, latency, 0.0) + seconds, seconds, 1.0))
-        encode, decode = plan_arrays.summed(costs.encode_seconds), plan_arrays.summed(costs.decode_seconds)
+        encode, decode = costs.coding(plan_arrays)
         if deployment.servers:
             return Traffic(ready, encode, decode, transfers, plan_arrays.gates, flowing=True)
         push, pull = transfers
@@ -377,30 +392,36 @@ def _not_in_closed_form(strategy: Strategy) -> PlanError:
     return PlanError(f"`{strategy}` cannot be priced in closed form: run it with `laconic run --engine virtual`")
 
 
-def _spread(deployment: Deployment, once: StepPrice, seconds: float, period: int) -> StepPrice:
-    """Return the mean price of a step where an exchange adds `seconds` to computing every `period` steps."""
+def _rest(whole_seconds: float, others_seconds: float) -> float:
+    """Return what the others leave of a time; less than a rounding error is nothing."""
+    rest = whole_seconds - others_seconds
+    return rest if rest > 1e-12 * whole_seconds else 0.0
+
+
+def _spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:
+    """Return the mean price of a step where an exchange follows computing every `period` steps."""
     return StepPrice(
-        deployment.own_seconds(period) + seconds / period,
-        once.sent_bytes / period,
+        deployment.own_seconds(period),
         once.coding_seconds / period,
         once.exposed_seconds / period,
+        once.sent_bytes / period,
     )
 
 
 def _and_every(period: int, once: StepPrice, more: StepPrice) -> StepPrice:
     """Return the mean price of a step where every `period`-th costs more."""
     return StepPrice(
-        once.seconds + more.seconds / period,
-        once.sent_bytes + more.sent_bytes / period,
+        once.computing_seconds + more.computing_seconds / period,
         once.coding_seconds + more.coding_seconds / period,
         once.exposed_seconds + more.exposed_seconds / period,
+        once.sent_bytes + more.sent_bytes / period,
     )
 
 
 def _more(one: StepPrice, other: StepPrice) -> StepPrice:
     return StepPrice(
-        one.seconds - other.seconds,
-        one.sent_bytes - other.sent_bytes,
+        one.computing_seconds - other.computing_seconds,
         one.coding_seconds - other.coding_seconds,
         one.exposed_seconds - other.exposed_seconds,
+        one.sent_bytes - other.sent_bytes,
     )

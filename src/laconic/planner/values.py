@@ -32,7 +32,10 @@ class Risk:
 
 @dataclass(frozen=True)
 class Option:
-    """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it."""
+    """One strategy's predicted costs: times of one step in the steady state, and the bytes one worker sends in it.
+
+    `computing_seconds`, `coding_seconds` and `exposed_seconds` add up to `step_seconds`.
+    """
 
     strategy: str
     step_seconds: Positive
@@ -41,8 +44,8 @@ class Option:
     speed_up: NotNegative  # over the baseline
     sent_bytes: NotNegative
     computing_seconds: NotNegative
-    coding_seconds: NotNegative  # encoding and decoding
-    exposed_seconds: NotNegative  # of communication in which no worker computes, encodes or decodes
+    coding_seconds: NotNegative  # of encoding and decoding, with the Python around them
+    exposed_seconds: NotNegative  # of communication that nothing hides: the wire
     memory_bytes: NotNegative  # in addition to parameters, gradients and the optimizer
     lossless: bool  # the same mathematics as synchronous SGD in the precision of the gradients
     guarantee: str
@@ -79,6 +82,7 @@ class Advice:
     - `priced`: the number of strategies that were priced.
     - `notes`: where the figures come from.
     - `pays`: whether the best option beats the baseline for certain.
+    - `warnings`: which of the options gather payloads from more workers than they are cheaper for than dense ones.
     """
 
     subject: str  # the script or model
@@ -96,6 +100,7 @@ class Advice:
     priced: Count = 0  # number of strategies that were priced
     notes: tuple[str, ...] = ()  # where the figures come from
     pays: bool = False  # whether the best option beats the baseline for certain
+    warnings: tuple[str, ...] = ()  # of strategies that so many workers should not use
 
     @property
     def best(self) -> Option:

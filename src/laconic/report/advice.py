@@ -17,8 +17,11 @@ from laconic.planner.verify import read_budget
 from laconic.planner.verify_results import Verified
 from laconic.report.page.units import unit_for, with_unit
 
-_COLUMNS = ("rank", "strategy", "step", "likely", "speed", "sent", "exposed", "memory", "mathematics", "loss")
-_FOR_WIDE, _WIDE = ("likely", "exposed", "memory"), 120
+_COLUMNS = (
+    *("rank", "strategy", "step", "computing", "coding", "exposed", "likely", "speed", "sent", "memory"),
+    *("mathematics", "loss"),
+)
+_FOR_WIDE, _WIDE = ("computing", "likely", "memory"), 120
 _PIPED = 160  # columns, where standard output is no terminal
 
 
@@ -74,6 +77,8 @@ def show(advice: Advice, console: Console | None = None) -> None:
         table.add_row(*row, style="dim" if option is base else "")
     console.print(table)
     console.print(Text(advice.verdict), soft_wrap=True)
+    for warning in advice.warnings:
+        console.print(Text(f"Warning: {warning}.", style="yellow"), soft_wrap=True)
     for note in advice.notes:
         console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
     console.print(Text(f"\n{advice.line}"), soft_wrap=True)
@@ -123,10 +128,12 @@ def _cells(option: Option, to_compare: bool) -> dict[str, str]:
                 "" if option.rank is None else str(option.rank),
                 f"{name}, to compare" if to_compare else name,
                 _seconds(option.step_seconds),
+                _seconds(option.computing_seconds),
+                _seconds(option.coding_seconds),
+                _seconds(option.exposed_seconds),
                 _between(option.low_seconds, option.high_seconds),
                 f"{option.speed_up:.2f}",
                 _bytes(option.sent_bytes),
-                _seconds(option.exposed_seconds),
                 _bytes(option.memory_bytes),
                 "the same" if option.lossless else option.guarantee.partition(":")[0],
                 "" if option.lossless else _risk(option.risk),

@@ -1,8 +1,10 @@
-"""The output of `laconic explain`: a schedule's plan and the predicted time of each message, as a table or as JSON."""
+"""The output of `laconic explain`: a schedule's plan, the predicted time of each message, and how buckets are exchanged
+here, as tables or as JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -13,9 +15,37 @@ from laconic.architecture.ps import ParameterServer
 from laconic.cost.explain import Explained, Explanation, explain
 from laconic.cost.from_profile import prices_measured, prices_on, tensors_of, timing_of
 from laconic.errors import StrategyError
+from laconic.planner.crossover import crossover_note
+from laconic.report.bucket_table import show_buckets, tried
+from laconic.runtime.bucket_uses import BucketReport
 from laconic.strategy import Sentence, Strategy
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import Profile, ProfileError
+
+
+def run(
+    sentence: str,
+    path: str,
+    workers: int | None,
+    network: str | None,
+    latency: str,
+    device: str | None,
+    most: int,
+    json_: bool,
+) -> None:
+    """Explain a sentence as the options of the command line say, and print it."""
+    found = explained(sentence, path, workers, network, latency)
+    chosen, count = Strategy.parse(sentence), workers or Profile.read(path).workers
+    assert isinstance(chosen, Sentence)
+    buckets = tried(chosen, found.plan, count, device)
+    note = crossover_note(chosen, found.plan.tensors, count)
+    if json_:
+        print(as_json(found, buckets, note))
+        return
+    show(found, most)
+    if note:
+        Console().print(Text(f"{note}."), soft_wrap=True)
+    show_buckets(buckets, most)
 
 
 def explained(sentence: str, path: str, workers: int | None, network: str | None, latency: str) -> Explanation:
@@ -80,8 +110,8 @@ def show(found: Explanation, most: int) -> None:
     console.print("Times from the start of backward.")
 
 
-def as_json(found: Explanation) -> str:
-    """Return the plan's times and all of its messages as JSON."""
+def as_json(found: Explanation, buckets: Sequence[BucketReport] = (), note: str | None = None) -> str:
+    """Return the plan's times and all of its messages and buckets as JSON."""
     seen = found.trace
     return json.dumps(
         {
@@ -92,7 +122,9 @@ def as_json(found: Explanation) -> str:
             "compute_seconds": seen.compute_seconds,
             "exposed_seconds": seen.exposed_seconds,
             "hidden": found.hidden,
+            "gathered": note,
             "messages": [asdict(message) for message in found.messages],
+            "buckets": [asdict(bucket) for bucket in buckets],
         },
         indent=2,
     )

@@ -21,6 +21,7 @@ from laconic.errors import ContractError
 from laconic.runtime import metrics
 from laconic.runtime.arrangement import Arrangement
 from laconic.runtime.batch_size import set_batch
+from laconic.runtime.bucket_uses import BucketReport
 from laconic.runtime.comm_planner import Autotuner, CommPlanner
 from laconic.runtime.deferred_step import DeferredStep
 from laconic.runtime.gradient_exchange import GradientExchange, Progress
@@ -235,6 +236,11 @@ class Session:
     def gradients_dropped(self) -> None:
         """Note that the gradients were applied or zeroed, so that the next backward begins anew."""
         self.gradients.averaged = False
+
+    def bucket_reports(self) -> list[BucketReport]:
+        """Return how each compressed bucket of the present arrangement has been exchanged so far: as a whole or tensor
+        by tensor, as CUDA graphs or not, and which hot loops plain torch computed."""
+        return [report for tier in self.arrangement.tiers for report in tier.bucket_reports()]
 
     def switch_strategy(self, strategy: Strategy) -> None:
         """Continue with another strategy, as at the end of a phase."""

@@ -16,9 +16,11 @@ from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, KeyTables, Moment
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
+from laconic.compression.one_by_one import reason
 from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
+from laconic.runtime.bucket_uses import BucketReport, BucketUses
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.graphed_exchange import GraphedExchange
 from laconic.runtime.in_flight import (
@@ -77,7 +79,8 @@ class Tier:
         self._pool: Any = None
         self._tables: KeyTables | None = None
         self._widened: dict[int, tuple[tuple[TensorSpec, ...], Tensor]] = {}  # as `_graphed`
-        self._one_by_one: set[tuple[str, ...]] = set()  # the buckets whose tensors are exchanged one by one
+        self._one_by_one: dict[tuple[str, ...], str] = {}  # why the tensors of these buckets are exchanged one by one
+        self._uses = BucketUses(self.worker)
 
     @property
     def late(self) -> bool:
@@ -110,7 +113,7 @@ class Tier:
             return graphed.replay(self._moment(step), self.carry)
         begun = self._bucket_exchange(specs, flat, self._moment(step), own=False)
         if begun is None or not lane:
-            return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs)
+            return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs, flat.device)
         self._tables = self._tables or KeyTables(flat.device)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graphed = self._graphed.setdefault(id(specs), GraphedExchange(self._tables, self._pool))
@@ -121,7 +124,7 @@ class Tier:
             assert exchange is not None
             return exchange
 
-        return self._run_bucket(graphed.run(make, self._moment(step), self.carry), specs)
+        return self._run_bucket(graphed.run(make, self._moment(step), self.carry), specs, flat.device)
 
     def _average_short(
         self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool
@@ -154,7 +157,15 @@ class Tier:
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         self.coded("encode", self.compression, elements)
         exchanges = [self._exchange(s, x, step, t) for s, x, t in zip(specs, tensors, accepted, strict=True)]
-        outcomes: list[Outcome] = yield from run_exchanges(exchanges, self.carry)
+        communication = run_exchanges(exchanges, self.carry)
+        outcomes: list[Outcome]
+        if any(accepted):
+            encoded = [spec for spec, compressed in zip(specs, accepted, strict=True) if compressed]
+            use = self._uses.of(encoded, tensors[0].device)
+            use.one_by_one = use.one_by_one or self._why_one_by_one(encoded)
+            outcomes = yield from use.counted(communication)
+        else:
+            outcomes = yield from communication
         self.coded("decode", self.compression, elements)
         if any(accepted):
             self.memory_replaced()
@@ -204,13 +215,29 @@ class Tier:
         meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
-            self._one_by_one.add(names)
+            self._one_by_one[names] = reason(self.compressor, bucket, meet)
         return exchange
 
-    def _run_bucket(self, communication: Communication[Any], specs: tuple[TensorSpec, ...]) -> Communication[Any]:
+    def _why_one_by_one(self, specs: Sequence[TensorSpec]) -> str:
+        if joins_of(self.compressor):
+            return f"{self.compression} joins the tensors to one vector"
+        alone = "it is one tensor" if len(specs) == 1 else "its tensors are of several types"
+        return self._one_by_one.get(tuple(spec.name for spec in specs), alone)
+
+    def bucket_reports(self) -> list[BucketReport]:
+        """Return how each bucket that was compressed here has been exchanged so far."""
+        refusals = {
+            specs: None if each.is_recorded else each.refusal or "not recorded yet"
+            for specs, each in self._graphed.items()
+        }
+        return self._uses.reports(str(self.sentence), refusals)
+
+    def _run_bucket(
+        self, communication: Communication[Any], specs: tuple[TensorSpec, ...], device: torch.device
+    ) -> Communication[Any]:
         elements = [spec.numel for spec in specs]
         self.coded("encode", self.compression, elements)
-        own = yield from communication
+        own = yield from self._uses.of(specs, device).counted(communication)
         self.coded("decode", self.compression, elements)
         return own
 
@@ -228,7 +255,7 @@ class Tier:
     def _bucket_outcomes(
         self, exchange: BucketExchange, specs: tuple[TensorSpec, ...], flat: Tensor
     ) -> Communication[list[Outcome]]:
-        sent = yield from self._run_bucket(run_exchange(exchange, self.carry), specs)
+        sent = yield from self._run_bucket(run_exchange(exchange, self.carry), specs, flat.device)
         return Outcome(flat, {}, sent).split([spec.shape for spec in specs])
 
     def _beside(

@@ -11,7 +11,7 @@ import json
 import math
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import optim
 
 from laconic.errors import ContractError
+from laconic.runtime.bucket_uses import fallbacks_of
 from laconic.runtime.current_worker import current, is_process_worker
 from laconic.runtime.handed_over import rival_of
 from laconic.values.run_config import TRAFFIC, RunConfig
@@ -42,6 +43,8 @@ class Traffic:
     - `control_bytes`: sent by the library itself, to make workers agree.
     - `received_bytes`: received, of both kinds.
     - `waited_seconds`: blocked in communication.
+    - `fallbacks`: by name, how many calls of compression's hot loops plain torch has computed, since no faster body
+      took the tensors; exchanges that a GPU replays are not counted again.
     """
 
     steps: int
@@ -51,6 +54,7 @@ class Traffic:
     control_bytes: float
     received_bytes: float
     waited_seconds: float
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
     @property
     def sent_bytes(self) -> float:
@@ -95,6 +99,7 @@ def traffic_of(worker: Worker) -> Traffic:
         control_bytes=factor * worker.ledger.sent_bytes(Kind.CONTROL),
         received_bytes=factor * worker.ledger.received_bytes(),
         waited_seconds=worker.waited_seconds,
+        fallbacks=fallbacks_of(worker),
     )
 
 

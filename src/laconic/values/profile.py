@@ -166,7 +166,8 @@ class LinkTimes:
 class CodecTimes:
     """The extra work of a compressor and an architecture on a message, compared with `none / allreduce`.
 
-    It is given in seconds per tensor and per element, before the first message is sent (`encode`) and after (`decode`).
+    It is given in seconds per bucket of tensors, per tensor and per element, before the first message is sent
+    (`encode`) and after (`decode`).
     """
 
     words: str
@@ -174,12 +175,15 @@ class CodecTimes:
     encode_seconds_per_element: Finite
     decode_seconds_per_tensor: Finite
     decode_seconds_per_element: Finite
+    encode_seconds_per_bucket: Finite = 0.0
+    decode_seconds_per_bucket: Finite = 0.0
 
-    def seconds(self, part: str, tensors: int, elements: int) -> float:
-        """Return the time of one part, "encode" or "decode", for so many tensors and elements."""
+    def seconds(self, part: str, tensors: int, elements: int, buckets: int = 1) -> float:
+        """Return the time of one part, "encode" or "decode", for so many tensors and elements in so many buckets."""
+        per_bucket: float = getattr(self, f"{part}_seconds_per_bucket")
         per_tensor: float = getattr(self, f"{part}_seconds_per_tensor")
         per_element: float = getattr(self, f"{part}_seconds_per_element")
-        return max(0.0, tensors * per_tensor + elements * per_element)
+        return max(0.0, buckets * per_bucket + tensors * per_tensor + elements * per_element)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -93,11 +93,10 @@ class Compute:
         """Return the seconds of a share of a part.
 
         With the name of a tensor, that is the tensor's share of forward or backward. For `encode` and `decode`, `name`
-        is the compressor and `share` the number of elements of one tensor.
+        is the compressor and `share` its time for a bucket, which `coding_seconds` returns.
         """
         if part == "encode" or part == "decode":
-            codec = self._codecs.get(name or "")
-            return 0.0 if codec is None else codec.seconds(part, 1, int(share))
+            return share
         if name is not None and self._backward_total:  # forward is divided as backward is
             if name not in self.backward_by_tensor:
                 raise LaconicError(
@@ -105,6 +104,11 @@ class Compute:
                 )
             share = self.backward_by_tensor[name] / self._backward_total
         return self._parts[part] * share
+
+    def coding_seconds(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> float:
+        """Return the seconds in which these words encode or decode a bucket of tensors of so many elements."""
+        codec = self._codecs.get(words)
+        return 0.0 if codec is None or not elements else codec.seconds(part, len(elements), sum(elements))
 
     @cached_property
     def _parts(self) -> Mapping[Part, float]:

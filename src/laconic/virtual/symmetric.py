@@ -116,8 +116,9 @@ class SymmetricWorker:
             self._factors = self.compute.factors(self.size, self._step)
 
     def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
-        for numel in elements if self.compute.codecs else ():
-            self.computed(part, numel, words)
+        seconds = self.compute.coding_seconds(part, words, elements)
+        if seconds:
+            self.computed(part, seconds, words)
 
     def stepper(self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]) -> None:
         """Return None: prices need no optimizer steps."""

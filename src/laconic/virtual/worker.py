@@ -322,8 +322,9 @@ class VirtualWorker:
             self._factor = compute.factor(self.rank, self._step)
 
     def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None:
-        for numel in elements if self._simulation.compute.codecs else ():
-            self.computed(part, numel, words)
+        seconds = self._simulation.compute.coding_seconds(part, words, elements)
+        if seconds:
+            self.computed(part, seconds, words)
 
     def stepper(
         self, optimizer: Optimizer, parameters: Sequence[Tensor], equal: Callable[[], bool]

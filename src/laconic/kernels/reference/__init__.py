@@ -1,8 +1,10 @@
 """The definition of every hot loop, in plain torch, which faster bodies must equal bit by bit.
 
-All take flat float32 tensors on any device; there is one file for each family.
+All take flat float32 tensors on any device; there is one file for each family. Their calls are counted
+(`laconic.kernels.fallbacks`).
 """
 
+from laconic.kernels.fallbacks import counted
 from laconic.kernels.reference.buckets import bucket_scales, in_buckets
 from laconic.kernels.reference.casts import lengthen, shorten
 from laconic.kernels.reference.factors import (
@@ -51,3 +53,7 @@ __all__ = [
     "unpack_numbers",
     "vote",
 ]
+
+for _name in __all__:
+    if _name != "in_buckets":  # a view
+        globals()[_name] = counted(globals()[_name])

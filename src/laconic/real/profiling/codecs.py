@@ -1,7 +1,9 @@
-"""Times of encoding and decoding: every registered compressor and every architecture that averages in a group, on the
-model's own tensors.
+"""Times of encoding and decoding: every registered compressor and every architecture that averages in a group, on
+buckets of the model's own tensors.
 
-All workers measure at the same time, on an echo group, so that they share cores and memory as in a step.
+Buckets are exchanged as the runtime does it: as a whole where the compressor can, and on a GPU as CUDA graphs where
+they can be recorded. All workers measure at the same time, on an echo group, so that they share cores and memory as in
+a step.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,6 +20,8 @@ import torch
 from laconic import registry
 from laconic.compression.optional import refusal_of_memory
 from laconic.real.profiling.echo_group import EchoGroup
+from laconic.real.profiling.tried_buckets import TriedBucket
+from laconic.runtime.bucket_uses import BucketReport
 from laconic.runtime.in_flight import concurrently, waited_for
 from laconic.runtime.tiers import Tier
 from laconic.strategy import Sentence, Strategy, Word
@@ -25,16 +30,20 @@ from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Group, Reduce
 
 _CPU = torch.device("cpu")
-_TYPICAL = 1e-3  # size of a gradient's element
-_SMALL = tuple(TensorSpec(f"small{k}", (16, 16), torch.float32) for k in range(16))
+_FEW = tuple(TensorSpec(f"few{k}", (16, 16), torch.float32) for k in range(4))
+_SOME = tuple(
+    TensorSpec(f"some{k}", (16, 16), torch.float32) for k in range(32)
+)  # beside the few, so that what a bucket takes is told from what a tensor takes
+_WARM_UP = {"cuda": 4, "cpu": 1}  # trials before the first counts: the fourth on a GPU is recorded
 
+Buckets = Sequence[Sequence[TensorSpec]]
 Parts = tuple[float, float]
 """Seconds of computation before the first message is sent, and after it."""
 
 
 class Codecs:
     """Timed trials, in rounds, of every compressor (alone and with error feedback) and every architecture, with each
-    choice of their knobs."""
+    choice of their knobs; or of the given chains of compressors, and without `architectures`."""
 
     def __init__(
         self,
@@ -43,49 +52,59 @@ class Codecs:
         specs: Sequence[TensorSpec],
         chains: Sequence[str] | None = None,
         device: torch.device = _CPU,
+        architectures: bool = True,
     ) -> None:
         self._trials: list[_Trials] = []
+        self._tiers: list[Tier] = []
         for chain in _compressions() if chains is None else [_chain(text) for text in chains]:
             tier = Tier(Sentence.of(chain), echo)
-            self._trials.append(_Trials(world, tier.compression, _SMALL, specs, partial(_encoding, tier, echo, device)))
+            cases: list[Buckets] = [[_FEW], [_SOME], _buckets_of(specs)]
+            encoding = partial(_encoding, tier, echo, device)
+            self._trials.append(_Trials(world, tier.compression, cases, encoding, _WARM_UP[device.type]))
+            self._tiers.append(tier)
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
-        for word in _with_choices("architecture"):
+        for word in _with_choices("architecture") if architectures else ():
             architecture = word.make()
             if (
                 not architecture.collective or "average" not in architecture.offers
             ):  # an echo has no server, and no neighbours
                 continue
             tier = Tier(Sentence.of(word), echo)
-            self._trials.append(_Trials(world, str(word), _SMALL[:1], [whole], partial(_carrying, tier, echo)))
+            carried: list[Buckets] = [[_FEW[:1]], [_FEW[:1]], [[whole]]]
+            self._trials.append(_Trials(world, str(word), carried, partial(_carrying, tier, echo)))
 
     def round(self) -> None:
         """Run one more trial of each; all workers must call it."""
         for trials in self._trials:
             trials.take()
 
+    def bucket_reports(self) -> list[BucketReport]:
+        """Return how each compressor's buckets were exchanged, those of the model last."""
+        return [report for tier in self._tiers for report in tier.bucket_reports()]
+
     def result(self) -> tuple[CodecTimes, ...]:
         return tuple(trials.times() for trials in self._trials)
 
 
 class _Trials:
-    """Trials of one sentence's words on a few small tensors and on the model's own: the slowest worker's time, after a
-    common start."""
+    """Trials of one sentence's words on a bucket of few small tensors, on one of more and on the model's own: the
+    slowest worker's time, after a common start."""
 
     def __init__(
         self,
         world: Group,
         words: str,
-        few: Sequence[TensorSpec],
-        many: Sequence[TensorSpec],
-        prepare: Callable[[Sequence[TensorSpec]], Callable[[], Parts]],
+        cases: Sequence[Buckets],
+        prepare: Callable[[Buckets], Callable[[], Parts]],
+        warm_up: int = 1,
     ) -> None:
-        self._world, self._words = world, words
-        self._cases = [(some, prepare(some)) for some in (few, many)]
-        self._seen: list[list[Parts]] = [[], []]
+        self._world, self._words, self._warm_up = world, words, warm_up
+        self._cases = [(buckets, prepare(buckets)) for buckets in cases]
+        self._seen: list[list[Parts]] = [[] for _ in cases]
 
     def take(self) -> None:
         for seen, (_, run) in zip(self._seen, self._cases, strict=True):
-            if not seen:
+            for _ in range(0 if seen else self._warm_up):
                 run()
             self._world.barrier().wait()
             took = torch.tensor(run(), dtype=torch.float64)
@@ -93,15 +112,33 @@ class _Trials:
             seen.append((encode, decode))
 
     def times(self) -> CodecTimes:
-        """Return the seconds per tensor and per element, neither negative."""
-        (few, _), (many, _) = self._cases
-        elements = sum(spec.numel for spec in many)
-        solved: list[float] = []
-        for part in (0, 1):
-            small, large = (statistics.median(parts[part] for parts in seen) for seen in self._seen)
-            per_tensor = min(small / len(few), large / len(many))
-            solved += [per_tensor, max(0.0, large - len(many) * per_tensor) / elements]
-        return CodecTimes(self._words, *solved)
+        """Return the seconds per bucket, per tensor and per element, none of them negative."""
+        counts = [
+            (len(buckets), sum(map(len, buckets)), sum(spec.numel for specs in buckets for spec in specs))
+            for buckets, _ in self._cases
+        ]
+        encode, decode = (
+            _solved(counts, [statistics.median(parts[part] for parts in seen) for seen in self._seen])
+            for part in (0, 1)
+        )
+        return CodecTimes(self._words, *encode[1:], *decode[1:], encode[0], decode[0])
+
+
+def _solved(counts: Sequence[tuple[int, int, int]], seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Return the seconds per bucket, per tensor and per element from those of three cases, of which each has its
+    numbers of buckets, tensors and elements; the third has by far the most elements."""
+    (_, few, _), (_, some, _), (buckets, tensors, elements) = counts
+    per_tensor = max(0.0, (seconds[1] - seconds[0]) / (some - few)) if some > few else 0.0
+    per_bucket = max(0.0, seconds[0] - few * per_tensor)
+    fixed = buckets * per_bucket + tensors * per_tensor
+    scale = min(1.0, seconds[2] / fixed) if fixed else 1.0  # a large case that was faster than many small ones
+    return scale * per_bucket, scale * per_tensor, max(0.0, seconds[2] - fixed) / elements
+
+
+def _buckets_of(specs: Sequence[TensorSpec]) -> Buckets:
+    """Return the model's tensors in the buckets of the default schedule."""
+    plan = Sentence().schedule.make().plan(list(specs), list(reversed(range(len(specs)))))
+    return [[specs[i] for i in bucket] for bucket in plan.buckets]
 
 
 def _compressions() -> list[tuple[Word, ...]]:
@@ -128,30 +165,27 @@ def _with_choices(axis: str) -> list[Word]:
     return list({str(word): word for word in words}.values())
 
 
-def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
-    """Return a trial that averages these tensors once and copies the means back.
-
-    The cost of a selection depends on the values: they are normal, as gradients nearly are, and new each time.
-    """
-    accepted = [spec for spec in specs if tier.compressor.accepts(spec)]
-    places = [torch.zeros(spec.shape, dtype=spec.dtype, device=device) for spec in accepted]
-    draw = torch.Generator(device).manual_seed(0)
-
-    def communicate() -> Communication[None]:
-        for place, mean in zip(places, (yield from tier.average(accepted, places, 0)), strict=True):
-            place.copy_(mean)
+def _encoding(tier: Tier, echo: EchoGroup, device: torch.device, buckets: Buckets) -> Callable[[], Parts]:
+    """Return a trial that exchanges these buckets once, one after another, as the runtime does."""
+    accepted = [[spec for spec in specs if tier.compressor.accepts(spec)] for specs in buckets]
+    tried = [TriedBucket(tier, specs, device) for specs in accepted if specs]
 
     def trial() -> Parts:
-        for place in places:
-            place.normal_(std=_TYPICAL, generator=draw)
-        return _timed(communicate(), echo, device)
+        encode = decode = 0.0
+        for bucket in tried:
+            bucket.renew()
+            with torch.cuda.stream(bucket.lane) if bucket.lane is not None else nullcontext():
+                parts = _timed(bucket.exchange(), echo, device)
+            encode, decode = encode + parts[0], decode + parts[1]
+        return encode, decode
 
     return trial
 
 
-def _carrying(tier: Tier, echo: EchoGroup, specs: Sequence[TensorSpec]) -> Callable[[], Parts]:
+def _carrying(tier: Tier, echo: EchoGroup, buckets: Buckets) -> Callable[[], Parts]:
     """Return a trial that carries one message through an architecture."""
-    place = torch.zeros(specs[0].shape, dtype=specs[0].dtype)
+    spec = buckets[0][0]
+    place = torch.zeros(spec.shape, dtype=spec.dtype)
     return lambda: _timed(concurrently([tier.carry(Reduce(place, "sum"))]), echo)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from laconic.runtime.counted_group import CountedGroup
@@ -45,12 +46,13 @@ class EchoGroup(CountedGroup):
         return EchoHandle(tensor)
 
     def _all_gather(self, tensor: Tensor, out: Tensor | None) -> Handle:
-        return self._copied(lambda: tensor.expand(self.size, *tensor.shape).contiguous())
+        rows = tensor.expand(self.size, *tensor.shape)
+        return self._copied(tensor, rows.contiguous if out is None else lambda: out.view(rows.shape).copy_(rows))
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> Handle:
         if sends == receives:
             return EchoHandle(tensor)
-        return self._copied(lambda: tensor.split(sends)[self.rank].repeat(self.size)[: sum(receives)])
+        return self._copied(tensor, lambda: tensor.split(sends)[self.rank].repeat(self.size)[: sum(receives)])
 
     def _reduce_scatter(self, flat: Tensor) -> Handle:
         return EchoHandle(flat[: flat.numel() // self.size])
@@ -64,8 +66,13 @@ class EchoGroup(CountedGroup):
     def _receive(self, tensor: Tensor, source: int, tag: int) -> Handle:
         return EchoHandle(tensor)
 
-    def _copied(self, make: Callable[[], Tensor]) -> EchoHandle:
+    def _copied(self, sent: Tensor, make: Callable[[], Tensor]) -> EchoHandle:
+        on_gpu = sent.is_cuda
+        if on_gpu:
+            torch.cuda.synchronize(sent.device)  # what the worker computed before is its own
         begin = time.perf_counter()
         copied = make()
+        if on_gpu:
+            torch.cuda.synchronize(sent.device)
         self.copy_seconds += time.perf_counter() - begin
         return EchoHandle(copied)

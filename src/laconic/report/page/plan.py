@@ -22,6 +22,7 @@ def section(planned: Planned, anchor: str) -> Markup:
         el("p", "Plan", class_="kind"),
         el("h2", name_of(advice)),
         el("p", prose(advice.verdict), class_="verdict"),
+        *(el("p", prose(f"{warning}."), class_="warn") for warning in advice.warnings),
         _to_copy(advice.line),
         tiles(
             [
@@ -83,6 +84,8 @@ def _table(advice: Advice, anchor: str) -> Markup:
         Column(step.heading("step"), about="predicted [uncertainty]"),
         Column("speed-up", about=f"over {advice.baseline.strategy}"),
         Column(sent.heading("sent"), about="by a worker in a step"),
+        Column(step.heading("computing"), about="these three add up to the step"),
+        Column(step.heading("coding"), about="encoding and decoding, with the Python around them"),
         Column(step.heading("exposed"), about="communication that nothing hides"),
         Column("lossless", "text", "the mathematics of synchronous SGD, in the precision of the gradients"),
         Column("loss × measured", about="final loss over bsp's, where it was measured [interval]"),
@@ -100,7 +103,7 @@ def _table(advice: Advice, anchor: str) -> Markup:
                 Cell(spread(step, option.step_seconds, option.low_seconds, option.high_seconds), option.step_seconds),
                 Cell(times(option.speed_up), option.speed_up, "good" if option.speed_up > 1.005 else None),
                 Cell(sent.of(option.sent_bytes), option.sent_bytes),
-                Cell(step.of(option.exposed_seconds), option.exposed_seconds),
+                *(Cell(step.of(part), part) for part in _parts(option)),
                 Cell("yes" if option.lossless else "no", float(option.lossless)),
                 _risk(option.risk, option.lossless),
                 Cell(memory.of(option.memory_bytes), option.memory_bytes),
@@ -110,6 +113,10 @@ def _table(advice: Advice, anchor: str) -> Markup:
             ]
         )
     return table(f"Strategies for {advice.subject}", columns, rows, _csv(options), f"{anchor}.csv")
+
+
+def _parts(option: Option) -> tuple[float, float, float]:
+    return option.computing_seconds, option.coding_seconds, option.exposed_seconds
 
 
 def _risk(risk: Risk | None, lossless: bool) -> Cell:
