@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol
 
 from torch import Tensor
@@ -28,7 +28,7 @@ class SyncContext(Protocol):
     @property
     def parameters(self) -> list[Tensor]: ...
     @property
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """The model's name for each of the parameters."""
         ...
 
@@ -78,6 +78,21 @@ class SyncContext(Protocol):
         """Return the means, as `average` does, and this worker's own payloads, decoded."""
         ...
 
+    def buckets(self, which: Sequence[int]) -> list[list[int]]:
+        """Return the parameters with these indices in buckets: of one type and device, exchanged alike, and large enough
+        that one operation for each of them costs little."""
+        ...
+
+    def average_vector(self, vector: Tensor, members: Sequence[int]) -> Communication[None]:
+        """Replace a vector, in which one tensor for each parameter of a bucket lies behind another, by its mean over the
+        group, as `average` finds it. Beside the compressor's memory nothing of it is kept, and that memory lies in the
+        host's where the rule `offloads`."""
+        ...
+
+    def pipelined(self, communications: Iterable[Communication[Any]], width: int = 3) -> Communication[None]:
+        """Run communications, so many of which are in flight at a time. Each is begun when it is its turn."""
+        ...
+
     def mean(self, tensors: list[Tensor]) -> Communication[Any]:
         """Return the exact mean over the group of any tensors, such as buffers, through the sentence's architecture."""
         ...
@@ -125,6 +140,12 @@ class Sync(Technique, Generic[Context]):
     def cadence(self) -> Cadence | None:
         """When the rule exchanges, from which `laconic plan` prices it; None: that cannot be said beforehand."""
         return None
+
+    @property
+    def offloads(self) -> bool:
+        """Whether `copies`, and the compressor's memory with them, lie in the host's memory between exchanges where the
+        parameters are on a GPU."""
+        return False
 
     @property
     def guarantee(self) -> str | None:
