@@ -115,7 +115,7 @@ class TensorBucket:
         return found
 
     def at(self, flat: Tensor, vectors: Mapping[str, Tensor] | None = None) -> TensorBucket:
-        """Return a bucket of the same kind of tensors that lie elsewhere, with the same memory, or with these vectors."""
+        """Return a bucket of the same kind of tensors that lie elsewhere, with the same memory or these vectors."""
         vectors = self.vectors if vectors is None else vectors
         return TensorBucket(self.specs, flat, vectors, self.lists, self.buffers, self.facts)
 

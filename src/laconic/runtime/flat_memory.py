@@ -36,8 +36,8 @@ class FlatMemories:
         state_of: Callable[[TensorSpec], State],
         offload: bool = False,
     ) -> TensorBucket:
-        """Return the bucket of these tensors, which lie in `flat`, with their memory; its vectors are in the host's memory
-        where a GPU's are to be offloaded."""
+        """Return the bucket of these tensors, which lie in `flat`, with their memory; its vectors are in the host's
+        memory where a GPU's are to be offloaded."""
         names = tuple(spec.name for spec in specs)
         found = self._buckets.get(names)
         self.changed = found is None or found.specs != specs or found.flat is not flat

@@ -39,6 +39,11 @@ class GradientSink(Protocol):
 class GradientSource(Protocol):
     """A source at work, until it is removed."""
 
+    def report_gradients(self, wanted: bool) -> None:
+        """Report every gradient of the passes to come, or none: where none is wanted, passes are not reported either,
+        and nothing of this library runs in them."""
+        ...
+
     def remove(self) -> None: ...
 
 

@@ -100,7 +100,12 @@ class Session:
         )
         self.arrange()
         self._source = source(worker, model, self.parameters.trainable, self.gradients)
+        self._prepare_pass()
+
+    def _prepare_pass(self) -> None:
+        """Choose which gradients the coming pass computes, and whether it reports them."""
         self.gradients.choose_gradients()
+        self._source.report_gradients(self.gradients.wants_gradients)
 
     # ------------------------------------------------------------------------------------------ arrangement
 
@@ -212,7 +217,7 @@ class Session:
         self.comm_planner.step_ended()
         if self.arrangement.advance(self._holds):
             self._enter_phase()
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def settle(self) -> None:
         """Complete what is in flight, and let workers whose models have diverged meet in their average."""
@@ -321,7 +326,7 @@ class Session:
         self.arrange()
         restore_state(self.partitions, state["sections"])
         self.steer(*state["steered"])
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def take_over(self, steps: int) -> None:
         """Continue after so many steps of another strategy, with the model as it is now and a memory of its own."""
@@ -329,7 +334,7 @@ class Session:
         self.arrangement.pass_steps(steps)
         self.arrangement.forget()
         self.arrange()
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over the states of another number of workers."""

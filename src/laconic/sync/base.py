@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Protocol
 
 from torch import Tensor
@@ -76,21 +76,6 @@ class SyncContext(Protocol):
 
     def average_and_sent(self, tensors: list[Tensor]) -> Communication[Any]:
         """Return the means, as `average` does, and this worker's own payloads, decoded."""
-        ...
-
-    def buckets(self, which: Sequence[int]) -> list[list[int]]:
-        """Return the parameters with these indices in buckets: of one type and device, exchanged alike, and large enough
-        that one operation for each of them costs little."""
-        ...
-
-    def average_vector(self, vector: Tensor, members: Sequence[int]) -> Communication[None]:
-        """Replace a vector, in which one tensor for each parameter of a bucket lies behind another, by its mean over the
-        group, as `average` finds it. Beside the compressor's memory nothing of it is kept, and that memory lies in the
-        host's where the rule `offloads`."""
-        ...
-
-    def pipelined(self, communications: Iterable[Communication[Any]], width: int = 3) -> Communication[None]:
-        """Run communications, so many of which are in flight at a time. Each is begun when it is its turn."""
         ...
 
     def mean(self, tensors: list[Tensor]) -> Communication[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import SyncContext
+from laconic.sync.contexts import BucketContext
 from laconic.sync.outer_optimizer import OFFLOAD, Outer, nesterov, outer_step
 from laconic.values.cadence import Cadence
 
@@ -44,5 +44,5 @@ class DiLoCo(Outer):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from laconic.kernels.offload import Stay, flush, room
 from laconic.registry import knob
-from laconic.sync.base import Context, State, Sync, average_buffers
+from laconic.sync.base import State, Sync, average_buffers
+from laconic.sync.contexts import BucketContext
 from laconic.sync.outer_memory import joined, keep_vector, kept_vector, parts_of
 from laconic.worker import Communication
 
@@ -30,7 +31,7 @@ the GPU's link every `period` steps, and GPU memory for it would be missing in a
 
 
 @dataclass(frozen=True)
-class Outer(Sync[Context]):
+class Outer(Sync[BucketContext]):
     """A rule with an outer optimizer, whose state is the common `point` and a `momentum`: twice the model's size."""
 
     period: int = knob(500, low=1, gentler="less", doc="local steps in a round")
@@ -47,13 +48,13 @@ class Outer(Sync[Context]):
         """Whether the outer optimizer has a momentum to keep."""
         return True
 
-    def fragments_in(self, context: Context) -> Sequence[Sequence[int]]:
+    def fragments_in(self, context: BucketContext) -> Sequence[Sequence[int]]:
         """Return the parameters that are exchanged together, once in a round: all of them, unless the rule says
         otherwise."""
         return [range(len(context.parameters))]
 
     @torch.no_grad()
-    def init(self, context: Context) -> State:
+    def init(self, context: BucketContext) -> State:
         state: State = {"began": torch.tensor(context.step)}
         for fragment in self.fragments_in(context):
             for members in context.buckets(fragment):
@@ -65,12 +66,12 @@ class Outer(Sync[Context]):
                     keep_vector(state, "momentum", members, like, momentum)
         return state
 
-    def steps(self, context: Context, state: State) -> int:
+    def steps(self, context: BucketContext, state: State) -> int:
         """Return the number of steps under this rule, this one included; rounds are counted from its beginning."""
         return context.step + 1 - int(state["began"])
 
     @torch.no_grad()
-    def after_step(self, context: Context, state: State) -> Communication[State]:
+    def after_step(self, context: BucketContext, state: State) -> Communication[State]:
         if self.steps(context, state) % self.period == 0:
             (everything,) = self.fragments_in(context)
             yield from context.pipelined(
@@ -82,14 +83,14 @@ class Outer(Sync[Context]):
         return state
 
     @abstractmethod
-    def step(self, context: Context, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         """Make the outer step of some parameters, in place on their point and on the momentum that is kept of them."""
 
-    def after_round(self, context: Context) -> Communication[Any]:
+    def after_round(self, context: BucketContext) -> Communication[Any]:
         """Treat the inner optimizer's state at the end of a round; by default it is kept."""
         yield from ()
 
-    def averages(self, context: Context, fragment: Sequence[int], moved: Sequence[Tensor]) -> Communication[Any]:
+    def averages(self, context: BucketContext, fragment: Sequence[int], moved: Sequence[Tensor]) -> Communication[Any]:
         """Return the means over workers of these displacements, one vector for each bucket of a fragment, all of them
         in flight at once."""
         buckets = context.buckets(fragment)
@@ -105,7 +106,7 @@ class OuterBucket:
     """
 
     def __init__(
-        self, rule: Outer[Any], context: Any, state: State, members: Sequence[int], moves: bool = True
+        self, rule: Outer, context: BucketContext, state: State, members: Sequence[int], moves: bool = True
     ) -> None:
         self._rule, self._context, self._members = rule, context, members
         self._has_momentum = moves and rule.keeps_momentum

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import SyncContext
+from laconic.sync.contexts import BucketContext
 from laconic.sync.momentum import POLICIES, treat_momentum
 from laconic.sync.outer_optimizer import OFFLOAD, Outer, outer_step
 from laconic.values.cadence import Cadence
@@ -40,7 +40,7 @@ class SlowMo(Outer):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         if not context.rate:  # the schedule set zero, which cannot divide: the step is the mean displacement
             point.sub_(gradient)
             return
@@ -48,5 +48,5 @@ class SlowMo(Outer):
         momentum.mul_(self.beta).add_(gradient, alpha=1 / context.rate)
         point.sub_(momentum, alpha=self.alpha * context.rate)
 
-    def after_round(self, context: SyncContext) -> Communication[Any]:
+    def after_round(self, context: BucketContext) -> Communication[Any]:
         yield from treat_momentum(context, self.buffers)

@@ -14,7 +14,7 @@ from laconic.errors import StrategyError
 from laconic.kernels.offload import flush
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State
-from laconic.sync.contexts import OverlapContext
+from laconic.sync.contexts import BucketContext
 from laconic.sync.outer_optimizer import OFFLOAD, Outer, OuterBucket, nesterov, outer_step
 from laconic.worker import Communication
 
@@ -23,7 +23,7 @@ _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 
 @technique("streaming_diloco", paper=_PAPER)
 @dataclass(frozen=True)
-class StreamingDiLoCo(Outer[OverlapContext]):
+class StreamingDiLoCo(Outer):
     """DiLoCo in fragments of layers, each exchanged during `overlap` local steps and merged with their result.
 
     Layers are dealt to F fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
@@ -55,14 +55,14 @@ class StreamingDiLoCo(Outer[OverlapContext]):
     def keeps_momentum(self) -> bool:
         return self.momentum > 0
 
-    def fragments_in(self, context: OverlapContext) -> Sequence[Sequence[int]]:
+    def fragments_in(self, context: BucketContext) -> Sequence[Sequence[int]]:
         return fragments_of(context.names, self.fragments)
 
-    def step(self, context: OverlapContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
     @torch.no_grad()
-    def after_step(self, context: OverlapContext, state: State) -> Communication[State]:
+    def after_step(self, context: BucketContext, state: State) -> Communication[State]:
         fragments, steps = self.fragments_in(context), self.steps(context, state)
         for f, fragment in enumerate(fragments):
             since = steps - f * self.period // len(fragments)
@@ -72,7 +72,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
                 yield from self._merge_fragment(context, state, f, fragment)
         return state
 
-    def _start_fragment(self, context: OverlapContext, state: State, f: int, fragment: Sequence[int]) -> None:
+    def _start_fragment(self, context: BucketContext, state: State, f: int, fragment: Sequence[int]) -> None:
         """Send a fragment's displacements, as they are now."""
         moved = []
         for members in context.buckets(fragment):
@@ -83,7 +83,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
         context.start(_exchange_name(f), self.averages(context, fragment, moved))
 
     def _merge_fragment(
-        self, context: OverlapContext, state: State, f: int, fragment: Sequence[int]
+        self, context: BucketContext, state: State, f: int, fragment: Sequence[int]
     ) -> Communication[Any]:
         """Wait for a fragment's exchange, move its point by the result, and merge the point into the parameters."""
         if not context.is_in_flight(_exchange_name(f)):
@@ -96,7 +96,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
             bucket.end()
         flush(context.parameters[0].device)
 
-    def leave(self, context: OverlapContext, state: State) -> Communication[Any]:
+    def leave(self, context: BucketContext, state: State) -> Communication[Any]:
         for f, fragment in enumerate(self.fragments_in(context)):
             yield from self._merge_fragment(context, state, f, fragment)
         yield from super().leave(context, state)
