@@ -95,19 +95,22 @@ def lanes_between(home: Tensor, device: torch.device) -> Lanes | None:
 class Stay:
     """Vectors that are used on a device for a while; those that lie elsewhere are fetched from the first moment on.
 
-    `stay[k]` is the k-th vector as the current stream may use it. At the `end`, what was changed returns home.
+    `stay[k]` is the k-th vector as the current stream may use it. At the `end`, those that were used return home.
     """
 
     def __init__(self, homes: Sequence[Tensor], device: torch.device) -> None:
         self._homes = list(homes)
         self._lanes = lanes_between(self._homes[0], device) if self._homes else None
         self._fetched = [] if self._lanes is None else [self._lanes.fetch(home) for home in self._homes]
+        self._used: set[int] = set()
 
     def __getitem__(self, k: int) -> Tensor:
         if self._lanes is None:
             return self._homes[k]
         guest, fetched = self._fetched[k]
-        self._lanes.wait(fetched)
+        if k not in self._used:
+            self._lanes.wait(fetched)
+            self._used.add(k)
         return guest
 
     def end(self, changed: bool = True) -> None:
@@ -116,9 +119,8 @@ class Stay:
             return
         guests = [guest for guest, _ in self._fetched]
         self._fetched = []
-        if changed:
-            for guest, home in zip(guests, self._homes, strict=True):
-                self._lanes.give_back(guest, home)
+        for k in sorted(self._used) if changed else ():
+            self._lanes.give_back(guests[k], self._homes[k])
         self._lanes.release(guests)
 
 

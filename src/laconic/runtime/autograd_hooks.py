@@ -30,7 +30,8 @@ class BackwardHooks:
 
     `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised. While
     `skips()` is true and nothing that a forward pass used requires a gradient, its outputs are made to require one, so
-    that backward has an end. Where `report_gradients(False)` was called, backward passes have no hooks at all.
+    that backward has an end. Unless it `reports` gradients, backward passes have no hooks at all; `report_gradients`
+    changes it. (A tensor that once had such a hook is slower ever after, since torch asks it whether it still has.)
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class BackwardHooks:
         on_end: Callable[[], None],
         on_abandoned: Callable[[], None],
         skips: Callable[[], bool] = lambda: False,
+        reports: bool = True,
     ) -> None:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
         self._parameters = parameters
@@ -51,7 +53,7 @@ class BackwardHooks:
         self._on_gradients: list[RemovableHandle] = []
         on_output = OnForward(on_forward, self._output, skips, lambda: bool(self._on_gradients))
         self._removable = model.register_forward_hook(on_output)
-        self.report_gradients(True)
+        self.report_gradients(reports)
 
     def report_gradients(self, wanted: bool) -> None:
         if wanted and not self._on_gradients:

@@ -53,7 +53,7 @@ MakeSource = Callable[[Worker, nn.Module, Sequence[nn.Parameter], GradientSink],
 def autograd_source(
     worker: Worker, model: nn.Module, parameters: Sequence[nn.Parameter], sink: GradientSink
 ) -> GradientSource:
-    """Report what autograd computes, through hooks on parameters and outputs."""
+    """Report what autograd computes, through hooks on parameters and outputs, as soon as gradients are wanted."""
     return BackwardHooks(
         worker,
         model,
@@ -63,4 +63,5 @@ def autograd_source(
         sink.backward_ended,
         sink.backward_abandoned,
         sink.skips_gradients,
+        reports=False,
     )

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from laconic.compression.optional import takes_factors_of, takes_of
 from laconic.errors import ContractError
+from laconic.kernels.offload import synchronize
 from laconic.runtime import metrics
 from laconic.runtime.arrangement import Arrangement
 from laconic.runtime.batch_size import set_batch
@@ -307,6 +308,7 @@ class Session:
         """
         self.deferred_step.settle()
         complete([communication for tier in self.arrangement.tiers for communication in tier.in_flight.values()])
+        synchronize(self.parameters.device)  # what is offloaded may be on its way to the host
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
@@ -318,6 +320,7 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        synchronize(self.parameters.device)
         self.progress.steps = state["steps"]
         if self.autotuner is not None:
             self.arrangement.strategy = Strategy.parse(state["strategy"])

@@ -61,15 +61,18 @@ class StreamingDiLoCo(Outer):
     def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
+    def init(self, context: BucketContext) -> State:
+        return super().init(context) | {"fragments": torch.tensor(len(self.fragments_in(context)))}
+
     @torch.no_grad()
     def after_step(self, context: BucketContext, state: State) -> Communication[State]:
-        fragments, steps = self.fragments_in(context), self.steps(context, state)
-        for f, fragment in enumerate(fragments):
-            since = steps - f * self.period // len(fragments)
+        steps, count = self.steps(context, state), int(state["fragments"])
+        for f in range(count):
+            since = steps - f * self.period // count
             if since % self.period == 0:
-                self._start_fragment(context, state, f, fragment)
+                self._start_fragment(context, state, f, self.fragments_in(context)[f])
             if (since - self.overlap) % self.period == 0:
-                yield from self._merge_fragment(context, state, f, fragment)
+                yield from self._merge_fragment(context, state, f, self.fragments_in(context)[f])
         return state
 
     def _start_fragment(self, context: BucketContext, state: State, f: int, fragment: Sequence[int]) -> None:
