@@ -7,8 +7,8 @@ with gloo and one thread.
 
 All contestants train the same model in one process, in turns: in each block every one makes a round, and each step is
 timed by itself. The rows show medians over blocks: of the inner steps over the plain contestant's in the same block,
-with the quartiles; of the outer step (the last of a round, with its own inner step) in inner steps; and on a GPU the
-memory at the peak of a round beside that of the plain contestant, in GiB, between outer steps and over all.
+with the quartiles; of the outer step in inner ones, which is what a round takes above its other inner steps; and on a
+GPU the memory at the peak of a round beside that of the plain contestant, in GiB, without its last step and with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpu_step import Transformer, convolutions
 from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
+from gpu_step import Transformer, convolutions
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
@@ -130,16 +130,16 @@ def measure(names: Sequence[str], task: Task, given: argparse.Namespace) -> None
         memory[name] = inner - before, whole - before
         contestants.append(made)
     inner_times: dict[str, list[float]] = {made.name: [] for made in contestants}
-    outer_times: dict[str, list[float]] = {made.name: [] for made in contestants}
+    round_times: dict[str, list[float]] = {made.name: [] for made in contestants}
     for _ in range(given.blocks):
         for made in contestants:
             times = [made.step() for _ in range(given.period)]
-            inner_times[made.name].append(statistics.median(times[:-1]))
-            outer_times[made.name].append(times[-1])
+            inner_times[made.name].append(statistics.median(times))
+            round_times[made.name].append(sum(times))
     for made in contestants:
         own, plain = inner_times[made.name], inner_times["plain"]
         low, middle, high = statistics.quantiles([a / b for a, b in zip(own, plain, strict=True)], n=4)
-        outer = statistics.median(a / b for a, b in zip(outer_times[made.name], own, strict=True))
+        outer = statistics.median(a / b for a, b in zip(round_times[made.name], own, strict=True)) - given.period + 1
         peaks = [f"{mine - base:8.2f}" for mine, base in zip(memory[made.name], memory["plain"], strict=True)]
         print(
             f"{made.name:82} {statistics.median(own):9.2f} {middle:7.3f} {low:6.3f}-{high:6.3f} {outer:7.2f} "
@@ -157,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="their periods must be --period")
     parser.add_argument("--model", choices=tuple(TASKS), default="gpt" if ON_GPU else "small")
-    parser.add_argument("--period", type=int, default=8, help="steps of a round")
+    parser.add_argument("--period", type=int, default=12, help="steps of a round")
     parser.add_argument("--blocks", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--together", type=int, default=2, help="sentences that are measured beside one plain loop")
     given = parser.parse_args()
@@ -171,7 +171,9 @@ def main() -> None:
     task, names = TASKS[given.model], given.sentences or sentences(given.period)
     size = sum(p.numel() for p in task.build().parameters())
     where = torch.cuda.get_device_name() if ON_GPU else "CPU"
-    print(f"{where}, torch {torch.__version__}, {given.model}: {size / 1e6:,.1f} M parameters, rounds of {given.period}")
+    print(
+        f"{where}, torch {torch.__version__}, {given.model}: {size / 1e6:,.1f} M parameters, rounds of {given.period}"
+    )
     headings = f"{'ms':>9} {'inner':>7} {'quartiles':>13} {'outer':>7} {'+GiB':>8} {'+GiB max':>8}"
     print(f"{'':82} {headings}", flush=True)
     for start in range(0, len(names), given.together):

@@ -160,4 +160,32 @@ def test_a_vector_is_made_anew_of_parts_that_were_replaced() -> None:
     found = kept_vector(state, "point", [0, 1], like, offload=True)
     assert found.tolist() == [0, 1, 2, 3, 4, 5, 7, 7, 7, 7]
     found[0] = 9
-    assert state["point.0"][0, 0] == 9 and kept_vector(state, "point", [0, 1], like, True).data_ptr() == found.data_ptr()
+    assert (
+        state["point.0"][0, 0] == 9 and kept_vector(state, "point", [0, 1], like, True).data_ptr() == found.data_ptr()
+    )
+
+
+@pytest.mark.parametrize(
+    "chain", ["qsgd+ef", "chunk_topk(chunk=64, k=8)+two_bit+ef(decay=0.95)", "scaled_sign+ef", "none"]
+)
+def test_so_does_the_memory_of_a_compressor_of_whole_buckets(chain: str, request: pytest.FixtureRequest) -> None:
+    def script() -> list[Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(6)])
+        strategy = f"diloco(period=2) / {chain}"
+        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), 0.1), strategy)
+        for step in range(7):
+            draw = torch.Generator().manual_seed(10 * step + laconic.rank())
+            model(torch.randn(4, 16, generator=draw)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (tier,) = optimizer.session.partitions[0].tiers
+        optimizer.session.state_dict()
+        assert not tier._one_by_one, "whole buckets"
+        return [*model.parameters(), *(memory["error"] for memory in tier.memory.values())]
+
+    expected = laconic.simulate(script, 2).results
+    lanes: LateLanes = request.getfixturevalue("lanes")
+    found = laconic.simulate(script, 2).results
+    assert lanes.fetched and not lanes.held
+    assert all(torch.equal(a, b) for x, y in zip(expected, found, strict=True) for a, b in zip(x, y, strict=True))

@@ -45,8 +45,8 @@ def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
 
 
 def _where_it_is_kept(saved: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what a rule has saved, in the memory where it keeps it: counts and offloaded state in the host's, parts of a
-    vector in that vector. What it does not have at its beginning is returned as it is."""
+    """Return what a rule has saved, in the memory where it keeps it: counts and offloaded state in the host's, parts of
+    a vector in that vector. What it does not have at its beginning is returned as it is."""
     found = dict(saved)
     for name, kept in present.items():
         if name in found and found[name].shape == kept.shape and found[name].dtype == kept.dtype:
