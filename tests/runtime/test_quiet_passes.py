@@ -1,4 +1,4 @@
-"""Backward passes of which this library needs nothing: they have none of its hooks."""
+"""Rules with local steps on processes: their backward passes have no hooks, and they meet in any buckets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.runtime import parameter_buckets
 from tests.real.pool import Pool, PoolRank
 
 
@@ -53,18 +54,25 @@ def test_hooks_are_where_gradients_are_needed(
     assert pool.run(hooked, strategy, 3, options, workers=2) == [expected, expected]
 
 
-def test_models_meet_though_no_pass_was_seen(pool: Pool) -> None:
-    first, second = pool.run(trained, workers=2)
-    assert torch.equal(first, second)
+@pytest.mark.parametrize(
+    "strategy", ["diloco(2)", "diloco(2) / qsgd+ef", "streaming_diloco(4, fragments=2, overlap=1) / scaled_sign+ef"]
+)
+def test_models_meet_in_any_buckets_though_no_pass_was_seen(pool: Pool, strategy: str) -> None:
+    """A bucket for each of twelve tensors, three of them in flight at a time, or one for all."""
+    (first, second), (whole, _) = (pool.run(trained, strategy, limit, workers=2) for limit in (64, 1 << 20))
+    assert "streaming" in strategy or torch.equal(first, second)
+    assert torch.equal(first, whole)
 
 
-def trained(member: PoolRank) -> torch.Tensor:
+def trained(member: PoolRank, strategy: str, bucket_bytes: int) -> torch.Tensor:
+    usual, parameter_buckets.BUCKET_BYTES = parameter_buckets.BUCKET_BYTES, bucket_bytes
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = laconic.distribute(model, optimizer, "diloco(2)", process_group=member.process_group)
-    for step in range(4):
+    model: nn.Module = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(12)])
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = laconic.distribute(model, optimizer, strategy, process_group=member.process_group)
+    for step in range(6):
         model(torch.randn(3, 4, generator=torch.Generator().manual_seed(10 * step + member.rank))).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+    parameter_buckets.BUCKET_BYTES = usual
     return torch.cat([p.detach().flatten() for p in model.parameters()])
