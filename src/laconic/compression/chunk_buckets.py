@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
-from laconic.compression.bucket_means import bucketed
+from laconic.compression.bucket_means import bucketed_rows
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
 
@@ -44,6 +44,10 @@ class ChunkLayout:
         self.counts = [0] * len(lengths)
         for (_, _, t), count in zip(rows, sent, strict=True):
             self.counts[t] += count
+        alike: dict[int, list[int]] = {}
+        for t, count in enumerate(self.counts):
+            alike.setdefault(count, []).append(t)
+        self._alike = list(alike.values())  # the tensors of which as many values are sent
         kinds: dict[int, list[int]] = {}
         for r, (_, length, _) in enumerate(rows):
             kinds.setdefault(length, []).append(r)
@@ -89,11 +93,16 @@ class ChunkLayout:
     def encode(self, flat: Tensor, deviations: float) -> Tensor:
         """Return the message of a bucket: places within chunks, two bits a value, and each tensor's table."""
         places = self.choose(flat)
-        found = [bucketed(values, 4, deviations) for values in flat[places].split(self.counts)]
-        codes = torch.cat([codes for codes, _, _ in found])
-        tables = [part for _, table, shift in found for part in (table, shift[None])]
+        values = flat[places].split(self.counts)
+        codes, tables = [values[0]] * len(values), [values[0]] * len(values)
+        for which in self._alike:
+            own, means, shifts = bucketed_rows(torch.stack([values[t] for t in which]), 4, deviations)
+            found = zip(which, own.unbind(), torch.cat([means, shifts[:, None]], dim=1).unbind(), strict=True)
+            for t, numbers, table in found:
+                codes[t], tables[t] = numbers, table
         within = places - self._of_rows(self._row_starts)
-        return pack(bits.pack(within, bits.width(self.chunk - 1)), bits.pack(codes, 2), torch.cat(tables))
+        written = bits.pack(within, bits.width(self.chunk - 1))
+        return pack(written, bits.pack(torch.cat(codes), 2), torch.cat(tables))
 
     def decode(self, payload: Tensor) -> tuple[Tensor, Tensor]:
         """Return the places in the bucket and the values that a message holds."""
