@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
 import laconic
+from laconic.compression.bucket import BucketMeet, TensorBucket
+from laconic.compression.optional import exchange_bucket_of
 from laconic.runtime.current_worker import current
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.tiers import Tier
@@ -46,8 +50,26 @@ def carried_out(tier: Tier, specs: list[TensorSpec], tensors: list[Tensor], step
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_bucket_has_the_bits_bytes_and_memory_of_its_tensors(chain: str, workers: int) -> None:
+    assert_alike(chain, SHAPES, workers)
+
+
+@pytest.mark.parametrize(
+    "chain", ["chunk_topk(chunk=64, k=8)+two_bit", "chunk_topk(chunk=64, k=8)+two_bit+ef(decay=0.9)"]
+)
+def test_so_has_a_bucket_of_chunks(chain: str) -> None:
+    """Of a tensor shorter than a chunk, of one with a shorter chunk at its end, and of one with full chunks only."""
+    compressor = Strategy.parse(f"bsp / {chain}").compressor  # type: ignore[union-attr]
+    shapes = ((7, 5), (33,), (2, 64), (200,), (264,))
+    assert_alike(chain, shapes, 3)
+    specs = tuple(TensorSpec(f"p{i}", shape, torch.float32) for i, shape in enumerate(shapes))
+    numel = sum(spec.numel for spec in specs)
+    bucket = TensorBucket(specs, torch.zeros(numel), {"error": torch.zeros(numel)})
+    assert exchange_bucket_of(compressor, bucket, BucketMeet(0, 3, False, specs, None)) is not None
+
+
+def assert_alike(chain: str, shapes: Sequence[tuple[int, ...]], workers: int) -> None:
     sentence = Strategy.parse(f"bsp / {chain}")
-    specs = [TensorSpec(f"p{i}", shape, torch.float32) for i, shape in enumerate(SHAPES)]
+    specs = [TensorSpec(f"p{i}", shape, torch.float32) for i, shape in enumerate(shapes)]
 
     def script() -> list[float]:
         worker = current()
@@ -55,7 +77,7 @@ def test_a_bucket_has_the_bits_bytes_and_memory_of_its_tensors(chain: str, worke
         whole, single = (Tier(sentence, worker.world, worker=worker, rate=lambda: 0.25) for _ in range(2))  # type: ignore[arg-type]
         draws, payloads = torch.Generator().manual_seed(worker.rank), []
         for step in range(3):
-            tensors = [torch.randn(shape, generator=draws) for shape in SHAPES]
+            tensors = [torch.randn(shape, generator=draws) for shape in shapes]
             before = worker.ledger.sent_bytes()
             together = carried_out(whole, specs, tensors, step)
             between = worker.ledger.sent_bytes()

@@ -24,7 +24,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     governed = stacks_by_parameter(strategy, parameters.specs, lambda _: False)
     sizes = _level_sizes(strategy, workers)
     table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
-    sent_total = memory_total = 0.0
+    sent_total = memory_total = offloaded = 0.0
     for stack, members in governed.items():
         for sentence, level in stack:
             specs = [
@@ -44,7 +44,10 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             outer = level != stack[0][1]
             inside = sizes.get(stack[0][1], 1) if outer and _crosses_in_shards(stack, sentence, specs) else 1
             payload, sent = payload / inside, sent / inside
-            memory = buffers + memory_bytes(compressor, specs) / inside
+            rule = sentence.sync.make()
+            kept = rule.copies * sum(s.nbytes for s in specs) + memory_bytes(compressor, specs) / inside
+            memory = buffers + kept
+            offloaded += kept if rule.offloads and parameters.device.type == "cuda" else 0
             table.add_row(
                 str(sentence),
                 level or f"{size} workers",
@@ -63,10 +66,11 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     console.print(f"optimizer  {type(optimizer).__name__}")
     console.print(table)
     control = len(parameters.specs) * 4
+    pinned = f", {_human(offloaded)} of it in the host's pinned memory between exchanges" if offloaded else ""
     console.print(
         f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
-        f"it, {_human(memory_total)} of buffers and memory. Nothing was started: --dry-run ends the script here, at "
-        "laconic.distribute()."
+        f"it, {_human(memory_total)} of buffers and memory{pinned}. Nothing was started: --dry-run ends the script "
+        "here, at laconic.distribute()."
     )
 
 

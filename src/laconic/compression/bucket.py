@@ -114,6 +114,11 @@ class TensorBucket:
             found = self.buffers[name] = torch.empty(numel, dtype=dtype, device=self.flat.device)
         return found
 
+    def at(self, flat: Tensor, vectors: Mapping[str, Tensor] | None = None) -> TensorBucket:
+        """Return a bucket of the same kind of tensors that lie elsewhere, with the same memory or these vectors."""
+        vectors = self.vectors if vectors is None else vectors
+        return TensorBucket(self.specs, flat, vectors, self.lists, self.buffers, self.facts)
+
     @cached_property
     def inner(self) -> TensorBucket:
         """The same bucket with the memory of the compressor inside a wrapper."""

@@ -22,16 +22,24 @@ def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tenso
     The `count` equal buckets reach `deviations` standard deviations to either side of the mean; what lies beyond falls
     into the outermost ones. Computed in shares of the largest magnitude, so that no square overflows.
     """
-    most = flat.abs().amax()
-    shares = flat / most.where(most != 0, 1)
-    middle = shares.mean()
+    codes, means, middle = bucketed_rows(flat[None], count, deviations)
+    return codes[0], means[0], middle[0]
+
+
+def bucketed_rows(rows: Tensor, count: int, deviations: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Do as `bucketed` with each of several rows."""
+    most = rows.abs().amax(dim=1, keepdim=True)
+    shares = rows / most.where(most != 0, 1)
+    middle = shares.mean(dim=1, keepdim=True)
     centred = shares - middle
-    step = (2 * deviations / count) * centred.square().mean().sqrt()
+    step = (2 * deviations / count) * centred.square().mean(dim=1, keepdim=True).sqrt()
     places = torch.where(step > 0, centred / step, 0.0).nan_to_num(0.0)
     codes = (places + count / 2).floor().clamp(0, count - 1).long()
-    inside = torch.bincount(codes, minlength=count).clamp(min=1)
-    means = torch.zeros(count, device=flat.device).index_add_(0, codes, centred) / inside
-    return codes, most * means, most * middle
+    own = (codes + count * torch.arange(len(rows), device=rows.device)[:, None]).view(-1)
+    inside = torch.zeros(len(rows) * count, dtype=torch.int64, device=rows.device)
+    inside.index_add_(0, own, torch.ones_like(own)).clamp_(min=1)
+    means = torch.zeros(len(rows) * count, device=rows.device).index_add_(0, own, centred.view(-1)) / inside
+    return codes, most * means.view(-1, count), (most * middle).view(-1)
 
 
 @technique(

@@ -10,7 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.bucket_means import bucketed
+from laconic.compression.chunk_buckets import ChunkLayout
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
@@ -18,6 +20,8 @@ from laconic.compression.selector import Selector, drawn
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
+
+_WIDTH = 6  # standard deviations that the four buckets of two bits span
 
 
 @technique(
@@ -60,6 +64,14 @@ class ChunkTopK(Selector):
             places.append(own + whole * self.chunk)
         return torch.cat(places)
 
+    def exchange_selected(self, values: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        if not isinstance(values, TwoBit) or bucket.flat.dtype != torch.float32:
+            return None
+        layout: ChunkLayout = bucket.fact(
+            "chunks", lambda: ChunkLayout(bucket.lengths, self.chunk, self.k, bucket.flat.device)
+        )
+        return layout.exchange(bucket, _WIDTH / 2, self.left_out, meet) if layout.whole_bytes else None
+
     def places_bytes(self, k: int, numel: int) -> int:
         return bits.length(k, bits.width(self.chunk - 1))
 
@@ -71,9 +83,6 @@ class ChunkTopK(Selector):
         within = bits.unpack(written, bits.width(self.chunk - 1), k).long()
         each = min(self.k, self.chunk)
         return within + self.chunk * (torch.arange(k, device=payload.device) // each), rest
-
-
-_WIDTH = 6  # standard deviations that the four buckets of two bits span
 
 
 @technique(

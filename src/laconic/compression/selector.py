@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from laconic import kernels
+from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
 from laconic.compression.optional import contraction_of, spread_of
@@ -142,6 +143,10 @@ class Selector(Codec):
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return Selected(self).payload_bytes(spec, size)
 
+    def exchange_selected(self, values: Codec, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        """Exchange a bucket with the values encoded by this codec; None where tensors are exchanged one by one."""
+        return None
+
 
 @dataclass(frozen=True)
 class Selected(Codec):
@@ -162,6 +167,9 @@ class Selected(Codec):
     @property
     def left_out(self) -> float:  # type: ignore[override]
         return self.selector.left_out
+
+    def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
+        return self.selector.exchange_selected(self.values, bucket, meet)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return self._selected_and_encoded(x.reshape(-1), meet)[0]

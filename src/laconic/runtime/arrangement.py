@@ -97,6 +97,16 @@ class Arrangement:
         return any(tier.sync.replaces_step for tier in self.tiers)
 
     @property
+    def averages_gradients(self) -> bool:
+        """Whether gradients are averaged during backward in some step of this phase."""
+        return any(any(map(tier.sync.averages_gradients, range(tier.sync.period))) for tier in self.tiers)
+
+    @property
+    def skips(self) -> bool:
+        """Whether a rule leaves gradients out of some steps."""
+        return any(tier.sync.skips for tier in self.tiers)
+
+    @property
     def plainly_synchronous(self) -> bool:
         """Whether every gradient is averaged uncompressed in every step, as a closure assumes."""
         compresses = any(t.compressor.accepts(spec) for t in self.tiers for spec in self._parameters.specs)

@@ -16,6 +16,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 
 class EndsBackward(Protocol):
@@ -29,7 +30,8 @@ class BackwardHooks:
 
     `on_forward()` follows each forward pass that records a graph, `on_abandoned()` a backward pass that raised. While
     `skips()` is true and nothing that a forward pass used requires a gradient, its outputs are made to require one, so
-    that backward has an end.
+    that backward has an end. Unless it `reports` gradients, backward passes have no hooks at all; `report_gradients`
+    changes it. (A tensor that once had such a hook is slower ever after, since torch asks it whether it still has.)
     """
 
     def __init__(
@@ -42,20 +44,31 @@ class BackwardHooks:
         on_end: Callable[[], None],
         on_abandoned: Callable[[], None],
         skips: Callable[[], bool] = lambda: False,
+        reports: bool = True,
     ) -> None:
         self._worker, self._on_gradient, self._on_end, self._on_abandoned = worker, on_gradient, on_end, on_abandoned
+        self._parameters = parameters
         self._pass: int | None = None
         self._by_output = False
-        hooks = ref(self)  # a tensor's hooks are out of the garbage collector's sight
-        self._removable = [
-            p.register_post_accumulate_grad_hook(partial(_report, hooks, i)) for i, p in enumerate(parameters)
-        ]
-        self._removable.append(model.register_forward_hook(OnForward(on_forward, self._output, skips)))
+        self._on_gradients: list[RemovableHandle] = []
+        on_output = OnForward(on_forward, self._output, skips, lambda: bool(self._on_gradients))
+        self._removable = model.register_forward_hook(on_output)
+        self.report_gradients(reports)
+
+    def report_gradients(self, wanted: bool) -> None:
+        if wanted and not self._on_gradients:
+            hooks = ref(self)  # a tensor's hooks are out of the garbage collector's sight
+            self._on_gradients = [
+                p.register_post_accumulate_grad_hook(partial(_report, hooks, i)) for i, p in enumerate(self._parameters)
+            ]
+        elif not wanted:
+            for handle in self._on_gradients:
+                handle.remove()
+            self._on_gradients = []
 
     def remove(self) -> None:
-        for handle in self._removable:
-            handle.remove()
-        self._removable.clear()
+        self.report_gradients(False)
+        self._removable.remove()
 
     def _output(self, gradient: Tensor) -> None:
         here = torch._C._current_graph_task_id()
@@ -114,8 +127,9 @@ class OnForward:
         on_forward: Callable[[], None] | None = None,
         on_output: Callable[[Tensor], None] | None = None,
         skips: Callable[[], bool] = lambda: False,
+        reports: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._on_forward, self._on_output, self._skips = on_forward, on_output, skips
+        self._on_forward, self._on_output, self._skips, self._reports = on_forward, on_output, skips, reports
 
     def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         if self._on_forward is None or self._on_output is None:
@@ -123,6 +137,8 @@ class OnForward:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return None  # a compiled backward is one node: its first gradient marks the pass
         self._on_forward()
+        if not self._reports():
+            return None
         revived = self._skips() and not any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves(outputs))
         if revived:
             outputs = tree_map(_requiring, outputs)

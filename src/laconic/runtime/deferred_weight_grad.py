@@ -48,6 +48,11 @@ class DeferredWeightGradients:
                 self._hooks.append(module.register_forward_hook(OwnHook(self._leave)))
         self._order.sort(key=lambda m: min(place[self._numbers[id(p)]] for p in m.parameters(recurse=False)))
 
+    @property
+    def defers(self) -> bool:
+        """Whether the end of a pass has anything to compute."""
+        return bool(self._order)
+
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()

@@ -61,6 +61,7 @@ class GradientExchange:
         self.averaged = False  # whether p.grad holds averages that have not been applied or zeroed
         self._plain_pass = False  # a backward pass whose gradients need nothing but to be sent
         self._micro_batches = 1
+        self._averages_gradients = True
         self._nonfinite: Tensor | None = None
         self._abandoned: list[InFlight] = []
         self._early_broadcasts: list[InFlight] = []
@@ -72,6 +73,7 @@ class GradientExchange:
         """Plan the messages of the present arrangement, and make the buckets that carry them."""
         planner = self._comm_planner
         self._micro_batches = self._arrangement.micro_batches
+        self._averages_gradients = self._arrangement.averages_gradients
         planner.arranged()
         parts = [
             PlannedPartition(s.plan(planner.arrival, planner.timing(s)), s.members, s.tiers)
@@ -87,6 +89,15 @@ class GradientExchange:
     def only_accumulates(self) -> bool:
         """Whether the backward of this step adds to the sum without exchanging it."""
         return (self._progress.steps + 1) % self._micro_batches != 0
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether this session has anything to do with single gradients of the coming pass: to send them, to sum them
+        for a later exchange, to time, check or skip them. Rules with local steps have not."""
+        timed = self._worker.times_gradients or self._comm_planner.times_gradients
+        special = self._refuse_nonfinite or bool(self._parameters.sparse) or self._micro_batches > 1
+        deferred = self._deferred_weight_gradients.defers
+        return timed or special or deferred or self._averages_gradients or self._arrangement.skips
 
     def choose_gradients(self) -> None:
         """Ask the rules which gradients the coming step needs; those of the others are not computed."""

@@ -39,6 +39,11 @@ class GradientSink(Protocol):
 class GradientSource(Protocol):
     """A source at work, until it is removed."""
 
+    def report_gradients(self, wanted: bool) -> None:
+        """Report every gradient of the passes to come, or none: where none is wanted, passes are not reported either,
+        and nothing of this library runs in them."""
+        ...
+
     def remove(self) -> None: ...
 
 
@@ -48,7 +53,7 @@ MakeSource = Callable[[Worker, nn.Module, Sequence[nn.Parameter], GradientSink],
 def autograd_source(
     worker: Worker, model: nn.Module, parameters: Sequence[nn.Parameter], sink: GradientSink
 ) -> GradientSource:
-    """Report what autograd computes, through hooks on parameters and outputs."""
+    """Report what autograd computes, through hooks on parameters and outputs, as soon as gradients are wanted."""
     return BackwardHooks(
         worker,
         model,
@@ -58,4 +63,5 @@ def autograd_source(
         sink.backward_ended,
         sink.backward_abandoned,
         sink.skips_gradients,
+        reports=False,
     )

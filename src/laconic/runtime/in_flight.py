@@ -138,6 +138,39 @@ def concurrently(communications: Sequence[Communication[Any]]) -> Communication[
     return results
 
 
+def pipelined(communications: Iterable[Communication[Any]], width: int) -> Communication[None]:
+    """Run communications of which so many are in flight at a time: the next is begun as soon as one has ended."""
+    rest = iter(communications)
+    flying: list[tuple[Communication[Any], Awaited]] = []
+
+    def launch() -> None:
+        for communication in rest:
+            if (awaited := _sent(communication, None)) is not None:
+                flying.append((communication, awaited))
+                return
+
+    for _ in range(width):
+        launch()
+    while flying:
+        waiting, answers = list(flying), iter((yield [h for _, awaited in flying for h in handles_of(awaited)]))
+        flying.clear()
+        for communication, awaited in waiting:
+            answer = answer_to(awaited, [next(answers) for _ in handles_of(awaited)])
+            following = _sent(communication, answer)
+            if following is None:
+                launch()
+            else:
+                flying.append((communication, following))
+
+
+def _sent(communication: Communication[Any], answer: Any) -> Awaited | None:
+    """Resume a communication; return what it waits for now, or None if it is complete."""
+    try:
+        return communication.send(answer)
+    except StopIteration:
+        return None
+
+
 def run_exchange(
     exchange: Generator[Request, Any, Any], carry: Callable[[Request], Communication[Any]]
 ) -> Communication[Any]:

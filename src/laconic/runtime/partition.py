@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from laconic.compression.optional import joins_of
 from laconic.errors import StrategyError
@@ -51,7 +52,13 @@ class Partition:
 
     def context_for(self, tier: Tier) -> TierContext:
         """Return what the sync rule of one of the tiers sees of this partition."""
-        return TierContext(self.session, self.members, tier)
+        if id(tier) not in self._contexts:
+            self._contexts[id(tier)] = TierContext(self.session, self.members, tier)
+        return self._contexts[id(tier)]
+
+    @cached_property
+    def _contexts(self) -> dict[int, TierContext]:
+        return {}
 
     def plan(self, arrival: Sequence[int], timing: Timing | None) -> CommPlan:
         """Return the innermost schedule's plan, in the numbering of this partition's members."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from laconic.compression.optional import added_memories, conserved_of
 from laconic.errors import ContractError
@@ -37,10 +38,20 @@ def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
     """Restore what `saved_state` returned."""
     for partition in partitions:
         for tier, own in zip(partition.tiers, saved[partition.key], strict=True):
-            tier.memory, tier.sync_state = own["memory"], own["sync"]
+            tier.memory, tier.sync_state = own["memory"], _where_it_is_kept(own["sync"], tier.sync_state)
             tier.sharded_with = own.get("sharded_with", {})  # tiers sent full copies once
             tier.memory_replaced()
             tier.in_flight = {name: InFlight(_completed(result)) for name, result in own["flights"].items()}
+
+
+def _where_it_is_kept(saved: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a rule has saved, in the memory where it keeps it: counts and offloaded state in the host's, parts of
+    a vector in that vector. What it does not have at its beginning is returned as it is."""
+    found = dict(saved)
+    for name, kept in present.items():
+        if name in found and found[name].shape == kept.shape and found[name].dtype == kept.dtype:
+            found[name] = kept.copy_(found[name])
+    return found
 
 
 def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved], rank: int, size: int) -> None:

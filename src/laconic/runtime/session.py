@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from laconic.compression.optional import takes_factors_of, takes_of
 from laconic.errors import ContractError
+from laconic.kernels.offload import synchronize
 from laconic.runtime import metrics
 from laconic.runtime.arrangement import Arrangement
 from laconic.runtime.batch_size import set_batch
@@ -101,7 +102,12 @@ class Session:
         )
         self.arrange()
         self._source = source(worker, model, self.parameters.trainable, self.gradients)
+        self._prepare_pass()
+
+    def _prepare_pass(self) -> None:
+        """Choose which gradients the coming pass computes, and whether it reports them."""
         self.gradients.choose_gradients()
+        self._source.report_gradients(self.gradients.wants_gradients)
 
     # ------------------------------------------------------------------------------------------ arrangement
 
@@ -213,7 +219,7 @@ class Session:
         self.comm_planner.step_ended()
         if self.arrangement.advance(self._holds):
             self._enter_phase()
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def settle(self) -> None:
         """Complete what is in flight, and let workers whose models have diverged meet in their average."""
@@ -308,6 +314,7 @@ class Session:
         """
         self.deferred_step.settle()
         complete([communication for tier in self.arrangement.tiers for communication in tier.in_flight.values()])
+        synchronize(self.parameters.device)  # what is offloaded may be on its way to the host
         return {
             "steps": self.steps,
             "strategy": str(self.strategy),
@@ -319,6 +326,7 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        synchronize(self.parameters.device)
         self.progress.steps = state["steps"]
         if self.autotuner is not None:
             self.arrangement.strategy = Strategy.parse(state["strategy"])
@@ -327,7 +335,7 @@ class Session:
         self.arrange()
         restore_state(self.partitions, state["sections"])
         self.steer(*state["steered"])
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def take_over(self, steps: int) -> None:
         """Continue after so many steps of another strategy, with the model as it is now and a memory of its own."""
@@ -335,7 +343,7 @@ class Session:
         self.arrangement.pass_steps(steps)
         self.arrangement.forget()
         self.arrange()
-        self.gradients.choose_gradients()
+        self._prepare_pass()
 
     def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over the states of another number of workers."""

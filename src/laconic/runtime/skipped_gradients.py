@@ -26,7 +26,7 @@ class SkippedGradients:
         self.release()
         self.weights = weights
         self.skipped = frozenset(i for i, weight in weights.items() if weight == 0)
-        self._off = [p for i, p in enumerate(self._parameters) if i in self.skipped and p.requires_grad]
+        self._off = [self._parameters[i] for i in sorted(self.skipped) if self._parameters[i].requires_grad]
         for parameter in self._off:
             parameter.requires_grad_(False)
 

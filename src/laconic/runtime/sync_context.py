@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from laconic.architecture.server.client import ServerClient
 from laconic.errors import ContractError, StrategyError
-from laconic.runtime.in_flight import InFlight
+from laconic.runtime.in_flight import InFlight, pipelined
 from laconic.runtime.session_interface import Training
 from laconic.runtime.tiers import Tier
 from laconic.topology.mixing import Matrix, Mixing
@@ -29,13 +30,13 @@ class TierContext:
     members: list[int]
     tier: Tier
 
-    @property
+    @cached_property
     def parameters(self) -> list[Tensor]:
         return [self.session.parameters.dense[i] for i in self.members]
 
-    @property
-    def names(self) -> list[str]:
-        return [self.session.parameters.specs[i].name for i in self.members]
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.session.parameters.specs[i].name for i in self.members)
 
     @property
     def group(self) -> Group:
@@ -186,6 +187,25 @@ class TierContext:
             )
         specs = [self.session.parameters.specs[i] for i in members]
         return self.tier.average(specs, tensors, self.step, exact)
+
+    def buckets(self, which: Sequence[int]) -> list[list[int]]:
+        which = tuple(which)
+        if which not in self._buckets:
+            specs = [self.session.parameters.specs[self.members[k]] for k in which]
+            formed = self.tier.buckets(specs, [self.parameters[k].device for k in which])
+            self._buckets[which] = [[which[j] for j in bucket] for bucket in formed]
+        return self._buckets[which]
+
+    @cached_property
+    def _buckets(self) -> dict[tuple[int, ...], list[list[int]]]:
+        return {}
+
+    def average_vector(self, vector: Tensor, members: Sequence[int]) -> Communication[None]:
+        specs = tuple(self.session.parameters.specs[self.members[k]] for k in members)
+        return self.tier.average_vector(specs, vector, self.step)
+
+    def pipelined(self, communications: Iterable[Communication[Any]], width: int = 3) -> Communication[None]:
+        return pipelined(communications, width)
 
     def average_and_sent(self, tensors: list[Tensor]) -> Communication[tuple[list[Tensor], list[Tensor]]]:
         specs = [self.session.parameters.specs[i] for i in self.members]

@@ -20,6 +20,7 @@ from laconic.compression.one_by_one import reason
 from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
+from laconic.kernels.offload import Stay
 from laconic.runtime.bucket_uses import BucketReport, BucketUses
 from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.graphed_exchange import GraphedExchange
@@ -31,13 +32,14 @@ from laconic.runtime.in_flight import (
 )
 from laconic.runtime.meeting import EdgeMeeting, Meeting
 from laconic.runtime.packed_tensors import PackedTensors
+from laconic.runtime.parameter_buckets import form_buckets
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
 from laconic.sync.contexts import EveryContext
 from laconic.topology.mixing import Mixing
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Communication, Group, Request, Worker
+from laconic.worker import Communication, Group, Reduce, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: all workers)."""
@@ -135,6 +137,42 @@ class Tier:
         wide, values = self._widened[id(specs)]
         whole = self.average_bucket(wide, values, step, lane)
         return None if whole is None else _through(whole, flat, values)
+
+    def buckets(self, specs: Sequence[TensorSpec], devices: Sequence[torch.device]) -> list[list[int]]:
+        """Return the indices of these tensors in buckets that `average_vector` takes as a whole."""
+        return form_buckets(specs, devices, self.compressor)
+
+    def average_vector(self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int) -> Communication[None]:
+        """Average the tensors of one of `buckets`, which lie one behind another in `flat`, in place.
+
+        The compressor's memory of them is kept where the rule keeps its state, and nothing else is.
+        """
+        if not self.compressor.accepts(specs[0]):
+            mean = yield from self.carry(Reduce(flat, "mean"))
+            if mean.data_ptr() != flat.data_ptr():
+                flat.copy_(mean)
+            return
+        if flat.dtype in _SHORT:
+            values = flat.float()
+            yield from _through(self.average_vector(tuple(map(widened, specs)), values, step), flat, values)
+            return
+        names = tuple(spec.name for spec in specs)
+        if names not in self._one_by_one and not joins_of(self.compressor):
+            kept = self._flat_memories.of(specs, flat, partial(self._state_of, x=flat), self.sync.offloads)
+            stay = Stay(list(kept.vectors.values()), flat.device)
+            bucket = kept.at(flat, {name: stay[k] for k, name in enumerate(kept.vectors)})
+            meet = BucketMeet(self.group.rank, self.group.size, False, specs, self._moment(step))
+            exchange = exchange_bucket_of(self.compressor, bucket, meet)
+            if exchange is not None:
+                yield from self._run_bucket(run_exchange(exchange, self.carry), specs, flat.device)
+            stay.end(changed=exchange is not None)
+            self._flat_memories.leave(specs)
+            if exchange is not None:
+                return
+            self._one_by_one[names] = reason(self.compressor, bucket, meet)
+        parts = [part.view(spec.shape) for part, spec in zip(flat.split([s.numel for s in specs]), specs, strict=True)]
+        means = yield from self.average(specs, parts, step)
+        torch._foreach_copy_(parts, means)
 
     def _moment(self, step: int) -> Moment:
         return Moment(step, self.rate(), partial(self._meeting, step=step))
@@ -411,8 +449,10 @@ class Tier:
 
     def _state_of(self, spec: TensorSpec, x: Tensor) -> State:
         """Return the compressor's memory of this tensor, initialised at its first use."""
-        if spec.name not in self.memory:
-            self.memory[spec.name] = {k: v.to(x.device) for k, v in self.compressor.init(spec).items()}
+        found = self.memory.get(spec.name)
+        if found is None or (self.sync.offloads and any(v.device != x.device for v in found.values())):
+            found = self.compressor.init(spec) if found is None else found
+            self.memory[spec.name] = {k: v.to(x.device) for k, v in found.items()}
         return self.memory[spec.name]
 
 

@@ -28,7 +28,7 @@ class SyncContext(Protocol):
     @property
     def parameters(self) -> list[Tensor]: ...
     @property
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """The model's name for each of the parameters."""
         ...
 
@@ -125,6 +125,12 @@ class Sync(Technique, Generic[Context]):
     def cadence(self) -> Cadence | None:
         """When the rule exchanges, from which `laconic plan` prices it; None: that cannot be said beforehand."""
         return None
+
+    @property
+    def offloads(self) -> bool:
+        """Whether `copies`, and the compressor's memory with them, lie in the host's memory between exchanges where the
+        parameters are on a GPU."""
+        return False
 
     @property
     def guarantee(self) -> str | None:

@@ -6,7 +6,7 @@ writes a protocol that extends both. The engine implements them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -36,6 +36,25 @@ class OverlapContext(SyncContext, Protocol):
 
     def wait_for(self, name: str) -> Communication[Any]:
         """Wait until the communication of this name is complete, and return its result."""
+        ...
+
+
+class BucketContext(OverlapContext, Protocol):
+    """For rules that exchange something of the model's size after a step, bucket by bucket."""
+
+    def buckets(self, which: Sequence[int]) -> list[list[int]]:
+        """Return the parameters with these indices in buckets: of one type and device, exchanged alike, and large
+        enough that one operation for each of them costs little."""
+        ...
+
+    def average_vector(self, vector: Tensor, members: Sequence[int]) -> Communication[None]:
+        """Replace a vector, in which one tensor for each parameter of a bucket lies behind another, by its mean over
+        the group, as `average` finds it. Beside the compressor's memory nothing of it is kept, and that memory lies in
+        the host's where the rule `offloads`."""
+        ...
+
+    def pipelined(self, communications: Iterable[Communication[Any]], width: int = 3) -> Communication[None]:
+        """Run communications, so many of which are in flight at a time. Each is begun when it is its turn."""
         ...
 
 
@@ -129,5 +148,5 @@ class ServerContext(OverlapContext, SteeringContext, Protocol):
         ...
 
 
-class EveryContext(PointToPointContext, ActorContext, ServerContext, Protocol):
+class EveryContext(PointToPointContext, ActorContext, BucketContext, ServerContext, Protocol):
     """All that any rule can ask for, which is what the engine implements."""

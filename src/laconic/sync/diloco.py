@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import SyncContext
-from laconic.sync.outer_optimizer import Outer, nesterov, outer_step
+from laconic.sync.contexts import BucketContext
+from laconic.sync.outer_optimizer import OFFLOAD, Outer, nesterov, outer_step
 from laconic.values.cadence import Cadence
 
 
@@ -30,6 +30,11 @@ class DiLoCo(Outer):
 
     lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
+    offload: bool = knob(True, doc=OFFLOAD)
+
+    @property
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
 
     @property
     def cadence(self) -> Cadence:
@@ -39,5 +44,5 @@ class DiLoCo(Outer):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from laconic.registry import knob, technique
-from laconic.sync.base import SyncContext
+from laconic.sync.contexts import BucketContext
 from laconic.sync.momentum import POLICIES, treat_momentum
-from laconic.sync.outer_optimizer import Outer, outer_step
+from laconic.sync.outer_optimizer import OFFLOAD, Outer, outer_step
 from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
@@ -30,6 +30,7 @@ class SlowMo(Outer):
     alpha: float = knob(1.0, above=0, doc="slow learning rate")
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
     buffers: str = knob("keep", choices=POLICIES, doc="what happens to the base optimizer's own state")
+    offload: bool = knob(True, doc=OFFLOAD)
 
     @property
     def cadence(self) -> Cadence | None:
@@ -39,12 +40,13 @@ class SlowMo(Outer):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
-    def step(self, context: SyncContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         if not context.rate:  # the schedule set zero, which cannot divide: the step is the mean displacement
             point.sub_(gradient)
             return
+        assert momentum is not None
         momentum.mul_(self.beta).add_(gradient, alpha=1 / context.rate)
         point.sub_(momentum, alpha=self.alpha * context.rate)
 
-    def after_round(self, context: SyncContext) -> Communication[Any]:
+    def after_round(self, context: BucketContext) -> Communication[Any]:
         yield from treat_momentum(context, self.buffers)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from laconic.errors import StrategyError
+from laconic.kernels.offload import flush
 from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State
-from laconic.sync.contexts import OverlapContext
-from laconic.sync.outer_optimizer import Outer, nesterov, outer_step
-from laconic.sync.tensor_lists import kept
+from laconic.sync.contexts import BucketContext
+from laconic.sync.outer_optimizer import OFFLOAD, Outer, OuterBucket, nesterov, outer_step
 from laconic.worker import Communication
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
@@ -23,7 +23,7 @@ _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
 
 @technique("streaming_diloco", paper=_PAPER)
 @dataclass(frozen=True)
-class StreamingDiLoCo(Outer[OverlapContext]):
+class StreamingDiLoCo(Outer):
     """DiLoCo in fragments of layers, each exchanged during `overlap` local steps and merged with their result.
 
     Layers are dealt to F fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
@@ -37,6 +37,7 @@ class StreamingDiLoCo(Outer[OverlapContext]):
     merge: float = knob(0.5, low=0, high=1, doc="share of a worker's own values; 0 drops its steps during the exchange")
     lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
+    offload: bool = knob(True, doc=OFFLOAD)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,33 +51,57 @@ class StreamingDiLoCo(Outer[OverlapContext]):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
-    def step(self, context: OverlapContext, point: Tensor, momentum: Tensor, gradient: Tensor) -> None:
+    @property
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
+
+    def fragments_in(self, context: BucketContext) -> Sequence[Sequence[int]]:
+        return fragments_of(context.names, self.fragments)
+
+    def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         nesterov(point, momentum, gradient, self.lr, self.momentum)
 
+    def init(self, context: BucketContext) -> State:
+        return super().init(context) | {"fragments": torch.tensor(len(self.fragments_in(context)))}
+
     @torch.no_grad()
-    def after_step(self, context: OverlapContext, state: State) -> Communication[State]:
-        fragments = fragments_of(tuple(context.names), self.fragments)
-        for f, members in enumerate(fragments):
-            since = self.steps(context, state) - f * self.period // len(fragments)
+    def after_step(self, context: BucketContext, state: State) -> Communication[State]:
+        steps, count = self.steps(context, state), int(state["fragments"])
+        for f in range(count):
+            since = steps - f * self.period // count
             if since % self.period == 0:
-                context.start(_exchange_name(f), self.displacement(context, state, members))
+                self._start_fragment(context, state, f, self.fragments_in(context)[f])
             if (since - self.overlap) % self.period == 0:
-                yield from self._merge_fragment(context, state, f, members)
+                yield from self._merge_fragment(context, state, f, self.fragments_in(context)[f])
         return state
 
+    def _start_fragment(self, context: BucketContext, state: State, f: int, fragment: Sequence[int]) -> None:
+        """Send a fragment's displacements, as they are now."""
+        moved = []
+        for members in context.buckets(fragment):
+            bucket = OuterBucket(self, context, state, members, moves=False)
+            moved.append(bucket.displacement())
+            bucket.end(changed=False)
+        flush(context.parameters[0].device)
+        context.start(_exchange_name(f), self.averages(context, fragment, moved))
+
     def _merge_fragment(
-        self, context: OverlapContext, state: State, f: int, members: Sequence[int]
+        self, context: BucketContext, state: State, f: int, fragment: Sequence[int]
     ) -> Communication[Any]:
         """Wait for a fragment's exchange, move its point by the result, and merge the point into the parameters."""
-        if context.is_in_flight(_exchange_name(f)):
-            moved = yield from context.wait_for(_exchange_name(f))
-            self.move(context, state, members, moved)
-            for i, point in zip(members, kept(state, "point", members), strict=True):
-                context.parameters[i].data.lerp_(point, 1 - self.merge)
+        if not context.is_in_flight(_exchange_name(f)):
+            return
+        means = yield from context.wait_for(_exchange_name(f))
+        for members, mean in zip(context.buckets(fragment), means, strict=True):
+            bucket = OuterBucket(self, context, state, members)
+            bucket.move(mean)
+            bucket.pull(1 - self.merge)
+            bucket.end()
+        flush(context.parameters[0].device)
 
-    def leave(self, context: OverlapContext, state: State) -> Communication[Any]:
-        for f, members in enumerate(fragments_of(tuple(context.names), self.fragments)):
-            yield from self._merge_fragment(context, state, f, members)
+    def leave(self, context: BucketContext, state: State) -> Communication[Any]:
+        for f, fragment in enumerate(self.fragments_in(context)):
+            yield from self._merge_fragment(context, state, f, fragment)
         yield from super().leave(context, state)
 
 
