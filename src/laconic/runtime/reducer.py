@@ -125,9 +125,8 @@ class Reducer:
         try:
             if self._arrived[i]:
                 raise ContractError(
-                    f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a "
-                    "shared weight lies under reentrant activation checkpointing: use "
-                    "checkpoint(..., use_reentrant=False)"
+                    f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens if a shared "
+                    "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
                 )
             self._arrived[i] = True
             self._bucket_of[i].put(i, factor)
@@ -164,16 +163,15 @@ class Reducer:
         """Make the averages the gradients of these parameters. Their messages have arrived, and so has the last message
         if this worker had no gradient for one of them."""
         flags: Tensor | None = None
-        touched, parameters, bucket_of = self._touched, self._parameters, self._bucket_of
         for i in which:
-            bucket = bucket_of[i]
-            if bucket.skipped and i in bucket.skipped:
+            bucket = self._bucket_of[i]
+            if i in bucket.skipped:
                 continue
-            if not touched[i]:
+            if not self._touched[i]:
                 flags = self.active[-1].bucket.control.float().cpu() if flags is None else flags
                 if flags[i] == 0:
                     continue
-            parameters[i].grad = bucket.places[i]
+            self._parameters[i].grad = bucket.places[i]
 
     def has_gradient(self, i: int) -> bool:
         """Return whether this worker has computed a gradient for parameter i."""
