@@ -125,7 +125,7 @@ class Reducer:
         try:
             if self._arrived[i]:
                 raise ContractError(
-                    f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens if a shared "
+                    f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as when a shared "
                     "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
                 )
             self._arrived[i] = True
