@@ -61,6 +61,20 @@ def test_compiled_bodies_give_the_references_bits(kind: str, n: int) -> None:
                 assert same(kernels.quantize_in_nibbles(*given), reference.quantize_in_nibbles(*given))
 
 
+@pytest.mark.parametrize("steps", [1, 7, 127])
+def test_levels_round_the_quotient_of_steps_and_scale_once(steps: int) -> None:
+    """Fractions are as near to the draws as float32 allows, so that another last bit of the quotient changes codes."""
+    n, bucket, key = 1 << 16, 64, 99
+    scales = 1 + torch.arange(n // bucket) / 1000
+    fractions = torch.arange(n) % steps + uniform(key, 0, n)
+    x = fractions * (scales / steps).repeat_interleave(bucket)
+    a = x.numpy() * np.repeat(np.float32(steps) / scales.numpy(), bucket)
+    expected = np.floor(a) + (uniform(key, 0, n).numpy() < a - np.floor(a))
+    codes = torch.from_numpy(np.minimum(expected, steps) + steps).to(torch.uint8)
+    assert same(reference.quantize(x, scales, bucket, steps, key), codes)
+    assert same(kernels.quantize(x, scales, bucket, steps, key), codes)
+
+
 @pytest.mark.long
 def test_bodies_are_the_same_in_several_threads() -> None:
     x = tensor("heavy", 3 << 20)

@@ -78,16 +78,13 @@ class BackwardHooks:
             self._on_abandoned()
         self._begin(here, by_output=True)
 
-    def gradient(self, i: int) -> None:
-        """Report the gradient of parameter i, which begins a pass unless the model's outputs have begun it."""
-        here = torch._C._current_graph_task_id()
-        if self._pass != here:
-            if self._pass is not None and not self._by_output:
-                self._on_abandoned()
-                self._pass = None
-            if self._pass is None:
-                self._begin(here, by_output=False)
-        self._on_gradient(i)
+    def _gradient_elsewhere(self, here: int) -> None:
+        """Handle a gradient of another pass than the last: it begins one, unless the model's outputs have begun it."""
+        if self._pass is not None and not self._by_output:
+            self._on_abandoned()
+            self._pass = None
+        if self._pass is None:
+            self._begin(here, by_output=False)
 
     def _begin(self, graph_pass: int, by_output: bool) -> None:
         self._pass, self._by_output = graph_pass, by_output
@@ -101,7 +98,9 @@ class BackwardHooks:
 def _report(hooks: ref[BackwardHooks], i: int, parameter: Tensor) -> None:
     """Report a gradient to hooks that other references keep alive; the model holds its session, and so its hooks."""
     if (alive := hooks()) is not None:
-        alive.gradient(i)
+        if alive._pass != (here := torch._C._current_graph_task_id()):
+            alive._gradient_elsewhere(here)
+        alive._on_gradient(i)
 
 
 class OwnHook:

@@ -62,7 +62,9 @@ class Bucket:
         self._parameters = {i: parameters[i] for i in self.members}
         self.compressed_specs = tuple(specs[i] for i in self.compressed)
         self.compressed_end = ends[len(self.compressed)]
-        self._waiting: list[tuple[Tensor, Tensor, float]] = []  # places, gradients and factors that are not copied yet
+        on_gpu = any(parameters[i].is_cuda for i in self.members)
+        self._long = {i for i in self.members if not on_gpu and specs[i].numel > _SMALL}  # copied as soon as they come
+        self._waiting: list[tuple[int, float]] = []  # parameters, with factors, whose gradients are not copied yet
 
     @cached_property
     def storage(self) -> Tensor:
@@ -83,40 +85,53 @@ class Bucket:
         """The part of the storage in which the innermost tier's compressible tensors lie one behind another."""
         return self.storage[: self.compressed_end]
 
-    def put(self, i: int, gradient: Tensor | None, factor: float) -> None:
-        """Put a gradient, times a factor, in its place; where calls cost more than copies, with the others that have
-        arrived by the time a message is sent."""
-        place = self.places[i]
-        if gradient is None:
-            place.zero_()
+    def put(self, i: int, factor: float) -> None:
+        """Put a parameter's gradient, times a factor, in its place; where calls cost more than copies, with the others
+        that have arrived by the time a message is sent."""
+        if i not in self._long:
+            self._waiting.append((i, factor))
+        elif (gradient := self._gradient(i)) is not None:
+            self._copy([self.places[i]], [gradient], factor)
+
+    def fill(self) -> None:
+        """Copy what was put, in a few calls."""
+        found: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        for i, factor in self._waiting:
+            if (gradient := self._gradient(i)) is not None:
+                places, gradients = found.setdefault(factor, ([], []))
+                places.append(self.places[i])
+                gradients.append(gradient)
+        self._waiting.clear()
+        for factor, (places, gradients) in found.items():
+            self._copy(places, gradients, factor)
+
+    def _copy(self, places: list[Tensor], gradients: list[Tensor], factor: float) -> None:
+        """Copy gradients, times a factor, to their places: on a GPU in the fewest launches, on a CPU in one pass."""
+        if factor == 1 or self.storage.is_cuda:
+            torch._foreach_copy_(places, gradients)
+            if factor != 1:
+                torch._foreach_mul_(places, factor)
             return
+        number = _number(factor, self.storage.dtype)
+        for place, gradient in zip(places, gradients, strict=True):
+            torch.mul(gradient, number, out=place)
+
+    def _gradient(self, i: int) -> Tensor | None:
+        """Return a parameter's gradient as numbers to be copied; where it has none, set its place to zero."""
+        gradient = self._parameters[i].grad
+        if gradient is None:
+            self.places[i].zero_()
+            return None
         if gradient.requires_grad:
             gradient = gradient.detach()
-        if gradient.layout != torch.strided:
-            gradient = gradient.to_dense()
-        if place.is_cuda or place.numel() <= _SMALL:
-            self._waiting.append((place, gradient, factor))
-        elif factor == 1:
-            place.copy_(gradient)
-        else:
-            torch.mul(gradient, _number(factor), out=place)
+        return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
     def reset(self) -> None:
         """Prepare for the next pass, whatever became of the last one."""
         self.skipped = frozenset()
         self._waiting.clear()
 
-    def fill(self) -> None:
-        """Copy what was put, in a few calls."""
-        if not self._waiting:
-            return
-        places, gradients, factors = zip(*self._waiting, strict=True)
-        self._waiting.clear()
-        torch._foreach_copy_(places, gradients)
-        for factor in set(factors) - {1.0}:
-            torch._foreach_mul_([p for p, f in zip(places, factors, strict=True) if f == factor], factor)
-
-    @property
+    @cached_property
     def control(self) -> Tensor:
         return self.storage[self.dense_end :]
 
@@ -235,9 +250,10 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @cache
-def _number(factor: float) -> Tensor:
-    """Return a number as a tensor without dimensions, which torch multiplies by in less time than by a Python float."""
-    return torch.tensor(factor, dtype=torch.float64)
+def _number(factor: float, dtype: torch.dtype) -> Tensor:
+    """Return a number as a tensor without dimensions, which torch multiplies by in less time than by a Python float;
+    least where it has the other operand's type. Shorter types would round it."""
+    return torch.tensor(factor, dtype=dtype if dtype == torch.float32 else torch.float64)
 
 
 def _shaped_like(flat: Tensor, parameter: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class GradientExchange:
         """Handle the gradient of parameter i: report the computation and send the messages that are now complete. This
         never waits."""
         if self._plain_pass:
-            self._send(i)
+            self.reducer.ready(i)
             return
         if i in self.skipped.skipped:  # the script has switched it on again: it is ignored
             self._parameters.trainable[i].grad = None
@@ -148,7 +148,7 @@ class GradientExchange:
         if self._refuse_nonfinite:
             self._check_finite(self._parameters.trainable[i])
         if dense:
-            self._send(i)
+            self.reducer.ready(i)
 
     def backward_ended(self) -> None:
         """Send the rest, wait for the averages unless they are deferred, and make them the gradients."""
@@ -169,7 +169,7 @@ class GradientExchange:
             exchanging = bool(communications or skipped)
             others = [InFlight(self._average_sparse(p)) for p in self._parameters.sparse] if exchanging else []
             if exchanging and self._arrangement.collective:
-                others += self._early_broadcasts or [self._broadcast_buffers()]
+                others += self._early_broadcasts or self._broadcast_buffers()
             if self._refuse_nonfinite:
                 others.append(verdict := InFlight(self._agree_on_nonfinite()))
             deferred = self._defers_step()
@@ -206,29 +206,24 @@ class GradientExchange:
         self.in_backward = True
         self._nonfinite = None
         self.reducer.begin(self._progress.steps, 1 / (self._progress.accumulated_steps + 1), self.skipped.weights)
-        self._early_broadcasts = (
-            [self._broadcast_buffers()] if self._defers_step() and self._arrangement.collective else []
-        )
+        early = self._defers_step() and self._arrangement.collective
+        self._early_broadcasts = self._broadcast_buffers() if early else []
         timed = self._worker.times_gradients or self._comm_planner.times_gradients
         special = self._refuse_nonfinite or self._parameters.sparse or self.skipped.skipped
         self._plain_pass = not timed and not special
-
-    def _send(self, i: int) -> None:
-        try:
-            self.reducer.ready(i)
-        except BaseException:
-            self.reducer.abandon()  # other models of this process must not wait for this one to finish sending
-            raise
 
     def _defers_step(self) -> bool:
         """Return whether messages may arrive after backward, since gates of the next forward pass wait for them."""
         gates = self._comm_planner.gates
         return gates is not None and gates.known and all(message.plan.gated for message in self.reducer.messages)
 
-    def _broadcast_buffers(self) -> InFlight:
-        """Start broadcasting rank 0's buffers; this precedes gradients that are only waited for later."""
+    def _broadcast_buffers(self) -> list[InFlight]:
+        """Start broadcasting rank 0's buffers, if there are any; this precedes gradients that are only waited for
+        later."""
+        if not self._buffer_owners:
+            return []
         tiers = self._arrangement.averaging_tiers(self._progress.steps)
-        return InFlight(broadcast_tensors(self.buffers(), [tier.group for tier in tiers]))
+        return [InFlight(broadcast_tensors(self.buffers(), [tier.group for tier in tiers]))]
 
     def _average_sparse(self, parameter: nn.Parameter) -> Communication[None]:
         for tier in self._arrangement.averaging_tiers(self._progress.steps):

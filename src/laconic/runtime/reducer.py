@@ -122,14 +122,21 @@ class Reducer:
         factor = self._factors[i]
         if factor is None:  # its partition does not average gradients in this step
             return
-        if self._arrived[i]:
-            raise ContractError(
-                f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as happens when a shared "
-                "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
-            )
-        self._put(i, factor)
-        if self._next < len(self.active) and not self.active[self._next].missing:
-            self._send_complete()
+        try:
+            if self._arrived[i]:
+                raise ContractError(
+                    f"the gradient of {self._specs[i].name!r} arrived twice in one backward pass, as when a shared "
+                    "weight lies under reentrant activation checkpointing: use checkpoint(..., use_reentrant=False)"
+                )
+            self._arrived[i] = True
+            self._bucket_of[i].put(i, factor)
+            for message in self._awaiting[i]:
+                message.missing -= 1
+            if self._next < len(self.active) and not self.active[self._next].missing:
+                self._send_complete()
+        except BaseException:
+            self._model_order.leave(self)  # other models of this process must not wait for this one to finish sending
+            raise
 
     def finish(self) -> list[InFlight]:
         """Send the rest at the end of backward, with zeros for gradients that were not computed. Return the
@@ -139,7 +146,8 @@ class Reducer:
             for i in message.carried if message.missing else ():
                 factor = self._factors[i]
                 if not self._arrived[i] and i not in message.bucket.skipped and factor is not None:
-                    self._put(i, factor)
+                    self._arrived[i] = True
+                    message.bucket.put(i, factor)
         for message in rest:
             self._launch(message)
         self._next = len(self.active)
@@ -159,10 +167,11 @@ class Reducer:
             bucket = self._bucket_of[i]
             if i in bucket.skipped:
                 continue
-            if not self._touched[i] and flags is None:
-                flags = self.active[-1].bucket.control.float().cpu()
-            if self._touched[i] or (flags is not None and flags[i] != 0):
-                self._parameters[i].grad = bucket.places[i]
+            if not self._touched[i]:
+                flags = self.active[-1].bucket.control.float().cpu() if flags is None else flags
+                if flags[i] == 0:
+                    continue
+            self._parameters[i].grad = bucket.places[i]
 
     def has_gradient(self, i: int) -> bool:
         """Return whether this worker has computed a gradient for parameter i."""
@@ -197,12 +206,6 @@ class Reducer:
         return in_flight
 
     # ------------------------------------------------------------------------------------------ inside
-
-    def _put(self, i: int, factor: float) -> None:
-        self._arrived[i] = True
-        self._bucket_of[i].put(i, self._parameters[i].grad, factor)
-        for message in self._awaiting[i]:
-            message.missing -= 1
 
     def _send_complete(self) -> None:
         while self._model_order.is_first(self) and self._next < len(self.active):

@@ -23,6 +23,8 @@ class SkippedGradients:
 
     def decide(self, weights: Mapping[int, float]) -> None:
         """Set the factor of each parameter's gradient, where it is not one; a gradient of factor zero is skipped."""
+        if not weights and not self.weights:
+            return
         self.release()
         self.weights = weights
         self.skipped = frozenset(i for i, weight in weights.items() if weight == 0)

@@ -12,10 +12,12 @@ from laconic.kernels.reference.buckets import in_buckets
 def quantize(x: Tensor, scales: Tensor, bucket: int, steps: int, key: int) -> Tensor:
     """Return `steps` plus the signed level for each value, a code from 0 to 2·steps.
 
-    The level is |x|·steps/scale, rounded up with the probability of its fraction, by the draw of the element's place;
-    NaN takes the last level.
+    The level is |x|·(steps/scale), rounded up with the probability of its fraction, by the draw of the element's place;
+    NaN takes the last level. The quotient is one of tensors, which is rounded once: torch multiplies the reciprocal of
+    a tensor by a Python number.
     """
-    factors = torch.where(scales > 0, steps / scales, torch.zeros_like(scales))
+    quotients = torch.full_like(scales, steps) / scales
+    factors = torch.where(scales > 0, quotients, torch.zeros_like(scales))
     a = x.abs() * factors.repeat_interleave(bucket)[: x.numel()]
     whole = a.floor()
     level = (whole + (uniform(key, 0, x.numel(), x.device) < a - whole)).fmin(torch.tensor(float(steps)))
