@@ -28,7 +28,8 @@ class SelectedLayout:
         waits for one."""
         payload = kernels.encode_largest(bucket.tensors, errors, self.counts, self.widths)
         own = self.averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
-        self.averaged((yield meet.gather(payload)), bucket.flat)
+        rows = yield meet.gather(payload)
+        meet.common(rows, bucket.flat, lambda: self.averaged(rows, bucket.flat))
         return own
 
     def exchange_sampled(
