@@ -6,6 +6,7 @@ the network model decides when that is. Sums are made in rank order, so that a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -172,8 +173,7 @@ class VirtualGroup(CountedGroup):
     def _all_reduce(self, tensor: Tensor, op: str) -> VirtualHandle:
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             combined = sum_in_order(tensors) if op == "sum" else torch.stack(tensors).amax(0)
-            for x in tensors:
-                x.copy_(combined)
+            torch._foreach_copy_(tensors, [combined] * self.size)
             return tensors, flows.all_reduce(self.size, combined.nbytes)
 
         return self._join_collective(f"all_reduce of {tensor.numel()} {op}", tensor, act)
@@ -322,7 +322,10 @@ class VirtualWorker:
 
     @property
     def times_gradients(self) -> bool:
-        return True
+        """Whether gradients take time, or are recorded one by one, or this worker's life may end between two."""
+        compute, life = self._simulation.compute, self._simulation.clock.runner(self.rank).life
+        timed = compute.backward_seconds > 0 or bool(compute.backward_by_tensor)
+        return timed or self._simulation.recording is not None or math.isfinite(life.end_seconds)
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         """Advance this worker's time without giving the baton away: this is called inside hooks too."""
