@@ -1,6 +1,7 @@
-"""What a sentence adds to a step of N virtual workers: time over N plain workers that take their steps one after the other.
+"""What a sentence adds to a step of N virtual workers: time over N plain models that are trained one after the other.
 
-    python bench/virtual_step.py [--workers 8] [--blocks 7] [--small] [SENTENCE ...]
+    python bench/virtual_step.py [--workers 8] [--blocks 7] [SENTENCE ...]
+    python bench/virtual_step.py --small --rows 4 --length 32
 
 Virtual workers compute in one process, one at a time, so that N of them cannot be faster than N plain models; what is
 above that is encoding, decoding, copies and Python. All contestants train the same transformer (26 M parameters) side
@@ -20,12 +21,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from gpu_step import LAUNCHES, WAITS, Transformer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import laconic
+from gpu_step import LAUNCHES, WAITS, Transformer
 from laconic.runtime.current_worker import current
 
 SENTENCES = (
@@ -38,23 +39,23 @@ SENTENCES = (
     "bsp / topk(0.01, threshold=sampled)+ef",
     "bsp / topk(0.01)+ef",
 )
-BY_LINES = {True: (2, 128, 4, 512, 4, 32), False: (6, 512, 8, 7168, 8, 256)}
-"""Layers, width, heads, vocabulary, and the rows and tokens of a batch; of the small model, and of the large one."""
+LAYERS, WIDTH, HEADS, VOCABULARY = 6, 512, 8, 7168
+SMALL = 2, 128, 4, 512
 
 
 class Training:
     """One model with its optimizer and its batch, as one worker trains it."""
 
-    def __init__(self, small: bool, device: str, sentence: str | None) -> None:
-        layers, width, heads, vocabulary, rows, length = BY_LINES[small]
+    def __init__(self, given: argparse.Namespace, device: str, sentence: str | None) -> None:
+        layers, width, heads, vocabulary = SMALL if given.small else (LAYERS, WIDTH, HEADS, VOCABULARY)
         torch.manual_seed(0)
-        self.module: nn.Module = Transformer(layers, width, heads, vocabulary, length).to(device)
+        self.module: nn.Module = Transformer(layers, width, heads, vocabulary, given.length).to(device)
         self.optimizer: Any = torch.optim.AdamW(self.module.parameters(), 1e-4, fused=device == "cuda")
         self.model: Callable[[Tensor], Tensor] = self.module
         if sentence is not None:
             self.model, self.optimizer = laconic.distribute(self.module, self.optimizer, sentence)
         self._device = device
-        self._tokens = torch.randint(vocabulary, (rows, length), device=device)
+        self._tokens = torch.randint(vocabulary, (given.rows, given.length), device=device)
 
     def step(self) -> None:
         with torch.autocast(self._device, torch.bfloat16, enabled=self._device == "cuda"):
@@ -68,7 +69,19 @@ class Training:
 class Operations(TorchDispatchMode):
     """Counts the operations of torch of one thread that compute something."""
 
-    VIEWS = ("view", "detach", "as_strided", "split", "t.", "transpose", "expand", "slice", "select", "alias", "permute")
+    VIEWS = (
+        "view",
+        "detach",
+        "as_strided",
+        "split",
+        "t.",
+        "transpose",
+        "expand",
+        "slice",
+        "select",
+        "alias",
+        "permute",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +108,7 @@ class Contest:
         first = worker.rank == 0
         trainings: dict[str, list[Training]] = {
             name: [
-                Training(self._given.small, self._device, None if name == "plain" else name)
+                Training(self._given, self._device, None if name == "plain" else name)
                 for _ in range((worker.size if first else 0) if name == "plain" else 1)
             ]
             for name in self.names
@@ -165,12 +178,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2, help="steps of each contestant in a block")
+    parser.add_argument("--rows", type=int, default=8, help="rows of a worker's batch")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a row")
     parser.add_argument("--together", type=int, default=4, help="contestants that share the memory at a time")
     parser.add_argument("--small", action="store_true", help="a model of 0.6 M parameters, to try the benchmark")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shown = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    numel = sum(p.numel() for p in Training(given.small, "cpu", None).module.parameters())
+    numel = sum(p.numel() for p in Training(given, "cpu", None).module.parameters())
     print(f"{shown}, torch {torch.__version__}, {given.workers} workers, {numel / 1e6:.1f} M parameters")
     counted = "launches" if device == "cuda" else "ops"
     print(f"{'':42} {'ms':>8} {'of plain':>8} {'quartiles':>13} {counted:>9} {'waits':>6}", flush=True)

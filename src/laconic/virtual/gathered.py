@@ -18,9 +18,10 @@ from laconic.errors import LaconicError
 class Gathered:
     """The rows that all members of a group have gathered, and what was computed from them."""
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, rows: Tensor, members: int) -> None:
         self._version = rows._version
         self._computed: Tensor | None = None
+        self._left = members  # how many have not asked for it
 
     def check(self, rows: Tensor) -> None:
         """Raise an error where somebody has written to what the others are still to read."""
@@ -31,11 +32,14 @@ class Gathered:
 
     def compute(self, into: Tensor, compute: Callable[[], Any]) -> None:
         """Compute what follows from the rows alone, or copy what the first member has computed."""
-        if self._computed is None:
-            compute()
-            self._computed = into.clone()  # the first one writes to its own memory again before the others read
-        else:
+        self._left -= 1
+        if self._computed is not None:
             into.copy_(self._computed)
+        else:
+            compute()
+            self._computed = into.clone() if self._left > 0 else None  # soon it writes to its own memory again
+        if self._left == 0:
+            self._computed = None
 
 
 class AllGathered:
@@ -45,8 +49,8 @@ class AllGathered:
         self._known: Any = WeakTensorKeyDictionary()
 
     def keep(self, rows: Tensor) -> Tensor:
-        """Note that these rows are the same tensor on all members."""
-        self._known[rows] = Gathered(rows)
+        """Note that these rows, one of each member, are the same tensor on all members."""
+        self._known[rows] = Gathered(rows, len(rows))
         return rows
 
     def checked(self, rows: Tensor) -> Tensor:
