@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from laconic.virtual import python_random
+
 Swap = tuple[Callable[[], Any], Callable[[Any], Any]]
 """A function that reads such a state, and one that sets it."""
 
@@ -43,7 +45,7 @@ def _set_surroundings(values: tuple[Any, ...]) -> None:
 SWAPS: tuple[Swap, ...] = (
     (torch.default_generator.get_state, torch.default_generator.set_state),
     (_numpy.get_bit_generator, _numpy.set_bit_generator),  # the generator itself: copying its state is slow
-    (random.getstate, random.setstate),
+    (python_random.state, python_random.restore),
     (torch.get_default_dtype, _set_default_dtype),
     (_surroundings, _set_surroundings),
     *(((_cuda_state, _set_cuda_state),) if torch.cuda.is_available() else ()),
