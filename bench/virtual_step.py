@@ -3,8 +3,8 @@
     python bench/virtual_step.py [--workers 8] [--blocks 7] [SENTENCE ...]
     python bench/virtual_step.py --small --rows 4 --length 32
 
-Virtual workers compute in one process, one at a time, so that N of them cannot be faster than N plain models; what is
-above that is encoding, decoding, copies and Python. All contestants train the same transformer (26 M parameters) side
+Virtual workers compute in one process, one at a time: what N of them take beyond N plain models is encoding, decoding,
+copies and Python (on a CPU equal workers share one optimizer step, which takes less). All contestants train the same transformer (26 M parameters) side
 by side: in each block every one makes a few steps of all N workers, and the row shows the median over blocks of its
 time over the plain workers' in the same block, with the quartiles. It runs on the GPU where there is one (kernel
 launches and waits of the host of a worker's step are counted by torch's profiler), and else on the CPU (operations of
