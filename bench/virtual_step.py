@@ -4,11 +4,11 @@
     python bench/virtual_step.py --small --rows 4 --length 32
 
 Virtual workers compute in one process, one at a time: what N of them take beyond N plain models is encoding, decoding,
-copies and Python (on a CPU equal workers share one optimizer step, which takes less). All contestants train the same transformer (26 M parameters) side
-by side: in each block every one makes a few steps of all N workers, and the row shows the median over blocks of its
-time over the plain workers' in the same block, with the quartiles. It runs on the GPU where there is one (kernel
-launches and waits of the host of a worker's step are counted by torch's profiler), and else on the CPU (operations of
-torch).
+copies and Python (on a CPU equal workers share one optimizer step, which takes less). All contestants train the same
+transformer (26 M parameters) side by side: in each block every one makes a few steps of all N workers, and the row
+shows the median over blocks of its time over the plain workers' in the same block, with the quartiles. It runs on the
+GPU where there is one (kernel launches and waits of the host of a worker's step are counted by torch's profiler), and
+else on the CPU (operations of torch).
 """
 
 from __future__ import annotations
