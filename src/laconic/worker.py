@@ -80,7 +80,7 @@ class ReduceScatter:
 @dataclass(frozen=True, eq=False)
 class Gather:
     """Give every worker every worker's tensor, stacked along a new first dimension in rank order; a transport may write
-    them into `out`."""
+    them into `out`. The answer is not written to: workers of one process share it."""
 
     tensor: Tensor
     control: float = 0.0
@@ -311,7 +311,11 @@ class Group(Protocol):
         """Reduce in place, in the transport's own order of sums."""
         ...
 
-    def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle: ...
+    def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle:
+        """Return every member's tensor, stacked in rank order, maybe in `out`. It is not written to: members may share
+        it."""
+        ...
+
     def all_to_all(
         self,
         tensor: Tensor,
@@ -337,6 +341,11 @@ class Group(Protocol):
         ...
 
     def barrier(self) -> Handle: ...
+
+    def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
+        """Let `compute` write to `into` what follows from the answer of a collective alone, so that it is the same on
+        every member. Members that share memory may copy what one of them has computed."""
+        ...
 
 
 class Ledger(Protocol):

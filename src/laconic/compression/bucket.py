@@ -216,6 +216,7 @@ class BucketMeet:
     specs: tuple[TensorSpec, ...]
     moment: Moment | None  # None while the exchange is recorded for all steps
     tables: KeyTables | None = None  # where keys of draws are expected while it is recorded
+    alike: Callable[[Tensor, Tensor, Callable[[], Any]], None] | None = None  # how members share what all compute
 
     @property
     def step(self) -> int:
@@ -242,6 +243,13 @@ class BucketMeet:
 
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)
+
+    def common(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
+        """Let `compute` write to `into` what follows from an answer alone, so that all workers compute the same."""
+        if self.alike is None or self.moment is None:
+            compute()
+        else:
+            self.alike(answer, into, compute)
 
     def each(self, times: int = 1) -> Sequence[Meet]:
         """Return the meeting of each tensor, whose keys draws depend on; they are made when they are asked for. All are

@@ -136,7 +136,7 @@ class Codec(Compressor):
         payload = codec.feed_all(bucket.tensors, errors, meet.each(), shares)
         own = torch.cat(codec.means(payload[None], bucket.lengths, shares=shares)) if meet.own else None
         rows = yield meet.gather(payload)
-        codec.means(rows, bucket.lengths, bucket.tensors, shares)
+        meet.common(rows, bucket.flat, lambda: codec.means(rows, bucket.lengths, bucket.tensors, shares))
         return own
 
     def average(self, payload: Tensor, like: Tensor, meet: Meet) -> Generator[Request, Any, Tensor]:

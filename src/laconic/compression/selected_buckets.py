@@ -40,7 +40,8 @@ class SelectedLayout:
 
     def _exchange(self, payload: Tensor, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange:
         own = self.averaged(payload[None], torch.empty_like(bucket.flat)) if meet.own else None
-        self.averaged((yield meet.gather(payload)), bucket.flat)
+        rows = yield meet.gather(payload)
+        meet.common(rows, bucket.flat, lambda: self.averaged(rows, bucket.flat))
         return own
 
     def averaged(self, rows: Tensor, total: Tensor) -> Tensor:

@@ -146,11 +146,15 @@ class InTwoHops(Compressor):
             sent = means if dense else codec.means(answer.view(1, -1), parts.lengths)
             parts.keep(bucket.vectors["owner"], meet.rank, torch._foreach_sub(means, sent))
         gathered = yield meet.gather(answer)
-        if dense:
-            written(list(gathered.view(torch.float32).view(-1).split(parts.all_lengths)), parts.results)
-        else:
-            codec.means(gathered.reshape(1, -1), parts.all_lengths, parts.results)
-        parts.store()
+
+        def decode() -> None:
+            if dense:
+                written(list(gathered.view(torch.float32).view(-1).split(parts.all_lengths)), parts.results)
+            else:
+                codec.means(gathered.reshape(1, -1), parts.all_lengths, parts.results)
+            parts.store()
+
+        meet.common(gathered, bucket.flat, decode)
         return own
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:

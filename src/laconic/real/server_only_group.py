@@ -6,7 +6,10 @@ names the way out.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch import Tensor
 
 from laconic.errors import ContractError
 
@@ -24,3 +27,7 @@ class ServerOnlyGroup:
         )
 
     all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = swap = barrier = _refuse
+
+    def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
+        """Compute: a server's answer is this worker's own."""
+        compute()

@@ -7,8 +7,8 @@ that the transport uses. `bench/ledger.py` checks the factors against a network 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -81,6 +81,9 @@ class CountedGroup(ABC):
     def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
         sending = [self._send(x, to, 0) for x, to in sends]
         return [*(self._receive(x, source, 0) for x, source in receives), *sending]
+
+    def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
+        compute()
 
     def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
         self._ledger.record(operation, each_way_bytes, each_way_bytes, control)

@@ -250,7 +250,7 @@ class Tier:
         bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
         if self._flat_memories.changed:
             self._forget_graphs()  # they compute at the old addresses
-        meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables)
+        meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables, self.group.compute_alike)
         exchange = exchange_bucket_of(self.compressor, bucket, meet)
         if exchange is None:
             self._one_by_one[names] = reason(self.compressor, bucket, meet)

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 
 from laconic.reading import Source
 
@@ -58,11 +59,7 @@ class RunConfig:
         """Return the settings that the launcher passed, or the defaults when `laconic run` did not start this
         process."""
         text = os.environ.get(VARIABLE)
-        if text is None:
-            return cls()
-        instead = "it is set by the launcher for its own workers and by nobody else, so unset it."
-        source = Source(VARIABLE, "setting of `laconic run`", instead)
-        return source.value(source.json(text), cls)
+        return cls() if text is None else _read(text)
 
     def to_env(self) -> dict[str, str]:
         """Return the environment from which a worker reads this value with `current()`."""
@@ -71,6 +68,13 @@ class RunConfig:
     def heartbeat_prefix(self) -> str:
         """Return the prefix of this attempt's heartbeats in the run's store: a restarted run must not read its past."""
         return attempt_prefix(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+
+
+@cache  # a thousand virtual workers ask for the same text
+def _read(text: str) -> RunConfig:
+    instead = "it is set by the launcher for its own workers and by nobody else, so unset it."
+    source = Source(VARIABLE, "setting of `laconic run`", instead)
+    return source.value(source.json(text), RunConfig)
 
 
 def attempt_prefix(attempt: int) -> str:

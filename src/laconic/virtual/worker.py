@@ -6,6 +6,7 @@ the network model decides when that is. Sums are made in rank order, so that a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.virtual.clock import Clock, Operation, Runner
 from laconic.virtual.compute import Compute, Part
+from laconic.virtual.gathered import AllGathered
 from laconic.virtual.recording import Recording
 from laconic.virtual.rpc import VirtualRpc
 from laconic.virtual.send_queue import VirtualSendQueue
@@ -48,6 +50,8 @@ class Simulation:
         self._in_flight: set[CollectiveCall] = set()
         self.absent: tuple[int, ...] = ()  # ranks that join later
         self.families: dict[int, Family] = {}
+        self.gathered = AllGathered()
+        self.streams: dict[torch.device, torch.cuda.Stream] = {}
         self.memories: dict[tuple[int, int], Tensor] = {}  # memory that workers share, by group and number
         self._numbers: dict[tuple[int, ...], int] = {}
         self.recording: Recording | None = None
@@ -138,6 +142,10 @@ class VirtualHandle:
         self._worker.wait(self._operation)
         return self._result()
 
+    def then(self, read: Callable[[Any], Any]) -> VirtualHandle:
+        """Return a handle of the same operation, whose result is passed through a function."""
+        return VirtualHandle(self._worker, self._operation, lambda: read(self._result()))
+
 
 class CallHandle(VirtualHandle):
     """The handle of a call to an actor.
@@ -155,7 +163,7 @@ class VirtualGroup(CountedGroup):
 
     def __init__(self, worker: VirtualWorker, ranks: tuple[int, ...]) -> None:
         super().__init__(ranks.index(worker.rank) if worker.rank in ranks else -1, ranks, worker.ledger)
-        self._worker, self._number = worker, worker.number(ranks)
+        self._worker, self._number, self._gathered = worker, worker.number(ranks), worker.gathered
         self._count_of_collectives = 0
         self._messages: dict[tuple[int, int, int], int] = {}
 
@@ -165,19 +173,21 @@ class VirtualGroup(CountedGroup):
     def _all_reduce(self, tensor: Tensor, op: str) -> VirtualHandle:
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
             combined = sum_in_order(tensors) if op == "sum" else torch.stack(tensors).amax(0)
-            for x in tensors:
-                x.copy_(combined)
+            torch._foreach_copy_(tensors, [combined] * self.size)
             return tensors, flows.all_reduce(self.size, combined.nbytes)
 
         return self._join_collective(f"all_reduce of {tensor.numel()} {op}", tensor, act)
 
     def _all_gather(self, tensor: Tensor, out: Tensor | None) -> VirtualHandle:
         def act(tensors: list[Tensor]) -> tuple[list[Tensor], Flow]:
-            stacked, n = torch.stack(tensors), self.size
-            results = [stacked, *(stacked.clone() for _ in range(n - 1))]
-            return results, flows.all_gather(n, tensors[0].nbytes)
+            rows = self._gathered.keep(torch.stack(tensors))
+            return [rows] * self.size, flows.all_gather(self.size, tensors[0].nbytes)
 
-        return self._join_collective(f"all_gather of {tensor.numel()}", tensor, act)
+        handle = self._join_collective(f"all_gather of {tensor.numel()}", tensor, act)
+        return handle.then(self._gathered.checked)
+
+    def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
+        self._gathered.compute(answer, into, compute)
 
     def _all_to_all(self, tensor: Tensor, sends: list[int], receives: list[int], out: Tensor | None) -> VirtualHandle:
         def act(given: list[tuple[Tensor, list[int]]]) -> tuple[list[Tensor], Flow]:
@@ -251,6 +261,11 @@ class VirtualWorker:
         return self._simulation.number(ranks)
 
     @property
+    def gathered(self) -> AllGathered:
+        """What the workers of this simulation have gathered, which they share."""
+        return self._simulation.gathered
+
+    @property
     def host_size(self) -> int:
         levels = self._simulation.network.levels
         return levels[1].workers if len(levels) > 1 else self.size
@@ -288,8 +303,15 @@ class VirtualWorker:
         self._memories += 1
         return self._simulation.memories.setdefault(key, torch.zeros(numel, dtype=dtype))
 
-    def communication_stream(self, device: torch.device) -> None:
-        """Return None: one stream computes everything."""
+    def communication_stream(self, device: torch.device) -> torch.cuda.Stream | None:
+        """Return the stream on which the exchanges of all virtual workers of a GPU compute: one for all, so that each
+        of them finds complete what another has put in a message."""
+        if device.type != "cuda":
+            return None
+        streams = self._simulation.streams
+        if device not in streams:
+            streams[device] = torch.cuda.Stream(device)
+        return streams[device]
 
     def catch_up(self) -> None:
         """Let all events happen that are earlier than this worker's time."""
@@ -300,7 +322,10 @@ class VirtualWorker:
 
     @property
     def times_gradients(self) -> bool:
-        return True
+        """Whether gradients take time, or are recorded one by one, or this worker's life may end between two."""
+        compute, life = self._simulation.compute, self._simulation.clock.runner(self.rank).life
+        timed = compute.backward_seconds > 0 or bool(compute.backward_by_tensor)
+        return timed or self._simulation.recording is not None or math.isfinite(life.end_seconds)
 
     def computed(self, part: Part, share: float = 1.0, name: str | None = None) -> None:
         """Advance this worker's time without giving the baton away: this is called inside hooks too."""
