@@ -6,6 +6,7 @@ Not shown here, and claimed nowhere: NCCL between several GPUs.
 from __future__ import annotations
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,7 @@ def test_offloaded_outer_state_gives_the_same_bits_and_leaves_the_gpu(
 
     def trained(offload: str) -> tuple[list[torch.Tensor], int]:
         torch.manual_seed(0)
+        gc.collect()  # what earlier tests left
         before = torch.cuda.memory_allocated()
         model = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(16)]).cuda()
         strategy = f"diloco(3, offload={offload}) / {chain}"

@@ -15,6 +15,8 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
 
+_FINE = 2**32  # the parts of a share that are counted
+
 
 def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return each value's bucket, the buckets' means less the mean of all, and that mean.
@@ -27,7 +29,8 @@ def bucketed(flat: Tensor, count: int, deviations: float) -> tuple[Tensor, Tenso
 
 
 def bucketed_rows(rows: Tensor, count: int, deviations: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `bucketed` with each of several rows."""
+    """Do as `bucketed` with each of several rows. Sums are of whole numbers, so that they are the same in any order in
+    which a GPU's threads add."""
     most = rows.abs().amax(dim=1, keepdim=True)
     shares = rows / most.where(most != 0, 1)
     middle = shares.mean(dim=1, keepdim=True)
@@ -38,7 +41,9 @@ def bucketed_rows(rows: Tensor, count: int, deviations: float) -> tuple[Tensor, 
     own = (codes + count * torch.arange(len(rows), device=rows.device)[:, None]).view(-1)
     inside = torch.zeros(len(rows) * count, dtype=torch.int64, device=rows.device)
     inside.index_add_(0, own, torch.ones_like(own)).clamp_(min=1)
-    means = torch.zeros(len(rows) * count, device=rows.device).index_add_(0, own, centred.view(-1)) / inside
+    whole = (centred.double() * _FINE).nan_to_num(0.0, 0.0, 0.0).round().long()
+    sums = torch.zeros_like(inside).index_add_(0, own, whole.view(-1))
+    means = (sums.double() / (inside * _FINE)).float()
     return codes, most * means.view(-1, count), (most * middle).view(-1)
 
 

@@ -105,9 +105,9 @@ class Session:
         self._prepare_pass()
 
     def _prepare_pass(self) -> None:
-        """Choose which gradients the coming pass computes, and whether it reports them."""
+        """Choose whether the coming pass reports gradients, and which ones it computes."""
+        self._source.report_gradients(self.gradients.wants_gradients)  # first: what is skipped can have no new hook
         self.gradients.choose_gradients()
-        self._source.report_gradients(self.gradients.wants_gradients)
 
     # ------------------------------------------------------------------------------------------ arrangement
 

@@ -22,7 +22,7 @@ _USUAL_BYTES, _COMPRESSED_BYTES = 25 * 2**20, 64 * 2**20
     aliases=["wait_free_backpropagation"],
     paper="Zhang et al., USENIX ATC 2017 (wait-free); Li et al., VLDB 2020 (merging by size)",
     claims=[CoversOnce()],
-    worth_trying=["wfbp(25MiB)", "wfbp(5MiB)", "wfbp(1MiB)", "wfbp(0)"],
+    worth_trying=["wfbp", "wfbp(5MiB)", "wfbp(1MiB)", "wfbp(0)"],
 )
 @dataclass(frozen=True)
 class WFBP(Schedule):
