@@ -39,7 +39,7 @@ def sentences(period: int) -> list[str]:
     """Return the sentences that are measured unless others are given."""
     return [
         f"diloco({period})",
-        f"diloco({period}, offload=false)",
+        f"diloco({period}, offload=true)",
         f"diloco({period}) / int8+two_hop",
         f"streaming_diloco({period}, fragments=2, overlap=1) / e3m0",
         f"diloco({period}, lr=1.0, momentum=0.0) / chunk_topk(k=64)+two_bit+ef(decay=0.95)",

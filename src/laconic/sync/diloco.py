@@ -30,7 +30,7 @@ class DiLoCo(Outer):
 
     lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
-    offload: bool = knob(True, doc=OFFLOAD)
+    offload: bool = knob(False, doc=OFFLOAD)
 
     @property
     def keeps_momentum(self) -> bool:

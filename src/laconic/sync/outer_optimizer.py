@@ -26,8 +26,8 @@ from laconic.sync.outer_memory import joined, keep_vector, kept_vector, parts_of
 from laconic.worker import Communication
 
 OFFLOAD = "whether a GPU's outer state lies in the host's pinned memory between exchanges; elsewhere it does nothing"
-"""The knob `offload` in a line. It is on unless told otherwise: a round uses that state once, which costs a copy over
-the GPU's link every `period` steps, and GPU memory for it would be missing in all of them."""
+"""The knob `offload` in a line. It is off unless told otherwise: it frees memory in all steps of a round, and makes the
+last one longer by the copies over the GPU's link."""
 
 
 @dataclass(frozen=True)

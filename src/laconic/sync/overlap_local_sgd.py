@@ -33,7 +33,7 @@ class OverlapLocalSGD(Outer):
     period: int = knob(12, low=1, gentler="less", doc="local steps in a round")
     alpha: float = knob(0.6, low=0, high=1, doc="how far a worker is pulled towards the anchor")
     beta: float = knob(0.7, low=0, below=1, doc="the anchor's momentum")
-    offload: bool = knob(True, doc=OFFLOAD)
+    offload: bool = knob(False, doc=OFFLOAD)
 
     def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         assert momentum is not None

@@ -30,7 +30,7 @@ class SlowMo(Outer):
     alpha: float = knob(1.0, above=0, doc="slow learning rate")
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
     buffers: str = knob("keep", choices=POLICIES, doc="what happens to the base optimizer's own state")
-    offload: bool = knob(True, doc=OFFLOAD)
+    offload: bool = knob(False, doc=OFFLOAD)
 
     @property
     def cadence(self) -> Cadence | None:

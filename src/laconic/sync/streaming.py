@@ -37,7 +37,7 @@ class StreamingDiLoCo(Outer):
     merge: float = knob(0.5, low=0, high=1, doc="share of a worker's own values; 0 drops its steps during the exchange")
     lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
-    offload: bool = knob(True, doc=OFFLOAD)
+    offload: bool = knob(False, doc=OFFLOAD)
 
     def __post_init__(self) -> None:
         super().__post_init__()
