@@ -126,7 +126,7 @@ def test_gradients_of_16_bits_are_compressed_and_remembered_in_float32(chain: st
             expected = carried_out(wide, long, [x.float() for x in tensors], step)
             found = carried_out(listed, list(short), tensors, step)
             flat.copy_(torch.cat([x.reshape(-1) for x in tensors]))
-            communication = whole.average_bucket(short, flat, step)
+            communication = whole.whole.average(short, flat, step)
             assert communication is not None
             complete([InFlight(communication)])
             for x, y, z in zip(expected, found, flat.split([35, 1200]), strict=True):

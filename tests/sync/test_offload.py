@@ -181,7 +181,7 @@ def test_so_does_the_memory_of_a_compressor_of_whole_buckets(chain: str, request
             optimizer.zero_grad()
         (tier,) = optimizer.session.partitions[0].tiers
         optimizer.session.state_dict()
-        assert not tier._one_by_one, "whole buckets"
+        assert all(report.one_by_one is None for report in tier.whole.reports()), "whole buckets"
         return [*model.parameters(), *(memory["error"] for memory in tier.memory.values())]
 
     expected = laconic.simulate(script, 2).results

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from laconic.compression.bucket import BucketExchange, KeyTables, Moment
 from laconic.runtime.in_flight import run_exchange
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Gather, Request, Scatter
 
 _WARM_UP = 3  # exchanges before the first is recorded, in which kernels are compiled and tables made
@@ -34,8 +35,8 @@ class GraphedExchange:
     """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side. `tables` hold
     the keys of draws."""
 
-    def __init__(self, tables: KeyTables, pool: Any) -> None:
-        self._tables, self._pool = tables, pool
+    def __init__(self, specs: tuple[TensorSpec, ...], tables: KeyTables, pool: Any) -> None:
+        self.specs, self._tables, self._pool = specs, tables, pool
         self._runs = 0
         self._answers: list[Any] = []  # of an earlier exchange; None where the request's tensor is the answer
         self._segments: list[_Segment] = []  # as many as were recorded; while they live, so does the pool

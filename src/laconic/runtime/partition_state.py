@@ -40,7 +40,7 @@ def restore_state(partitions: Sequence[Partition], saved: Saved) -> None:
         for tier, own in zip(partition.tiers, saved[partition.key], strict=True):
             tier.memory, tier.sync_state = own["memory"], _where_it_is_kept(own["sync"], tier.sync_state)
             tier.sharded_with = own.get("sharded_with", {})  # tiers sent full copies once
-            tier.memory_replaced()
+            tier.whole.memory_replaced()
             tier.in_flight = {name: InFlight(_completed(result)) for name, result in own["flights"].items()}
 
 
@@ -68,7 +68,7 @@ def redistribute_state(partitions: Sequence[Partition], everyone: Sequence[Saved
             for key in memory.keys() & set(conserved_of(tier.compressor)):
                 old = [everyone[r][partition.key][0]["memory"][name][key] for r in range(rank, len(everyone), size)]
                 memory[key] = added_memories(tier.compressor, key, old) if old else torch.zeros_like(memory[key])
-        tier.memory_replaced()
+        tier.whole.memory_replaced()
 
 
 def _completed(result: Any) -> Communication[Any]:

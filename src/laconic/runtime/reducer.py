@@ -289,7 +289,7 @@ class Reducer:
     def _average_compressed(self, bucket: Bucket, tier: Tier, compressed: Sequence[int]) -> Communication[None]:
         if tier is bucket.tiers[0] and not bucket.skipped:
             lane = self._lane is not None
-            whole = tier.average_bucket(bucket.compressed_specs, bucket.compressed_part, self._step, lane)
+            whole = tier.whole.average(bucket.compressed_specs, bucket.compressed_part, self._step, lane)
             if whole is not None:
                 yield from whole
                 return

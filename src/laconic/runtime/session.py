@@ -246,7 +246,7 @@ class Session:
     def bucket_reports(self) -> list[BucketReport]:
         """Return how each compressed bucket of the present arrangement has been exchanged so far: as a whole or tensor
         by tensor, as CUDA graphs or not, and which hot loops plain torch computed."""
-        return [report for tier in self.arrangement.tiers for report in tier.bucket_reports()]
+        return [report for tier in self.arrangement.tiers for report in tier.whole.reports()]
 
     def switch_strategy(self, strategy: Strategy) -> None:
         """Continue with another strategy, as at the end of a phase."""

@@ -46,7 +46,7 @@ def move_memory(tier: Tier, inner: Tier, span: Span, like: Tensor) -> Communicat
             state[key] = shard[start : start + piece.numel].clone()
         tier.memory[piece.name] = state
         start += piece.numel
-    tier.memory_replaced()
+    tier.whole.memory_replaced()
 
 
 def _taken_out(tier: Tier, tensors: set[str]) -> dict[tuple[str, int, int], State]:

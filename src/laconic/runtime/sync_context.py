@@ -202,7 +202,7 @@ class TierContext:
 
     def average_vector(self, vector: Tensor, members: Sequence[int]) -> Communication[None]:
         specs = tuple(self.session.parameters.specs[self.members[k]] for k in members)
-        return self.tier.average_vector(specs, vector, self.step)
+        return self.tier.whole.average_once(specs, vector, self.step)
 
     def pipelined(self, communications: Iterable[Communication[Any]], width: int = 3) -> Communication[None]:
         return pipelined(communications, width)

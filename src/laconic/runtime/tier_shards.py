@@ -109,7 +109,7 @@ def _average_shard(tiers: Sequence[Tier], inner: Tier, shard: Tensor, whole: Spa
 def _average_pieces(tier: Tier, live: Tensor, span: Span, step: int) -> Communication[Any]:
     """Average compressed pieces of tensors in one tier, in place: as a bucket where the compressor does that."""
     if all(map(tier.compressor.accepts, span.specs)):
-        whole = tier.average_bucket(span.specs, live, step)
+        whole = tier.whole.average(span.specs, live, step)
         if whole is not None:
             yield from whole
             return

@@ -13,39 +13,33 @@ from torch import Tensor
 from laconic.architecture.base import Architecture
 from laconic.architecture.server.client import ServerClient
 from laconic.compression.base import Compressor, Exchange, Outcome, State
-from laconic.compression.bucket import BucketExchange, BucketMeet, KeyTables, Moment
+from laconic.compression.bucket import Moment
 from laconic.compression.codec import Codec
 from laconic.compression.none import Identity
-from laconic.compression.one_by_one import reason
-from laconic.compression.optional import edge_of, exchange_bucket_of, has_memory, joins_of, wire_of
+from laconic.compression.optional import edge_of, has_memory, joins_of, wire_of
 from laconic.compression.payload import pack, unpack
 from laconic.errors import StrategyError
-from laconic.kernels.offload import Stay
-from laconic.runtime.bucket_uses import BucketReport, BucketUses
-from laconic.runtime.flat_memory import FlatMemories
-from laconic.runtime.graphed_exchange import GraphedExchange
 from laconic.runtime.in_flight import (
     InFlight,
     concurrently,
-    run_exchange,
     run_exchanges,
 )
 from laconic.runtime.meeting import EdgeMeeting, Meeting
 from laconic.runtime.packed_tensors import PackedTensors
 from laconic.runtime.parameter_buckets import form_buckets
+from laconic.runtime.whole_buckets import SHORT, WholeBuckets, widened
 from laconic.schedule.base import Schedule
 from laconic.strategy import Condition, Map, Phases, Sentence, Strategy, Tiers
 from laconic.sync.base import Sync
 from laconic.sync.contexts import EveryContext
 from laconic.topology.mixing import Mixing
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Communication, Group, Reduce, Request, Worker
+from laconic.worker import Communication, Group, Request, Worker
 
 Stack = tuple[tuple[Sentence, str | None], ...]
 """Sentences that govern a parameter, inner to outer, each with the mesh dimension it spans (None: all workers)."""
 
 _PLAIN = Identity()
-_SHORT = (torch.bfloat16, torch.float16)
 
 
 @dataclass
@@ -76,13 +70,7 @@ class Tier:
         self.schedule = schedule_of(self.sentence)
         self.compression = self.sentence.chain
         self._architecture_words = str(self.sentence.architecture)
-        self._flat_memories = FlatMemories()
-        self._graphed: dict[int, GraphedExchange] = {}  # by the identity of a bucket's specifications
-        self._pool: Any = None
-        self._tables: KeyTables | None = None
-        self._widened: dict[int, tuple[tuple[TensorSpec, ...], Tensor]] = {}  # as `_graphed`
-        self._one_by_one: dict[tuple[str, ...], str] = {}  # why the tensors of these buckets are exchanged one by one
-        self._uses = BucketUses(self.worker)
+        self.whole = WholeBuckets(self)
 
     @property
     def late(self) -> bool:
@@ -100,81 +88,12 @@ class Tier:
         outcomes = yield from self.outcomes(specs, tensors, step, exact, own=False)
         return [outcome.result for outcome in outcomes]
 
-    def average_bucket(
-        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool = False
-    ) -> Communication[Any] | None:
-        """Average tensors that lie one behind another in `flat`, in place and as a whole; return None where the
-        compressor takes them one by one.
-
-        `flat` is the same memory in every step. On a `lane` what is computed is recorded and replayed.
-        """
-        if flat.dtype in _SHORT:
-            return self._average_short(specs, flat, step, lane)
-        graphed = self._graphed.get(id(specs)) if lane else None
-        if graphed is not None and graphed.is_recorded:
-            return graphed.replay(self._moment(step), self.carry)
-        begun = self._bucket_exchange(specs, flat, self._moment(step), own=False)
-        if begun is None or not lane:
-            return None if begun is None else self._run_bucket(run_exchange(begun, self.carry), specs, flat.device)
-        self._tables = self._tables or KeyTables(flat.device)
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graphed = self._graphed.setdefault(id(specs), GraphedExchange(self._tables, self._pool))
-
-        def make(recorded: bool) -> BucketExchange:
-            moment = None if recorded else self._moment(step)
-            exchange = self._bucket_exchange(specs, flat, moment, own=False, tables=self._tables)
-            assert exchange is not None
-            return exchange
-
-        return self._run_bucket(graphed.run(make, self._moment(step), self.carry), specs, flat.device)
-
-    def _average_short(
-        self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int, lane: bool
-    ) -> Communication[Any] | None:
-        """Average tensors of 16 bits: they are compressed, and remembered, in float32."""
-        if id(specs) not in self._widened:
-            self._widened[id(specs)] = tuple(map(widened, specs)), flat.float()
-        wide, values = self._widened[id(specs)]
-        whole = self.average_bucket(wide, values, step, lane)
-        return None if whole is None else _through(whole, flat, values)
-
     def buckets(self, specs: Sequence[TensorSpec], devices: Sequence[torch.device]) -> list[list[int]]:
-        """Return the indices of these tensors in buckets that `average_vector` takes as a whole."""
+        """Return the indices of these tensors in buckets that `whole.average_once` takes as a whole."""
         return form_buckets(specs, devices, self.compressor)
 
-    def average_vector(self, specs: tuple[TensorSpec, ...], flat: Tensor, step: int) -> Communication[None]:
-        """Average the tensors of one of `buckets`, which lie one behind another in `flat`, in place.
-
-        The compressor's memory of them is kept where the rule keeps its state, and nothing else is.
-        """
-        if not self.compressor.accepts(specs[0]):
-            mean = yield from self.carry(Reduce(flat, "mean"))
-            if mean.data_ptr() != flat.data_ptr():
-                flat.copy_(mean)
-            return
-        if flat.dtype in _SHORT:
-            values = flat.float()
-            yield from _through(self.average_vector(tuple(map(widened, specs)), values, step), flat, values)
-            return
-        names = tuple(spec.name for spec in specs)
-        if names not in self._one_by_one and not joins_of(self.compressor):
-            kept = self._flat_memories.of(specs, flat, partial(self._state_of, x=flat), self.sync.offloads)
-            stay = Stay(list(kept.vectors.values()), flat.device)
-            bucket = kept.at(flat, {name: stay[k] for k, name in enumerate(kept.vectors)})
-            meet = BucketMeet(self.group.rank, self.group.size, False, specs, self._moment(step))
-            exchange = exchange_bucket_of(self.compressor, bucket, meet)
-            if exchange is not None:
-                yield from self._run_bucket(run_exchange(exchange, self.carry), specs, flat.device)
-            stay.end(changed=exchange is not None)
-            self._flat_memories.leave(specs)
-            if exchange is not None:
-                return
-            self._one_by_one[names] = reason(self.compressor, bucket, meet)
-        parts = [part.view(spec.shape) for part, spec in zip(flat.split([s.numel for s in specs]), specs, strict=True)]
-        means = yield from self.average(specs, parts, step)
-        torch._foreach_copy_(parts, means)
-
-    def _moment(self, step: int) -> Moment:
+    def moment(self, step: int) -> Moment:
+        """Return what an exchange of this step knows of it."""
         return Moment(step, self.rate(), partial(self._meeting, step=step))
 
     def outcomes(
@@ -182,14 +101,14 @@ class Tier:
     ) -> Communication[list[Outcome]]:
         """Do as `average`, and return with each mean what this worker itself contributed to it, if that is wanted."""
         accepted = [not exact and self.compressor.accepts(spec) for spec in specs]
-        if any(compressed and spec.dtype in _SHORT for spec, compressed in zip(specs, accepted, strict=True)):
+        if any(compressed and spec.dtype in SHORT for spec, compressed in zip(specs, accepted, strict=True)):
             return (yield from self._outcomes_widened(specs, tensors, step, accepted, own))
         kinds = [spec.dtype for spec, compressed in zip(specs, accepted, strict=True) if compressed]
         if joins_of(self.compressor) and len(set(kinds)) < len(kinds):
             return (yield from self._exchange_joined(specs, tensors, step, accepted))
         if len(kinds) > 1 and len(set(kinds)) == 1:
             chosen = [i for i, compressed in enumerate(accepted) if compressed]
-            whole = self._exchange_bucket(tuple(specs[i] for i in chosen), [tensors[i] for i in chosen], step, own)
+            whole = self.whole.exchange(tuple(specs[i] for i in chosen), [tensors[i] for i in chosen], step, own)
             if whole is not None:
                 return (yield from self._beside(whole, chosen, specs, tensors, step))
         elements = [spec.numel for spec, compressed in zip(specs, accepted, strict=True) if compressed]
@@ -199,14 +118,12 @@ class Tier:
         outcomes: list[Outcome]
         if any(accepted):
             encoded = [spec for spec, compressed in zip(specs, accepted, strict=True) if compressed]
-            use = self._uses.of(encoded, tensors[0].device)
-            use.one_by_one = use.one_by_one or self._why_one_by_one(encoded)
-            outcomes = yield from use.counted(communication)
+            outcomes = yield from self.whole.counted_apart(communication, encoded, tensors[0].device)
         else:
             outcomes = yield from communication
         self.coded("decode", self.compression, elements)
         if any(accepted):
-            self.memory_replaced()
+            self.whole.memory_replaced()
         for spec, outcome, compressed in zip(specs, outcomes, accepted, strict=True):
             if compressed:
                 self.memory[spec.name] = outcome.state
@@ -225,76 +142,6 @@ class Tier:
         values = [x.to(spec.dtype) for spec, x in zip(wide, tensors, strict=True)]
         outcomes = yield from self.outcomes(wide, values, step, own=own)
         return [outcome.to(spec.dtype) for spec, outcome in zip(specs, outcomes, strict=True)]
-
-    def memory_replaced(self) -> None:
-        """Note that tensors have another memory than before."""
-        self._flat_memories.forget()
-        self._forget_graphs()
-
-    def _forget_graphs(self) -> None:
-        self._graphed.clear()
-        self._pool = None  # a memory pool ends with the last of its graphs
-
-    def _bucket_exchange(
-        self,
-        specs: tuple[TensorSpec, ...],
-        flat: Tensor,
-        moment: Moment | None,
-        own: bool,
-        tables: KeyTables | None = None,
-    ) -> BucketExchange | None:
-        """Begin the exchange of a bucket in this step, or for all steps where there is no `moment`."""
-        names = tuple(spec.name for spec in specs)
-        if names in self._one_by_one or joins_of(self.compressor):
-            return None
-        bucket = self._flat_memories.of(specs, flat, lambda spec: self._state_of(spec, flat))
-        if self._flat_memories.changed:
-            self._forget_graphs()  # they compute at the old addresses
-        meet = BucketMeet(self.group.rank, self.group.size, own, specs, moment, tables, self.group.compute_alike)
-        exchange = exchange_bucket_of(self.compressor, bucket, meet)
-        if exchange is None:
-            self._one_by_one[names] = reason(self.compressor, bucket, meet)
-        return exchange
-
-    def _why_one_by_one(self, specs: Sequence[TensorSpec]) -> str:
-        if joins_of(self.compressor):
-            return f"{self.compression} joins the tensors to one vector"
-        alone = "it is one tensor" if len(specs) == 1 else "its tensors are of several types"
-        return self._one_by_one.get(tuple(spec.name for spec in specs), alone)
-
-    def bucket_reports(self) -> list[BucketReport]:
-        """Return how each bucket that was compressed here has been exchanged so far."""
-        refusals = {
-            specs: None if each.is_recorded else each.refusal or "not recorded yet"
-            for specs, each in self._graphed.items()
-        }
-        return self._uses.reports(str(self.sentence), refusals)
-
-    def _run_bucket(
-        self, communication: Communication[Any], specs: tuple[TensorSpec, ...], device: torch.device
-    ) -> Communication[Any]:
-        elements = [spec.numel for spec in specs]
-        self.coded("encode", self.compression, elements)
-        own = yield from self._uses.of(specs, device).counted(communication)
-        self.coded("decode", self.compression, elements)
-        return own
-
-    def _exchange_bucket(
-        self, specs: tuple[TensorSpec, ...], tensors: Sequence[Tensor], step: int, own: bool
-    ) -> Communication[list[Outcome]] | None:
-        """Exchange tensors that lie anywhere as one bucket, or return None where the compressor takes them one by
-        one."""
-        if tuple(spec.name for spec in specs) in self._one_by_one:
-            return None
-        flat = torch.cat([x.reshape(-1) for x in tensors])
-        exchange = self._bucket_exchange(specs, flat, self._moment(step), own)
-        return None if exchange is None else self._bucket_outcomes(exchange, specs, flat)
-
-    def _bucket_outcomes(
-        self, exchange: BucketExchange, specs: tuple[TensorSpec, ...], flat: Tensor
-    ) -> Communication[list[Outcome]]:
-        sent = yield from self._run_bucket(run_exchange(exchange, self.carry), specs, flat.device)
-        return Outcome(flat, {}, sent).split([spec.shape for spec in specs])
 
     def _beside(
         self,
@@ -418,7 +265,7 @@ class Tier:
             if not compressed:
                 exchanges.append(_exchange_difference(x, meet))
                 continue
-            state = self._state_of(replace(spec, name=spec.name + edge), x)
+            state = self.state_of(replace(spec, name=spec.name + edge), x)
             exchanges.append(edge_of(self.compressor, x, state, meet))
 
         def carry(request: Request) -> Communication[Any]:
@@ -445,27 +292,15 @@ class Tier:
         meet = self._meeting(spec, step)
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
-        return self.compressor.exchange(x, self._state_of(spec, x), meet)
+        return self.compressor.exchange(x, self.state_of(spec, x), meet)
 
-    def _state_of(self, spec: TensorSpec, x: Tensor) -> State:
+    def state_of(self, spec: TensorSpec, x: Tensor) -> State:
         """Return the compressor's memory of this tensor, initialised at its first use."""
         found = self.memory.get(spec.name)
         if found is None or (self.sync.offloads and any(v.device != x.device for v in found.values())):
             found = self.compressor.init(spec) if found is None else found
             self.memory[spec.name] = {k: v.to(x.device) for k, v in found.items()}
         return self.memory[spec.name]
-
-
-def _through(whole: Communication[Any], flat: Tensor, values: Tensor) -> Communication[Any]:
-    """Run a communication that averages `values`, which are those of `flat` in another format."""
-    values.copy_(flat)
-    yield from whole
-    flat.copy_(values)
-
-
-def widened(spec: TensorSpec) -> TensorSpec:
-    """Return the specification in which a tensor is compressed: float32 for one of 16 bits."""
-    return replace(spec, dtype=torch.float32) if spec.dtype in _SHORT else spec
 
 
 def _exchange_difference(x: Tensor, meet: EdgeMeeting) -> Exchange:

@@ -80,7 +80,7 @@ class Codecs:
 
     def bucket_reports(self) -> list[BucketReport]:
         """Return how each compressor's buckets were exchanged, those of the model last."""
-        return [report for tier in self._tiers for report in tier.bucket_reports()]
+        return [report for tier in self._tiers for report in tier.whole.reports()]
 
     def result(self) -> tuple[CodecTimes, ...]:
         return tuple(trials.times() for trials in self._trials)

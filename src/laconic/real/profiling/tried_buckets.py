@@ -46,7 +46,7 @@ class TriedBucket:
     def exchange(self) -> Communication[None]:
         """Exchange the bucket in place in the next step: as a whole or, where that cannot be, tensor by tensor."""
         step, self._step = self._step, self._step + 1
-        whole: Communication[Any] | None = self._tier.average_bucket(
+        whole: Communication[Any] | None = self._tier.whole.average(
             self._specs, self._flat, step, self.lane is not None
         )
         if whole is not None:
@@ -72,5 +72,5 @@ def tried_buckets(sentence: Sentence, plan: CommPlan, workers: int, device: torc
             for _ in range(_ON_GPU if device.type == "cuda" else _ON_CPU):
                 bucket.renew()
                 complete([InFlight(bucket.exchange(), bucket.lane)])
-            found += tier.bucket_reports()
+            found += tier.whole.reports()
     return found
