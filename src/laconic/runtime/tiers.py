@@ -77,6 +77,14 @@ class Tier:
         return self.sync.late or self.schedule.finishes_late
 
     @property
+    def label(self) -> str:
+        return str(self.sentence)
+
+    @property
+    def offloads(self) -> bool:
+        return self.sync.offloads
+
+    @property
     def has_memory(self) -> bool:
         return self.sync.has_memory or has_memory(self.compressor)
 
@@ -297,7 +305,7 @@ class Tier:
     def state_of(self, spec: TensorSpec, x: Tensor) -> State:
         """Return the compressor's memory of this tensor, initialised at its first use."""
         found = self.memory.get(spec.name)
-        if found is None or (self.sync.offloads and any(v.device != x.device for v in found.values())):
+        if found is None or (self.offloads and any(v.device != x.device for v in found.values())):
             found = self.compressor.init(spec) if found is None else found
             self.memory[spec.name] = {k: v.to(x.device) for k, v in found.items()}
         return self.memory[spec.name]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from laconic.compression.base import Outcome
+from laconic.compression.base import Compressor, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, KeyTables, Moment
 from laconic.compression.one_by_one import reason
 from laconic.compression.optional import exchange_bucket_of, joins_of
@@ -20,20 +20,44 @@ from laconic.runtime.flat_memory import FlatMemories
 from laconic.runtime.graphed_exchange import GraphedExchange
 from laconic.runtime.in_flight import run_exchange
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Communication, Reduce
-
-if TYPE_CHECKING:
-    from laconic.runtime.tiers import Tier
+from laconic.worker import Communication, Group, Reduce, Request, Worker
 
 SHORT = (torch.bfloat16, torch.float16)
 """Formats in which nothing is compressed: it is done in float32."""
+
+
+class CompressingTier(Protocol):
+    """A tier, as its buckets see it: a compressor within a group, and each tensor's memory."""
+
+    group: Group
+    worker: Worker | None
+    compressor: Compressor
+    compression: str
+
+    @property
+    def label(self) -> str:
+        """The sentence at work, as text."""
+        ...
+
+    @property
+    def offloads(self) -> bool:
+        """Whether memory that is not in use lies in the host's."""
+        ...
+
+    def moment(self, step: int) -> Moment: ...
+    def state_of(self, spec: TensorSpec, x: Tensor) -> State: ...
+    def carry(self, request: Request) -> Communication[Any]: ...
+    def coded(self, part: Literal["encode", "decode"], words: str, elements: Sequence[int]) -> None: ...
+    def average(
+        self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int
+    ) -> Communication[list[Tensor]]: ...
 
 
 class WholeBuckets:
     """What a tier keeps of its buckets. Graphs and wide copies are found by the identity of a bucket's specifications,
     which are kept with them."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: CompressingTier) -> None:
         self._tier = tier
         self._flat_memories = FlatMemories()
         self._graphed: dict[int, GraphedExchange] = {}
@@ -89,7 +113,7 @@ class WholeBuckets:
             return
         names = _names(specs)
         if names not in self._one_by_one and not joins_of(tier.compressor):
-            kept = self._flat_memories.of(specs, flat, partial(tier.state_of, x=flat), tier.sync.offloads)
+            kept = self._flat_memories.of(specs, flat, partial(tier.state_of, x=flat), tier.offloads)
             stay = Stay(list(kept.vectors.values()), flat.device)
             bucket = kept.at(flat, {name: stay[k] for k, name in enumerate(kept.vectors)})
             meet = self._meet(specs, tier.moment(step), own=False)
@@ -135,7 +159,7 @@ class WholeBuckets:
             specs: None if each.is_recorded else each.refusal or "not recorded yet"
             for specs, each in self._graphed.items()
         }
-        return self._uses.reports(str(self._tier.sentence), refusals)
+        return self._uses.reports(self._tier.label, refusals)
 
     # ------------------------------------------------------------------------------------------ inside
 
