@@ -176,7 +176,7 @@ class Contestant:
         torch.cuda.synchronize()
         return (time.perf_counter() - begin) / count * 1e3
 
-    def counts(self, count: int = 3) -> tuple[float, float]:
+    def counts(self, count: int = 1) -> tuple[float, float]:
         """Return kernel launches and waits of the host in a step."""
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities, acc_events=True) as profile:

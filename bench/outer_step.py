@@ -79,7 +79,8 @@ class Contestant:
     def __init__(self, name: str, task: Task) -> None:
         torch.manual_seed(0)
         self.name = name
-        self.model = task.build().to(DEVICE)
+        with DEVICE:
+            self.model = task.build()
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=True)
         if name != "plain":
             self.model, self.optimizer = laconic.distribute(self.model, self.optimizer, name)
@@ -169,7 +170,8 @@ def main() -> None:
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
     task, names = TASKS[given.model], given.sentences or sentences(given.period)
-    size = sum(p.numel() for p in task.build().parameters())
+    with torch.device("meta"):
+        size = sum(p.numel() for p in task.build().parameters())
     where = torch.cuda.get_device_name() if ON_GPU else "CPU"
     print(
         f"{where}, torch {torch.__version__}, {given.model}: {size / 1e6:,.1f} M parameters, rounds of {given.period}"

@@ -49,7 +49,8 @@ class Training:
     def __init__(self, given: argparse.Namespace, device: str, sentence: str | None) -> None:
         layers, width, heads, vocabulary = SMALL if given.small else (LAYERS, WIDTH, HEADS, VOCABULARY)
         torch.manual_seed(0)
-        self.module: nn.Module = Transformer(layers, width, heads, vocabulary, given.length).to(device)
+        with torch.device(device):
+            self.module: nn.Module = Transformer(layers, width, heads, vocabulary, given.length)
         self.optimizer: Any = torch.optim.AdamW(self.module.parameters(), 1e-4, fused=device == "cuda")
         self.model: Callable[[Tensor], Tensor] = self.module
         if sentence is not None:
@@ -188,6 +189,9 @@ def main() -> None:
     numel = sum(p.numel() for p in Training(given, "cpu", None).module.parameters())
     print(f"{shown}, torch {torch.__version__}, {given.workers} workers, {numel / 1e6:.1f} M parameters")
     counted = "launches" if device == "cuda" else "ops"
+    if device == "cuda":  # the profiler is made ready by the main thread, or waits for it for ever
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            torch.ones(1, device="cuda")
     print(f"{'':42} {'ms':>8} {'of plain':>8} {'quartiles':>13} {counted:>9} {'waits':>6}", flush=True)
     for start in range(0, len(given.sentences), given.together):
         contest = Contest(["plain", *given.sentences[start : start + given.together]], given, device)
