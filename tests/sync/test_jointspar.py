@@ -80,7 +80,7 @@ def test_the_mean_over_draws_is_the_full_gradient() -> None:
         session, tier = optimizer.session, tier_of(optimizer)
         state, view = {"p": torch.tensor(probabilities, dtype=torch.float64)}, session.partitions[0].context_for(tier)
         found = []
-        for session.steps in range(10_000):
+        for session.progress.steps in range(10_000):
             found.append(tier.sync.weights(view, state))
         return torch.tensor(found, dtype=torch.float64)
 

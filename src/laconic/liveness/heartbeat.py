@@ -41,6 +41,7 @@ _LEAVE_SECONDS = 3.0  # for the main thread to raise and unwind by itself once i
 _EAGER_SECONDS = 3.0  # read often at first, to learn the hosts of all ranks
 _ANNOUNCE_SECONDS = 2.0
 _FLUSH_SECONDS = 1.0
+_ORPHANED_SECONDS = 0.3  # a launcher that is killed closes its sockets before its workers are told of its end
 _NAMED_CHARACTERS = 200
 _PEER_TROUBLE = re.compile(r"connect|closed|reset|broken pipe|timed? ?out|remote|unreachable|no route|abort", re.I)
 
@@ -145,7 +146,9 @@ class Heartbeat:
 
     def _judge_store(self, silent_seconds: float) -> Lost | None:
         where = f"{self._store.host}:{self._store.port}"
-        if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
+        if self._watch.gone:
+            _until(self._has_lost_launcher, _ORPHANED_SECONDS)
+        if self._has_lost_launcher():
             lost = Lost((self._rank,), self._host, "its launcher has ended", "Start the run again.")
             return self._watch.announce(lost, _ANNOUNCE_SECONDS)
         if self._watch.gone:
@@ -162,6 +165,9 @@ class Heartbeat:
         ranks = tuple(r for r, machine in machines.items() if machine != self._host) if self._agent_hosts else (0,)
         known = sorted({machines[r] for r in ranks} - {UNKNOWN})
         return Lost(ranks, ", ".join(known) or self._store.host, cause, advice)
+
+    def _has_lost_launcher(self) -> bool:
+        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
 
     def _end(self, lost: Lost) -> None:
         """Publish the verdict in this process, and end it: its main thread may hang in a collective for ever."""
