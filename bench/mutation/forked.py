@@ -26,6 +26,6 @@ def shares(items: Sequence[pytest.Item], workers: int) -> list[list[pytest.Item]
     for item in items:
         by_file.setdefault(item.path, []).append(item)
     divided: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for together in sorted(by_file.values(), key=len, reverse=True):
+    for together in sorted(by_file.values(), key=len):  # an interrupted run knows most files
         min(divided, key=len).extend(together)
     return [share for share in divided if share]
