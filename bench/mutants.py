@@ -1,0 +1,126 @@
+"""Mutation testing: one thing at a time is broken in four words, and the tests that run it must fail.
+
+    python bench/mutants.py --mutants 400 --seed 0          # against the tests of `make test`
+    python bench/mutants.py --mutants 400 --seed 0 --long   # what is left, against long tests too
+    python bench/mutants.py --marks                         # mutants for marks that were not seen to fail yet
+
+The words are sync/, compression/, schedule/ and architecture/. The first run collects which tests run which statements.
+Everything is kept in `--folder`, so that an interrupted run goes on where it was and a second one only does what is
+new; `--again` tries survivors once more, after new tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import pytest  # noqa: E402
+from bench.mutation import reach, results, sources  # noqa: E402
+from bench.mutation.choice import Index, Job, is_of, job, job_for_mark  # noqa: E402
+from bench.mutation.mutant import Mutant, mutants_of, sample  # noqa: E402
+from bench.mutation.records import append  # noqa: E402
+from bench.mutation.running import Mutating  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", type=int, default=400, help="size of the sample")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--long", action="store_true", help="also tests that `make test` leaves out")
+    parser.add_argument("--marks", action="store_true", help="draw mutants for technique marks instead of a sample")
+    parser.add_argument("--tries", type=int, default=20, help="mutants drawn for a mark, at most")
+    parser.add_argument("--again", action="store_true", help="try survivors once more")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--limit", type=float, default=30, help="seconds of tests, at most, for a mutant")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so long")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "mutants")
+    parser.add_argument("--report", action="store_true", help="only print what is known")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="folders or files of tests")
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    if not asked.report:
+        _collect(asked)
+    run = Run(asked)
+    if not asked.report:
+        _pytest(asked, Mutating(run.jobs(), asked.workers, run.record))
+    print(run.report())
+    return 0
+
+
+def _pytest(asked: argparse.Namespace, plugin: object) -> int:
+    arguments = ["-q", "-p", "no:cacheprovider", *asked.tests, *([] if asked.long else ["-m", "not long"])]
+    return int(pytest.main(arguments, plugins=[plugin]))
+
+
+def _collect(asked: argparse.Namespace) -> None:
+    """Collect in a process of its own, whose sources are instrumented."""
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    child = os.fork()
+    if not child:
+        os._exit(_pytest(asked, reach.Collecting(asked.folder / "reach.jsonl", asked.workers)))
+    os.waitpid(child, 0)
+
+
+class Run:
+    """The jobs that are left, one after another, and what became of those that were run."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked, self.until = asked, time.monotonic() + 60 * asked.minutes
+        self.path = asked.folder / ("marks.jsonl" if asked.marks else "results.jsonl")
+        self.reaches = reach.read(asked.folder / "reach.jsonl")
+        self.sampled = results.read(asked.folder / "results.jsonl")
+        self.of_marks = results.read(asked.folder / "marks.jsonl")
+        self.index = Index(test for test in self.reaches.values() if asked.long or not test.long)
+        self.mutants = [mutant for file in sources.files() for mutant in mutants_of(file)]
+        self.drawn = sample(self.mutants, asked.mutants, asked.seed)
+        self.marks = {mark for test in self.index.tests for mark in results.marks_of(test)}
+        self.killed = results.killed_marks([*self.sampled.values(), *self.of_marks.values()], self.reaches)
+
+    def report(self) -> str:
+        drawn = [self.sampled[mutant.key, ""] for mutant in self.drawn if (mutant.key, "") in self.sampled]
+        return results.report(drawn, self.reaches, self.of_marks.values())
+
+    def jobs(self) -> Iterator[Job]:
+        found = self._for_marks() if self.asked.marks else self._for_sample()
+        return takewhile(lambda _: time.monotonic() < self.until, found)
+
+    def _for_sample(self) -> Iterator[Job]:
+        for mutant in self.drawn:
+            if not results.is_done(self.sampled.get((mutant.key, "")), self.asked.long, self.asked.again):
+                yield job(mutant, self.index, self.marks - self.killed, self.asked.limit)
+
+    def _for_marks(self) -> Iterator[Job]:
+        by_line: dict[tuple[str, int], list[Mutant]] = {}
+        for mutant in self.mutants:
+            by_line.setdefault((mutant.file, mutant.line), []).append(mutant)
+        for mark in sorted(self.marks - self.killed):
+            tests = [test for test in self.index.tests if mark in results.marks_of(test)]
+            reached = {(file, line) for test in tests for file, lines in test.lines.items() for line in lines}
+            found = [m for place in sorted(reached) for m in by_line.get(place, ()) if is_of(m, mark)]
+            for mutant in sample(found, self.asked.tries, self.asked.seed):
+                made = job_for_mark(mutant, self.index, mark, self.asked.limit)
+                known = self.of_marks.get((mutant.key, made.mark))
+                if mark not in self.killed and not results.is_done(known, self.asked.long, self.asked.again):
+                    yield made
+
+    def record(self, done: Job, log: list[dict[str, Any]]) -> None:
+        known = results.result(done, log, self.asked.long)
+        append(self.path, asdict(known))
+        (self.of_marks if self.asked.marks else self.sampled)[known.key, known.mark] = known
+        self.killed |= results.killed_marks([known], self.reaches)
+        print(f"{known.verdict:<10}{known.file}:{known.line} {known.operator} ({known.tried} tests)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

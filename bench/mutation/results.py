@@ -1,0 +1,119 @@
+"""What became of mutants: records that a run adds to, and the table made of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.mutation.choice import Job, Mark, is_of
+from bench.mutation.mutant import Mutant
+from bench.mutation.reach import Reach
+from bench.mutation.records import records
+
+
+@dataclass(frozen=True)
+class Result:
+    """A mutant, and the tests that failed with it.
+
+    `verdict` is "killed" where a test failed, did not end or ended its process; "survived"; "unreached" where no test
+    runs the line; "same" where no code changed. `long`: whether long tests were among those that were tried; `by_long`:
+    whether only one of them failed.
+    """
+
+    key: str
+    file: str
+    line: int
+    scope: str
+    operator: str
+    diff: str
+    verdict: str
+    killers: list[str]
+    tried: int
+    long: bool
+    by_long: bool = False
+    mark: str = ""
+    """The mark that the mutant was drawn for, where it is not of the sample."""
+
+    def mutant(self) -> Mutant:
+        return Mutant(self.key, self.file, self.scope, self.line, self.operator, -1, "", "")
+
+
+def result(job: Job, log: Iterable[Mapping[str, Any]], long: bool) -> Result:
+    """Read what a child has written: a test that was begun and is not heard of again has failed."""
+    log = list(log)
+    ended = {entry["test"]: entry["passed"] for entry in log if "test" in entry}
+    begun = {entry["begun"]: entry["long"] for entry in log if "begun" in entry}
+    killers = [test for test in begun if not ended.get(test, False)]
+    changed = sum(entry.get("changed", 0) for entry in log)
+    tests = [*job.all_of, *job.until_failure]
+    verdict = "killed" if killers else "same" if not changed else "survived" if tests else "unreached"
+    m = job.mutant
+    by_long = bool(killers) and all(begun[test] for test in killers)
+    how = (verdict, killers, len(begun), long, by_long, job.mark)
+    return Result(m.key, m.file, m.line, m.scope, m.operator, m.diff(), *how)
+
+
+def read(path: Path) -> dict[tuple[str, str], Result]:
+    """Return the last result of each mutant, by its key and the mark it was drawn for."""
+    found = (Result(**record) for record in records(path))
+    return {(known.key, known.mark): known for known in found}
+
+
+def is_done(known: Result | None, long: bool, again: bool) -> bool:
+    """Return whether a mutant need not be run: it was killed, or lives and nothing new is asked."""
+    if known is None:
+        return False
+    return known.verdict in ("killed", "same") or not (again or (long and not known.long))
+
+
+def killed_marks(results: Iterable[Result], reaches: Mapping[str, Reach]) -> set[Mark]:
+    """Return the marks of which a test failed with a mutant of its technique."""
+    return {
+        mark
+        for known in results
+        for test in known.killers
+        if test in reaches
+        for mark in marks_of(reaches[test])
+        if is_of(known.mutant(), mark)
+    }
+
+
+def marks_of(reach: Reach) -> Iterator[Mark]:
+    return ((name, check) for name, check in reach.marks)
+
+
+def report(results: Iterable[Result], reaches: Mapping[str, Reach], others: Iterable[Result] = ()) -> str:
+    """Return the table by folder and operator, the survivors, and the marks that no mutant was seen to fail.
+
+    `others` are mutants drawn for marks; they are not in the sample and count for marks alone.
+    """
+    results = [known for known in results if known.verdict != "same"]
+    lines = [f"{'':<20}{'mutants':>8}{'make test':>11}{'long tests':>12}{'survived':>10}{'unreached':>11}"]
+    folders = sorted({known.file.partition("/")[0] for known in results})
+    groups = [(folder, [k for k in results if k.file.startswith(folder + "/")]) for folder in folders]
+    groups += [(op, [k for k in results if k.operator == op]) for op in sorted({k.operator for k in results})]
+    for name, group in [*groups, ("all", results)]:
+        counts = Counter(known.verdict for known in group)
+        by_long = sum(known.by_long for known in group)
+        fast = counts["killed"] - by_long
+        share = f"{fast} ({fast / max(len(group), 1):.0%})"
+        lines.append(
+            f"{name:<20}{len(group):>8}{share:>11}{by_long:>12}{counts['survived']:>10}{counts['unreached']:>11}"
+        )
+    lines += ["", "Survivors:" if any(k.verdict != "killed" for k in results) else "No survivor."]
+    for known in sorted(results, key=lambda known: (known.file, known.line)):
+        if known.verdict != "killed":
+            how = f"{known.tried} tests" if known.verdict == "survived" else "no test runs the line"
+            lines.append(f"{known.file}:{known.line} {known.scope}, {known.operator}, {how}, {known.key}")
+            lines += [f"    {line}" for line in known.diff.splitlines()[:6]]
+    marks = {mark for reach in reaches.values() for mark in marks_of(reach)}
+    missing = sorted(marks - killed_marks([*results, *others], reaches))
+    lines += [
+        "",
+        f"{len(marks) - len(missing)} of {len(marks)} marks were seen to fail for a mutant of their technique.",
+    ]
+    lines += [f"    without one: {name} {check}" for name, check in missing]
+    return "\n".join(lines)
