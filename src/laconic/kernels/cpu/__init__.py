@@ -8,6 +8,7 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.cpu import casts, loops
+from laconic.kernels.cpu.blocks import encode_blocks, mean_of_blocks
 from laconic.kernels.cpu.loops import run
 from laconic.kernels.cpu.whole import (
     average_places,
@@ -146,12 +147,14 @@ __all__ = [
     "add_signs",
     "average_places",
     "bucket_scales",
+    "encode_blocks",
     "encode_largest",
     "encode_levels",
     "encode_sampled",
     "encode_signs",
     "feed_signs",
     "lengthen",
+    "mean_of_blocks",
     "mean_of_levels",
     "mean_of_signs",
     "pack_numbers",
