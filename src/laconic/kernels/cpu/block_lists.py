@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import types
 
-from laconic.kernels.cpu.lists import _finite, _halves, _pointer, _read_scale, _write_scale, carray, intrinsic
+from laconic.kernels.cpu.lists import _bits, _finite, _halves, _number, _pointer, _read_scale, _write_scale, carray
 from laconic.kernels.cpu.loops import _compiled, _draw, _inlined
 from laconic.kernels.reference.blocks import NO_NUMBER, BlockFormat
 from laconic.kernels.reference.short_floats import decoded, short_floats
@@ -70,20 +68,6 @@ def shape_of(how: BlockFormat) -> tuple[Shape, Any]:
         random=how.stochastic and powers,
     )
     return shape, table.numpy()
-
-
-def _bitcast(of: Any, to: Any, kind: Any) -> Any:
-    def cast(typing: Any, x: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], kind)
-
-        return to(of), generate
-
-    return intrinsic(cast)
-
-
-_bits = _bitcast(types.float32, types.int32, ir.IntType(32))
-_number = _bitcast(types.int32, types.float32, ir.FloatType())
 
 
 @_compiled
@@ -168,11 +152,32 @@ def _unit(scale, shape):  # type: ignore[no-untyped-def]
     return scale / _WHOLE if shape.mantissa < 0 else scale
 
 
+@_inlined
+def _value(code, unit, whole, inverse, table):  # type: ignore[no-untyped-def]
+    """Return what a code stands for; `whole` numbers are converted faster than looked up."""
+    return np.float32(np.int8(code)) * unit if whole else table[code] * inverse * unit
+
+
 @_compiled
-def _keep(x, codes, table, inverse, unit, share):  # type: ignore[no-untyped-def]
-    """Leave in x what is not sent."""
-    for i in range(x.size):
-        x[i] = _finite(x[i] - table[codes[i]] * inverse * unit * share)
+def _keep(codes, unit, shape, table, share, v):  # type: ignore[no-untyped-def]
+    """Leave in v what is not sent."""
+    whole, inverse = shape.mantissa < 0, shape.inverse
+    for i in range(v.size):
+        v[i] = _finite(v[i] - _value(codes[i], unit, whole, inverse, table) * share)
+
+
+@_compiled
+def _add(codes, unit, shape, table, mean):  # type: ignore[no-untyped-def]
+    whole, inverse = shape.mantissa < 0, shape.inverse
+    for i in range(mean.size):
+        mean[i] += _value(codes[i], unit, whole, inverse, table)
+
+
+@_compiled
+def _write(codes, unit, shape, table, mean):  # type: ignore[no-untyped-def]
+    whole, inverse = shape.mantissa < 0, shape.inverse
+    for i in range(mean.size):
+        mean[i] = _value(codes[i], unit, whole, inverse, table)
 
 
 @_compiled
@@ -204,23 +209,11 @@ def encode_blocks(places, errors, lengths, starts, block, shape, table, keys, sh
                 _write_scale(scale, out, scales + 4 * k)
             _codes(part, largest, scale, shape, low, high, begin, chosen)
             if errors.size:
-                _keep(part, chosen, table, shape.inverse, _unit(scale, shape), shares[t])
+                _keep(chosen, _unit(scale, shape), shape, table, shares[t], part)
         if short:
             codes[n] = 0
             for b in range(packed):
                 out[at + b] = codes[2 * b] | (codes[2 * b + 1] << np.uint8(4))
-
-
-@_compiled
-def _add(codes, table, inverse, unit, mean):  # type: ignore[no-untyped-def]
-    for i in range(mean.size):
-        mean[i] += table[codes[i]] * inverse * unit
-
-
-@_compiled
-def _put(codes, table, inverse, unit, mean):  # type: ignore[no-untyped-def]
-    for i in range(mean.size):
-        mean[i] = table[codes[i]] * inverse * unit
 
 
 @_compiled
@@ -244,11 +237,11 @@ def mean_of_blocks(rows, places, lengths, starts, block, shape, table, shares, f
             for k in range(-(-n // length)):
                 begin, end = k * length, min((k + 1) * length, n)
                 scale = _power_value(rows[r, scales + k]) if shape.powers else _read_scale(rows[r], scales + 4 * k)
-                given = (codes[begin:end], table, shape.inverse, _unit(scale, shape), mean[begin:end])
+                given = (codes[begin:end], _unit(scale, shape), shape, table, mean[begin:end])
                 if len(rows) > 1:
                     _add(*given)
                 else:
-                    _put(*given)
+                    _write(*given)
         if len(rows) > 1:
             for i in range(n):
                 mean[i] /= count

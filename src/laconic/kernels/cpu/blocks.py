@@ -49,7 +49,14 @@ def mean_of_blocks(
     if not means.plain:
         return blocks.mean_of_blocks(_single(), rows, lengths, how, out, shares)
     places, room = means.table.numpy()
-    given = (places, room, _starts(lengths, how)[0], how.block, *block_lists.shape_of(how), _counted(shares, len(means)))
+    given = (
+        places,
+        room,
+        _starts(lengths, how)[0],
+        how.block,
+        *block_lists.shape_of(how),
+        _counted(shares, len(means)),
+    )
     payloads = rows.contiguous().numpy()
     _map(lambda span: block_lists.mean_of_blocks(payloads, *given, *span), _spans(means.lengths))
     return means
