@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laconic import kernels
-from laconic.kernels import BlockFormat, TensorList, blocks, reference
+from laconic.kernels import BlockFormat, TensorList, blocks, codes, reference
 from tests.kernels.test_bodies import KINDS, tensor
 from tests.kernels.test_cpu_lists import copies
 
@@ -78,15 +78,15 @@ def test_messages_memories_and_means_are_the_references(kind: str, how: BlockFor
 def test_every_byte_decodes_as_in_the_reference(values: str) -> None:
     """Also those that no encoder writes."""
     how = BlockFormat(values, "float32" if values == "int8" else "e8m0", 0)
-    codes = torch.arange(256, dtype=torch.uint8)
-    n = len(codes) * 8 // how.width
+    every = torch.arange(256, dtype=torch.uint8)
+    n = len(every) * 8 // how.width
     scales = (
         torch.tensor([[0.0], [1e-45], [3.4e38], [torch.inf]]).view(torch.uint8)
         if values == "int8"
         else torch.tensor([[0], [1], [254], [255]], dtype=torch.uint8)
     )
     for scale in scales:
-        rows = torch.cat([codes, scale])[None]
+        rows = torch.cat([every, scale])[None]
         found, expected = cpu.mean_of_blocks(rows, [n], how), blocks.mean_of_blocks(reference, rows, [n], how)
         assert all_identical(found, expected)
 
@@ -130,3 +130,20 @@ def test_threads_share_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cpu.mean_of_blocks(message[None], LENGTHS, how)
     assert all_identical(found, blocks.mean_of_blocks(reference, message[None], LENGTHS, how))
     assert cpu.encode_blocks([torch.empty(0)], None, how, [1]).numel() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_natural_compression_of_a_list(kind: str) -> None:
+    """Also of numbers whose exponent is the largest or none, and where a tensor ends within a group of eight."""
+    xs = hard(kind)
+    for remembers in (False, True):
+        errors = TensorList(0.1 * tensor("normal", max(n, 1), 9)[:n] for n in LENGTHS) if remembers else None
+        expected = None if errors is None else copies(errors)
+        message = cpu.encode_natural(xs, errors, KEYS)
+        assert identical(message, codes.encode_natural(reference, xs, expected, KEYS))
+        assert errors is None or expected is None or all_identical(errors, expected)
+    rows = torch.stack([message, codes.encode_natural(reference, hard(kind, -1), None, KEYS), message])
+    assert all_identical(cpu.mean_of_natural(rows, LENGTHS), codes.mean_of_natural(reference, rows, LENGTHS))
+    assert all_identical(cpu.mean_of_natural(rows[:1], LENGTHS), codes.mean_of_natural(reference, rows[:1], LENGTHS))
+    part = codes.encode_natural(reference, xs[-1:], None, KEYS[-1:])
+    assert identical(cpu.decode_natural(part, LENGTHS[-1]), codes.decode_natural(reference, part, LENGTHS[-1]))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from laconic.kernels import blocks
 from laconic.kernels.cpu import block_lists
-from laconic.kernels.cpu.loops import _map, in_parts
-from laconic.kernels.cpu.whole import _NONE, _counted, _numbers, _room, _single
+from laconic.kernels.cpu.loops import _map
+from laconic.kernels.cpu.whole import _NONE, _counted, _numbers, _room, _single, _spans
 from laconic.kernels.lists import listed
 from laconic.kernels.reference.blocks import BlockFormat
 
@@ -66,11 +66,3 @@ def _starts(lengths: Sequence[int], how: BlockFormat) -> tuple[np.ndarray, int]:
     """Return where each tensor's part of a message begins, and the message's length."""
     *starts, size = accumulate(map(how.message_bytes, lengths), initial=0)
     return _numbers(starts), size
-
-
-def _spans(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first tensor and the end of each thread's: those that begin in its part of all elements."""
-    begins = list(accumulate(lengths, initial=0))
-    cuts = np.searchsorted(begins[:-1], [last for _, last in in_parts(begins[-1], 1)])
-    cuts[-1:] = len(lengths)
-    return [(first, last) for first, last in zip([0, *cuts], cuts, strict=False) if first < last]
