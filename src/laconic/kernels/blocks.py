@@ -1,5 +1,5 @@
-"""Messages of blocks that share a scale, encoded one tensor after another as in `messages`; a GPU writes and reads the
-same bytes for a list at once."""
+"""Messages of blocks that share a scale, encoded one tensor after another as in `messages`; compiled bodies write and
+read the same bytes for a list at once."""
 
 from __future__ import annotations
 

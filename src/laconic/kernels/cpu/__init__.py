@@ -8,7 +8,9 @@ from torch import Tensor
 
 from laconic.kernels import reference
 from laconic.kernels.cpu import casts, loops
+from laconic.kernels.cpu.blocks import encode_blocks, mean_of_blocks
 from laconic.kernels.cpu.loops import run
+from laconic.kernels.cpu.natural import decode_natural, encode_natural, mean_of_natural
 from laconic.kernels.cpu.whole import (
     average_places,
     encode_largest,
@@ -146,13 +148,18 @@ __all__ = [
     "add_signs",
     "average_places",
     "bucket_scales",
+    "decode_natural",
+    "encode_blocks",
     "encode_largest",
     "encode_levels",
+    "encode_natural",
     "encode_sampled",
     "encode_signs",
     "feed_signs",
     "lengthen",
+    "mean_of_blocks",
     "mean_of_levels",
+    "mean_of_natural",
     "mean_of_signs",
     "pack_numbers",
     "pack_signs",

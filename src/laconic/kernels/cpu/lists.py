@@ -35,23 +35,35 @@ def _pointer(typing: Any, address: Any) -> Any:
     return types.CPointer(types.float32)(types.int64), generate
 
 
+def _bitcast(of: Any, to: Any) -> Any:
+    """Return a function for one type's bits as another."""
+
+    def cast(typing: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+        return to(of), generate
+
+    return intrinsic(cast)
+
+
+_bits, _number = _bitcast(types.float32, types.int32), _bitcast(types.int32, types.float32)
+
+
 @_inlined
 def _write_scale(scale, out, at):  # type: ignore[no-untyped-def]
     """Write a float32 as four bytes, with one NaN for all."""
-    held = np.empty(1, np.float32)
-    held[0] = scale
-    bits = held.view(np.uint32)[0] if scale == scale else _NAN
+    bits = np.uint32(_bits(scale)) if scale == scale else _NAN
     for k in range(4):
         out[at + k] = np.uint8((bits >> np.uint32(8 * k)) & np.uint32(255))
 
 
 @_inlined
 def _read_scale(row, at):  # type: ignore[no-untyped-def]
-    held = np.empty(1, np.uint32)
-    held[0] = 0
+    bits = np.uint32(0)
     for k in range(4):
-        held[0] |= np.uint32(row[at + k]) << np.uint32(8 * k)
-    return held.view(np.float32)[0]
+        bits |= np.uint32(row[at + k]) << np.uint32(8 * k)
+    return _number(np.int32(bits))
 
 
 @_inlined
@@ -162,9 +174,7 @@ def _scale(x, squared, block, partial):  # type: ignore[no-untyped-def]
     bits, most = x.view(np.int32), np.int32(0)
     for i in range(bits.size):
         most = max(most, bits[i] & np.int32(0x7FFFFFFF))
-    held = np.empty(1, np.int32)
-    held[0] = most
-    return held.view(np.float32)[0]
+    return _number(most)
 
 
 @_compiled

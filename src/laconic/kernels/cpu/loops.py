@@ -52,7 +52,7 @@ def run(kernel: Callable[..., Any], n: int, step: int, *arguments: Any) -> list[
 
 
 def _map(act: Callable[[Any], Any], parts: list[Any]) -> list[Any]:
-    return [act(parts[0])] if len(parts) == 1 else list(_threads(len(parts)).map(act, parts))
+    return list(map(act, parts) if len(parts) <= 1 else _threads(len(parts)).map(act, parts))
 
 
 def _argument(a: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ def _single() -> Any:
 
 def _one_call(*tensors: TensorList) -> bool:
     return all(xs.plain for xs in tensors) and len(in_parts(sum(tensors[0].lengths), 1)) <= 1
+
+
+def _spans(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return each thread's first and last tensor (exclusive): those that begin in its part of all elements."""
+    begins = list(accumulate(lengths, initial=0))
+    cuts = np.searchsorted(begins[:-1], [last for _, last in in_parts(begins[-1], 1)])
+    return [(first, last) for first, last in zip([0, *cuts], cuts, strict=False) if first < last]
 
 
 def encode_signs(xs: Sequence[Tensor], errors: Sequence[Tensor]) -> Tensor:
