@@ -47,7 +47,9 @@ def with_memory() -> list[str]:
     """Those that error feedback may wrap, and the named sentences that do."""
     can = [f"{word}+ef" for word in words() if word != "none" and refusal_of_memory(compressor(word)) is None]
     named = [e.name for e in registry.entries("compression") if e.kind == "sentence" and remembers(e.name)]
-    learning = "lgc(ratio=0.1, dense=8, learn=12, width=4)+ef"  # what the codes of its last phase blur is not remembered
+    learning = (
+        "lgc(ratio=0.1, dense=8, learn=12, width=4)+ef"  # what the codes of its last phase blur is not remembered
+    )
     return [*can, "one_bit+two_hop(memory=true)+ef", learning, *named]
 
 
@@ -176,7 +178,7 @@ def test_what_was_received_and_the_memories_are_what_came_in(text: str, kinds: t
 
 @pytest.mark.parametrize("text", ["qsgd+two_hop+ef", "qsgd+two_hop(memory=true)+ef", "qsgd+two_hop(memory=true)"])
 def test_memories_around_two_hops_of_high_variance_do_not_grow(text: str) -> None:
-    """Each bucket of 480 values has ω = 3: at full strength a memory would be 10,000 times the input after 180 steps."""
+    """ω is about 3 here: at full strength the memory of the first was 10,000 times the input after 180 steps."""
     made, x = compressor(text), tensor("normal")
     states, largest = [made.init(spec_of(x)) for _ in range(3)], 0.0
     for step in range(120):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 import torch
+from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 import laconic
