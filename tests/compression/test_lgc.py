@@ -152,6 +152,7 @@ def test_all_agree_in_every_phase_and_the_memory_keeps_the_rest(dtype: torch.dty
             communication = outcomes[0].sent.ne(0)  # type: ignore[union-attr]
             leader = (inputs[step % workers] + before[step % workers]).float().reshape(-1)
             assert torch.equal(communication.reshape(-1).nonzero().view(-1), largest(leader, 96))
+            assert not bool(outcomes[0].result[~communication].any()), "nothing is applied that the memory keeps"
 
 
 def test_a_vectors_size_passes_through() -> None:

@@ -47,7 +47,10 @@ def with_memory() -> list[str]:
     """Those that error feedback may wrap, and the named sentences that do."""
     can = [f"{word}+ef" for word in words() if word != "none" and refusal_of_memory(compressor(word)) is None]
     named = [e.name for e in registry.entries("compression") if e.kind == "sentence" and remembers(e.name)]
-    return [*can, "one_bit+two_hop(memory=true)+ef", *named]
+    learning = (
+        "lgc(ratio=0.1, dense=8, learn=12, width=4)+ef"  # what the codes of its last phase blur is not remembered
+    )
+    return [*can, "one_bit+two_hop(memory=true)+ef", learning, *named]
 
 
 @pytest.mark.parametrize("word", words())
@@ -128,40 +131,61 @@ def test_contraction_with_the_declared_delta(word: str, draws: int) -> None:
         assert sum(left) / len(left) <= (1 - delta) * whole * (1 + 1e-5) + slack + 1e-12, kind
 
 
+ROUNDED_AGAIN = {  # what is lost of a mean, as a share of its norm, where it is rounded on its way and nobody remembers
+    "cast_bf16+ef": 2**-7,  # every partial sum
+    "cast_bf16(stochastic)+ef": 2**-7,
+    "cast_fp16+ef": 2**-10,
+    "bf16+two_hop+ef": 2**-8,  # the owner's message
+    "int8+two_hop+ef": 0.02,
+    "fp8+two_hop+ef": 2**-3,
+    "qsgd+two_hop+ef": 2.0,
+}
+
+
 @pytest.mark.parametrize("text", with_memory())
 @pytest.mark.parametrize(
     "kinds", [("normal", "zero"), pytest.param(("heavy", "sparse"), marks=pytest.mark.long)], ids=str
 )
 @pytest.mark.technique("error_feedback", check=1)
-def test_what_was_sent_and_the_memory_are_what_came_in(text: str, kinds: tuple[str, ...]) -> None:
-    """The telescoping identity holds over twenty steps: for each worker's own messages, and in the mean over workers
-    where every message is decoded as it was sent."""
+def test_what_was_received_and_the_memories_are_what_came_in(text: str, kinds: tuple[str, ...]) -> None:
+    """The telescoping identity holds over twenty steps for what every worker decodes, in the mean over workers, however
+    their messages meet; where a mean is rounded once more on its way, up to that rounding."""
     made = compressor(text)
     assert isinstance(made, Remembering)
-    rate, size = 0.1 if made.how.inside else 1.0, 3
+    rate, size, again = 0.1 if made.how.inside else 1.0, 3, ROUNDED_AGAIN.get(text, 0.0)
     for kind in kinds:
         x = tensor(kind)
         if not made.accepts(spec_of(x)):
             continue
         states = [made.init(spec_of(x)) for _ in range(size)]
-        mean, own, came = (
-            torch.zeros(x.shape, dtype=torch.float64),
-            *torch.zeros(2, size, *x.shape, dtype=torch.float64),
-        )
+        received, came = torch.zeros(2, *x.shape, dtype=torch.float64)
         for step in range(20):
             inputs = [tensor(kind, seed=31 * step + rank) for rank in range(size)]
             outcomes = meet(made, inputs, states, step, rate)
             states = [outcome.state for outcome in outcomes]
-            mean += rate * outcomes[0].result.double()
-            came += rate * torch.stack(inputs).double()
-            own += torch.stack([rate * o.result if o.sent is None else o.sent for o in outcomes]).double()
-        kept = torch.stack([state["error"] for state in states]).double()
-        near = 4e-4 * max(1e-6, float(came.abs().max()))
-        if made.inner.meets == "gather" or "two_hop(memory" in text or text == "one_bit_sgd":
-            owners = sum((s["inner.owner"].double() for s in states if "inner.owner" in s), torch.zeros(x.shape))
-            assert float((mean + kept.mean(0) + owners - came.mean(0)).abs().max()) <= near, kind
-        else:
-            assert float((own + kept - came).abs().max()) <= near, kind
+            decoded = rate * outcomes[0].result.double()
+            if again:
+                sent = torch.stack([o.sent for o in outcomes if o.sent is not None]).double().mean(0)
+                assert float((decoded - sent).norm()) <= again * float(sent.norm()), (kind, step)
+                decoded = sent
+            received += decoded
+            came += rate * torch.stack(inputs).double().mean(0)
+        kept = torch.stack([state["error"] for state in states]).double().mean(0)
+        kept += sum((s["inner.owner"].double() for s in states if "inner.owner" in s), torch.zeros(x.shape))
+        largest = max(1e-6, float(came.abs().max()), float(kept.abs().max()))
+        assert float((received + kept - came).abs().max()) <= 1e-5 * largest, kind
+
+
+@pytest.mark.parametrize("text", ["qsgd+two_hop+ef", "qsgd+two_hop(memory=true)+ef", "qsgd+two_hop(memory=true)"])
+def test_memories_around_two_hops_of_high_variance_do_not_grow(text: str) -> None:
+    """ω is about 3 here: at full strength the memory of the first was 10,000 times the input after 180 steps."""
+    made, x = compressor(text), tensor("normal")
+    states, largest = [made.init(spec_of(x)) for _ in range(3)], 0.0
+    for step in range(120):
+        inputs = [tensor("normal", seed=31 * step + rank) for rank in range(3)]
+        states = [outcome.state for outcome in meet(made, inputs, states, step)]
+        largest = max(largest, *(float(value.norm()) for state in states for value in state.values()))
+    assert largest < 60 * float(x.norm())
 
 
 @pytest.mark.parametrize("word", words())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 import torch
+from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 import laconic
@@ -375,19 +377,25 @@ def test_each_level_pays_for_its_own_averagings() -> None:
 @pytest.mark.long
 @pytest.mark.technique("hierarchical_local_sgd", check=3)
 def test_where_machines_are_far_apart_it_is_three_times_faster() -> None:
-    """Where `bsp` communicates about ten times as long as it computes."""
+    """Where `bsp` communicates about ten times as long as it computes. Accuracy is compared over ten seeds, pair by
+    pair: single ones differ by -1.4 to 1.2 points, since a point is five of the 500 images, and the 95 % interval of
+    the mean (-0.9 to 0.4) lies above one point lost."""
     network = Network(4, (Level(1, 1e9), Level(2, 1e8)))
     compute = Compute(forward_seconds=4e-5, backward_seconds=8e-5)
 
-    def run(strategy: str) -> tuple[float, float]:
+    def run(strategy: str, seed: int) -> tuple[float, float]:
         simulation = laconic.simulate(
-            lambda: digits.train(strategy, 240, 16, digits.sgd(0.1, 0.9)), 4, network, compute
+            lambda: digits.train(strategy, 240, 16, digits.sgd(0.1, 0.9), seed=seed), 4, network, compute
         )
         return simulation.seconds, simulation.results[0].accuracy
 
-    (slow, bsp), (fast, nested) = run("bsp"), run("hierarchical_local_sgd")
-    assert slow / fast > 3
-    assert nested > bsp - 1
+    gains = []
+    for seed in range(10):
+        (slow, bsp), (fast, nested) = run("bsp", seed), run("hierarchical_local_sgd", seed)
+        assert slow / fast > 3
+        gains.append(nested - bsp)
+    half = student_t.ppf(0.975, len(gains) - 1) * stdev(gains) / len(gains) ** 0.5
+    assert mean(gains) - half > -1
 
 
 # ---------------------------------------------------------------------------------------------- finish

@@ -46,6 +46,9 @@ class OkTopK(Compressor):
     get similar counts. What a worker chose counts as sent only where the sum was kept: write ok_topk_select+ef. Places
     are written within regions, in few bits; rows to owners are as long as the longest, and more than 4k values are
     never sent. A value that is not finite is above any threshold.
+
+    The paper's bound of 6k words a step is not met everywhere: on pure noise with plain memory and 8 workers, two to
+    eight times k sums survive between exact steps and 5 to 12 words are sent for each of k; in an exact step 11.
     """
 
     ragged: ClassVar[bool] = True

@@ -10,6 +10,8 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket, is_changed_below
 from laconic.compression.codec import Codec
+from laconic.compression.error_feedback import counted
+from laconic.compression.optional import spread_of
 from laconic.compression.owned_parts import OwnedParts
 from laconic.compression.raw import Raw
 from laconic.compression.wrapper import Wrapping
@@ -63,7 +65,8 @@ class InTwoHops(Compressor):
     """The compressor that a chain with `two_hop` becomes.
 
     The owner's memory has the tensor's shape, so that it can be split again when the number of workers changes: what
-    lies outside a worker's part is added to its next message.
+    lies outside a worker's part is added to its next message. Around a codec whose variance ω is above 1 such a memory
+    would grow for ever: there an owner's message counts 1/(1+ω), as in `Remembering`.
     """
 
     inner: Codec
@@ -80,12 +83,20 @@ class InTwoHops(Compressor):
     def accepts(self, spec: TensorSpec) -> bool:
         return self.inner.accepts(spec)
 
+    def spread(self, spec: TensorSpec) -> float:
+        return spread_of(self.inner, spec)
+
+    def _share(self, spec: TensorSpec) -> float:
+        """Return the share of an owner's decoded message that everybody applies."""
+        return counted(self.inner, spec) if self.how.memory and not self.how.dense else 1.0
+
     def init(self, spec: TensorSpec) -> State:
         return {"owner": torch.zeros(spec.shape)} if self.how.memory else {}
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         codec, size, single = self.inner, meet.size, x.float()
         back: Codec = Raw() if self.how.dense else codec
+        share = self._share(TensorSpec("", tuple(x.shape), x.dtype))
         kept: Tensor | None = None
         outside: Tensor | float = (
             0.0  # an earlier owner's memory outside of this part, after the number of workers has changed
@@ -105,14 +116,14 @@ class InTwoHops(Compressor):
         answer = back.encode(mean, meet)
         if kept is not None:
             owned = torch.zeros_like(rows)
-            owned[meet.rank] = mean - back.decode(answer, mean.shape, meet)
+            owned[meet.rank] = mean - share * back.decode(answer, mean.shape, meet)
             state = {"owner": codec.join(owned, x.shape)}
         parts = yield meet.gather(answer)
         result, sent = (
             codec.join(torch.stack([way.decode(p, mean.shape, meet) for p in payloads]), x.shape).to(x.dtype)
             for way, payloads in ((back, parts), (codec, encoded))
         )
-        return Outcome(result, state, sent - outside)
+        return Outcome(result * share, state, sent - outside)
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         codec = self.inner
@@ -120,6 +131,8 @@ class InTwoHops(Compressor):
         if not codec.lists or own_parts or bucket.flat.dtype != torch.float32:
             return None
         if is_changed_below(codec, "encode", "feed_all") or is_changed_below(codec, "mean", "means"):
+            return None
+        if any(self._share(spec) < 1 for spec in bucket.specs):
             return None
         return self._exchange_bucket(bucket, meet)
 
