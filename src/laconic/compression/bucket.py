@@ -87,10 +87,6 @@ class TensorBucket:
         torch._foreach_mul_(list(self.parts(scaled)), list(factors))
         return scaled
 
-    def put(self, tensors: Sequence[Tensor]) -> None:
-        """Make these flat tensors the bucket's."""
-        torch._foreach_copy_(list(self.tensors), list(tensors))
-
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Return something that depends on the tensors' specifications alone, found once."""
         if name not in self.facts:

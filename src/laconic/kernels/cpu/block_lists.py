@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from laconic.kernels.cpu.lists import _bits, _finite, _halves, _number, _pointer, _read_scale, _write_scale, carray
+from laconic.kernels.cpu.lists import (
+    _bits,
+    _fed,
+    _finite,
+    _halves,
+    _number,
+    _pointer,
+    _read_scale,
+    _write_scale,
+    carray,
+)
 from laconic.kernels.cpu.loops import _compiled, _draw, _inlined
 from laconic.kernels.reference.blocks import NO_NUMBER, BlockFormat
 from laconic.kernels.reference.short_floats import decoded, short_floats
@@ -189,11 +199,7 @@ def encode_blocks(places, errors, lengths, starts, block, shape, table, keys, sh
     for t in range(first, last):
         n, at = lengths[t], starts[t]
         low, high = _halves(keys[t])
-        v = carray(_pointer(places[t]), n)
-        if errors.size:
-            x, v = v, carray(_pointer(errors[t]), n)
-            for i in range(n):
-                v[i] += x[i]
+        v = _fed(places, errors, t, n)
         packed = -(-n // 2) if short else n
         codes, length, scales = room if short else out[at : at + n], block if block else max(1, n), at + packed
         for k in range(-(-n // length)):

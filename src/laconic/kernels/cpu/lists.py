@@ -72,6 +72,17 @@ def _finite(value):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _fed(places, errors, t, n):  # type: ignore[no-untyped-def]
+    """Return tensor t, of n values; with errors, its own error after the tensor was added to it."""
+    v = carray(_pointer(places[t]), n)
+    if errors.size:
+        x, v = v, carray(_pointer(errors[t]), n)
+        for i in range(n):
+            v[i] += x[i]
+    return v
+
+
+@_compiled
 def _total(x, power, block, partial):  # type: ignore[no-untyped-def]
     """Return the sum of |x| or of x² in the order of `sums`; `partial` has room for a number a block."""
     count = max(1, -(-x.size // BLOCK))
@@ -194,11 +205,7 @@ def encode_levels(places, errors, lengths, bucket, steps, each, squared, keys, s
     for t in range(lengths.size):
         n = lengths[t]
         low, high = _halves(keys[t])
-        v = carray(_pointer(places[t]), n)
-        if errors.size:
-            x, v = v, carray(_pointer(errors[t]), n)
-            for i in range(n):
-                v[i] += x[i]
+        v = _fed(places, errors, t, n)
         packed, scales = -(-n // each), at + -(-n // each)
         for k in range(-(-n // bucket)):
             begin, end = k * bucket, min((k + 1) * bucket, n)

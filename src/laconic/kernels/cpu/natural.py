@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from laconic.kernels import codes
-from laconic.kernels.cpu.lists import _bits, _finite, _halves, _number, _pointer, carray
+from laconic.kernels.cpu.lists import _bits, _fed, _finite, _halves, _number, _pointer, carray
 from laconic.kernels.cpu.loops import _compiled, _draw, _inlined, _map
 from laconic.kernels.cpu.whole import _NONE, _numbers, _room, _single, _spans
 from laconic.kernels.lists import listed
@@ -95,11 +95,7 @@ def _encode(places, errors, lengths, starts, keys, out, first, last):  # type: i
     for t in range(first, last):
         n, at = lengths[t], starts[t]
         low, high = _halves(keys[t])
-        v = carray(_pointer(places[t]), n)
-        if errors.size:
-            x, v = v, carray(_pointer(errors[t]), n)
-            for i in range(n):
-                v[i] += x[i]
+        v = _fed(places, errors, t, n)
         for begin in range(0, n, _TILE):
             part = v[begin : min(begin + _TILE, n)]
             _exponents(part, low, high, begin, tile)

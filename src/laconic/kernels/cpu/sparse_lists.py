@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laconic.kernels.cpu.lists import _finite, _halves, _pointer, carray
+from laconic.kernels.cpu.lists import _fed, _finite, _halves
 from laconic.kernels.cpu.loops import _compiled, _inlined
 from laconic.kernels.draws import BITS, FIRST, SECOND, SHIFTS
 
@@ -93,11 +93,7 @@ def encode_largest(places, errors, lengths, chosen, widths, out):  # type: ignor
     at = 0
     for t in range(lengths.size):
         n, k = lengths[t], chosen[t]
-        v = carray(_pointer(places[t]), n)
-        if errors.size:
-            x, v = v, carray(_pointer(errors[t]), n)
-            for i in range(n):
-                v[i] += x[i]
+        v = _fed(places, errors, t, n)
         bits = v.view(np.int32)
         least, equal = np.int32(0), n
         if k < n:
@@ -138,11 +134,7 @@ def encode_sampled(places, errors, lengths, samples, most, widths, keys, out):  
     at = 0
     for t in range(lengths.size):
         n, looked, k = lengths[t], samples[t, 0], samples[t, 1]
-        v = carray(_pointer(places[t]), n)
-        if errors.size:
-            x, v = v, carray(_pointer(errors[t]), n)
-            for i in range(n):
-                v[i] += x[i]
+        v = _fed(places, errors, t, n)
         bits = v.view(np.int32)
         if looked < n:
             low, high = _halves(keys[t])
