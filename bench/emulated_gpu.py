@@ -83,3 +83,7 @@ class EmulatedWorker(RealWorker):
 
     def group(self, ranks: Sequence[int]) -> EmulatedGroup:  # type: ignore[override]
         return EmulatedGroup(tuple(ranks), self.ledger, self._rate)
+
+    def held_seconds(self) -> float:
+        """Return for how long messages have held the GPU."""
+        return 8 * self.ledger.sent_bytes() / self._rate

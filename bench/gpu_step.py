@@ -5,7 +5,7 @@
 
 One NCCL rank, so that nothing travels: what is left is encoding, decoding and Python. With `--workers`, sentences
 decode the payloads of so many workers, and their messages hold a part of the GPU for as long as a link would (see
-emulated_gpu.py); DDP beside them stays alone.
+emulated_gpu.py), which is the column `wire`; DDP beside them stays alone.
 
 All contestants train the same model in one process, in turns: in each block every one makes a few steps, and the row
 shows the median over blocks of its time over DDP's in the same block, with the quartiles. Launches and waits are
@@ -183,7 +183,7 @@ class Contestant:
             self.steps(count)
         seen = {event.key: event.count for event in profile.key_averages()}
         launches, waits = (sum(seen.get(name, 0) for name in names) / count for names in (LAUNCHES, WAITS))
-        return launches, waits - 2 / count  # the benchmark's own
+        return launches, waits - 3 / count  # two are the benchmark's own, one is the profiler's
 
     def close(self) -> None:
         if self.name not in ("plain", "ddp"):
@@ -211,18 +211,21 @@ def main() -> None:
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     task = tasks(given.rows)[given.model]
+    worker = None
     if given.workers > 1:
         from emulated_gpu import EmulatedWorker
 
-        set_process_worker(EmulatedWorker(given.workers, bits_per_second(given.link)))
+        worker = EmulatedWorker(given.workers, bits_per_second(given.link))
+        set_process_worker(worker)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.model}{', compiled' * given.compile}")
-    print(f"{'':42} {'ms':>8} {'of ddp':>7} {'quartiles':>13} {'launches':>9} {'waits':>6} {'GiB':>6}", flush=True)
+    print(f"{'':42} {'ms':>8} {'of ddp':>7} {'quartiles':>13} {'launches':>9} {'waits':>6} {'GiB':>6} {'wire':>6}", flush=True)
     for names in groups(["plain", *given.sentences], task.together):
-        measure(["ddp", *names], task, given)
+        measure(["ddp", *names], task, given, lambda: 0.0 if worker is None else 1e3 * worker.held_seconds())
 
 
-def measure(names: Sequence[str], task: Task, given: argparse.Namespace) -> None:
-    """Measure some contestants side by side and print their rows."""
+def measure(names: Sequence[str], task: Task, given: argparse.Namespace, held: Callable[[], float]) -> None:
+    """Measure some contestants side by side and print their rows; `held` returns the milliseconds for which messages
+    have held the GPU so far."""
     contestants: list[Contestant] = []
     made: Contestant | None
     memory: dict[str, float] = {}
@@ -244,10 +247,11 @@ def measure(names: Sequence[str], task: Task, given: argparse.Namespace) -> None
     for made in contestants:
         ratios = [own / ddp for own, ddp in zip(times[made.name], times["ddp"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
+        before = held()
         launches, waits = made.counts()
         print(
             f"{made.name:42} {statistics.median(times[made.name]):8.2f} {middle:7.3f} {low:6.3f}-{high:6.3f} "
-            f"{launches:9.0f} {waits:6.1f} {memory[made.name]:6.1f}",
+            f"{launches:9.0f} {waits:6.1f} {memory[made.name]:6.1f} {held() - before:6.1f}",
             flush=True,
         )
     for made in contestants:

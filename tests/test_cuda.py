@@ -185,6 +185,31 @@ def test_cpu_and_gpu_send_the_same_bits(strategy: str) -> None:
     assert torch.equal(trained_on("cuda", strategy), trained_on("cpu", strategy))
 
 
+@pytest.mark.parametrize("compressor", ["topk(0.05, threshold=sampled)+ef", "power_sgd(4)+ef", "int8+two_hop"])
+def test_exchanges_side_by_side_keep_their_messages(compressor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual workers hold several buckets' messages until all have sent theirs, while other buckets' graphs run, in
+    another order than they were recorded in: the second pass has other buckets than the first."""
+
+    def trained(exchanges_before_recording: int) -> torch.Tensor:
+        monkeypatch.setattr("laconic.runtime.graphed_exchange._WARM_UP", exchanges_before_recording)
+
+        def body() -> torch.Tensor:
+            torch.manual_seed(0)
+            model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(9)], nn.Linear(256, 3000)).cuda()
+            strategy = f"bsp / {compressor} / wfbp(bucket_bytes=600000)"
+            model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), 1e-3), strategy)
+            draw = torch.Generator().manual_seed(laconic.rank())
+            for _ in range(8):
+                model(torch.randn(4, 256, generator=draw).cuda()).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
+
+        return laconic.simulate(body, 4).results[0]
+
+    assert torch.equal(trained(3), trained(1000))
+
+
 @pytest.mark.parametrize("sampled", [True, False])
 @pytest.mark.parametrize("tensors", [1, 3])
 def test_graphs_of_sparse_messages_see_new_gradients_and_keys(tensors: int, sampled: bool) -> None:

@@ -36,24 +36,24 @@ def right(sent: SparseTensors, n: int, left_out: float) -> bool:
 @pytest.mark.parametrize("left_out", [0.0, -0.0])
 @pytest.mark.parametrize("shares", [[0.01], [0.02, 0.0, 0.01], [0.01] * 8, [0.3, 0.01, 0.1], [0.0, 0.0], [1.0, 0.02]])
 def test_means_are_the_references(shares: list[float], left_out: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of places that few or many workers name, in programs of one tile or of several."""
+    """Of places that few or many workers name, in tiles of which a worker's places are read at once or in parts."""
     for n in (1, 2048, 3001):
         sent = sparse(n, shares)
-        for programs in (2, 1 << 14):
-            monkeypatch.setattr(sparse_means, "_PROGRAMS", programs)
-            assert right(sent, n, left_out), (n, programs)
+        for width in (16, 128):
+            monkeypatch.setattr(sparse_means, "_WIDTH", width)
+            assert right(sent, n, left_out), (n, width)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("programs", [2, 1 << 14])
-def test_many_workers_are_added_some_after_others(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_means, "_PROGRAMS", programs)
-    monkeypatch.setattr(sparse_means, "_AT_ONCE", 2)
+@pytest.mark.parametrize("tiles", [(512, 512), (512, 8192)])
+def test_many_workers_divide_all_that_they_added(tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_means, "_TILES", tiles)
+    monkeypatch.setattr(sparse_means, "_FEW", 2)
     assert right(sparse(3001, [0.01, 0.0, 0.2, 0.01, 0.02]), 3001, -0.0)
 
 
 @pytest.mark.long
-def test_more_workers_than_are_read_at_once() -> None:
+def test_more_workers_than_few() -> None:
     assert right(sparse(2500, [0.01, 0.02] * 8 + [0.05]), 2500, 0.0)
 
 

@@ -71,8 +71,10 @@ def test_the_largest_of_a_list_are_the_references(ratio: float, fed: bool) -> No
     assert equal(errors, memory) and equal(xs, given)
 
 
-@pytest.mark.parametrize("n", [1, 4099])
-def test_one_tensor_is_a_list(n: int) -> None:
+@pytest.mark.parametrize(("n", "programs"), [(1, 1024), (4099, 1024), (4099, 1)])
+def test_one_tensor_is_a_list(n: int, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in one program or in several."""
+    monkeypatch.setattr(radix, "_PROGRAMS", programs)
     x, error = tensor("normal", n), tensor("normal", n, 1)
     memory = error.clone()
     found = gpu.encode_largest([x], [error], [-(-n // 50)], [13])
@@ -84,6 +86,7 @@ def test_one_tensor_is_a_list(n: int) -> None:
 def test_tallies_of_many_tiles_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """More tiles than are in one group, of tensors that begin within a group."""
     monkeypatch.setattr(radix, "TILE", 128)
+    monkeypatch.setattr(radix, "_PROGRAMS", 8)
     xs = [misaligned((tensor("normal", n, n) / 0.1).round() * 0.1, 1) for n in (3000, 1, 9000, 700)]
     counts, widths = [40, 1, 900, 7], widths_of(xs)
     found = gpu.encode_largest(xs, None, counts, widths)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.bucket import BucketExchange, KeyTables, Moment
-from laconic.runtime.in_flight import run_exchange
+from laconic.runtime.in_flight import handles_of, is_stream_ordered, run_exchange
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Gather, Request, Scatter
 
@@ -32,12 +32,17 @@ class _Segment:
 
 
 class GraphedExchange:
-    """The exchange of one bucket in successive steps; graphs of one memory `pool` never run side by side. `tables` hold
-    the keys of draws."""
+    """The exchange of one bucket in successive steps. `tables` hold the keys of draws.
+
+    Exchanges of which only the stream has to wait for messages run one after another, and share a memory `pool`. Others
+    may be at work side by side, in any order: what one of them has sent must not lie where another computes, so each
+    has a pool of its own.
+    """
 
     def __init__(self, specs: tuple[TensorSpec, ...], tables: KeyTables, pool: Any) -> None:
         self.specs, self._tables, self._pool = specs, tables, pool
         self._runs = 0
+        self._side_by_side = False  # whether others may compute while this one waits for a message
         self._answers: list[Any] = []  # of an earlier exchange; None where the request's tensor is the answer
         self._segments: list[_Segment] = []  # as many as were recorded; while they live, so does the pool
         self.is_recorded = False
@@ -57,7 +62,7 @@ class GraphedExchange:
             else:
                 self.is_recorded = True
                 return self.replay(moment, carry)
-        return run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry)
+        return self._watched(run_exchange(make(False), self._noting(carry) if self._runs == _WARM_UP else carry))
 
     def replay(self, moment: Moment, carry: Callable[[Request], Communication[Any]]) -> Communication[None]:
         """Exchange the bucket as it is now, by the graphs that were recorded."""
@@ -68,6 +73,17 @@ class GraphedExchange:
                 result = yield from carry(segment.request)
                 if segment.answer is not None and result.data_ptr() != segment.answer.data_ptr():
                     segment.answer.copy_(result)
+
+    def _watched(self, communication: Communication[Any]) -> Communication[Any]:
+        """Note whether the host waits for a message."""
+        answer = None
+        while True:
+            try:
+                awaited = communication.send(answer)
+            except StopIteration as end:
+                return end.value
+            self._side_by_side |= not all(map(is_stream_ordered, handles_of(awaited)))
+            answer = yield awaited
 
     def _noting(self, carry: Callable[[Request], Communication[Any]]) -> Callable[[Request], Communication[Any]]:
         """Carry requests out, and keep their answers as the memory in which later ones are expected."""
@@ -85,6 +101,8 @@ class GraphedExchange:
         if not all(answer is None or isinstance(answer, Tensor) for answer in self._answers):
             raise TypeError("messages of different lengths are no memory of a graph")
         torch.cuda.synchronize()
+        if self._side_by_side:
+            self._pool = torch.cuda.graph_pool_handle()
         answers, given = iter(self._answers), None
         while True:
             graph = torch.cuda.CUDAGraph()

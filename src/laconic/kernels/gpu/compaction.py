@@ -11,15 +11,12 @@ import triton
 import triton.language as tl
 
 from laconic.kernels.gpu.limits import INFINITE, size
-from laconic.kernels.gpu.radix import COUNTS, all_digits, tile_sizes
+from laconic.kernels.gpu.radix import STATE, tile_sizes
 from laconic.kernels.gpu.triton_helpers import located, pointed
 
 GROUP = tl.constexpr(64)
 """The number of tiles whose tallies are also added up."""
 BLOCK = tl.constexpr(256)
-STATE = tl.constexpr(4)
-"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, how many of
-those are sent (all that are larger are), and whether the tallies were made again."""
 
 
 @triton.jit
@@ -42,19 +39,14 @@ def tallied(tallies, groups, tile):
 
 
 @triton.jit(do_not_specialize=["place_2"])
-def tally_largest(v, place_0, place_1, place_2, ks, counts, state, tallies, groups, TILE: tl.constexpr,
-                  LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """Tally the k largest magnitudes, whose digits have been counted."""
+def tally_largest(v, place_0, place_1, place_2, state, tallies, groups, TILE: tl.constexpr, LISTED: tl.constexpr,
+                  ALIGNED: tl.constexpr):  # fmt: skip
+    """Tally what is above each tensor's limit, and what equals it."""
     number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
     bits = tile_sizes(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
-    limit, missing = all_digits(counts + number * COUNTS, tl.load(ks + number))
+    limit = tl.load(state + number * STATE)
     tally(tallies, groups, tl.program_id(0), tl.sum((bits > limit).to(tl.int32), 0),
           tl.sum((bits == limit).to(tl.int32), 0))  # fmt: skip
-    if base == 0:
-        state += number * STATE
-        tl.store(state, limit)
-        tl.store(state + 1, limit)
-        tl.store(state + 2, missing)
 
 
 @triton.jit

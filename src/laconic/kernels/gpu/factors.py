@@ -130,7 +130,7 @@ def left_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pack
         return reference.left_products(matrices, factors)
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > LEFT:
-        how = {"ROWS": wide.ROWS, "STEP": wide.LEFT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
+        how = {"ROWS": wide.ROWS, "STEP": wide.LEFT_STEP, "STAGES": wide.STAGES, "num_warps": wide.LEFT_WARPS}
         return _products(matrices, thin, 0, wide.left, wide.LEAST, wide.ROWS, wide.LEFT_STEP, wide.LEFT_PROGRAMS, how)
     how = {"ROWS": _ROWS, "STEP": _STEP, "STAGES": _STAGES, "num_warps": _WARPS}
     return _products(matrices, thin, 0, _left, 1, _ROWS, 4 * _STEP, _PROGRAMS, how)
@@ -141,7 +141,7 @@ def right_products(matrices: Sequence[Tensor], factors: Sequence[Tensor]) -> Pac
         return reference.right_products(matrices, factors)
     thin = packed(factors)
     if max(r for _, r in thin.shapes) > RIGHT:
-        how = {"COLUMNS": wide.COLUMNS, "STEP": wide.RIGHT_STEP, "STAGES": wide.STAGES, "num_warps": wide.WARPS}
+        how = {"COLUMNS": wide.COLUMNS, "STEP": wide.RIGHT_STEP, "STAGES": wide.STAGES, "num_warps": wide.RIGHT_WARPS}
         size = (wide.LEAST, wide.COLUMNS, wide.RIGHT_STEP, wide.RIGHT_PROGRAMS)
         return _products(matrices, thin, 1, wide.right, *size, how)
     how = {"COLUMNS": _COLUMNS, "AT_ONCE": _AT_ONCE, "STAGES": _STAGES, "num_warps": _WARPS}

@@ -25,9 +25,9 @@ _TILE = 1024
 _LONG, _LARGE = 4096, 1 << 19  # tiles of this length where there are more values than that
 _LEAST = 0x00800000  # the bits of the least normal number
 INFINITE = tl.constexpr(0x7F800000)
-SECOND, THIRD = tl.constexpr(23), tl.constexpr(11)
+SECOND, THIRD = tl.constexpr(23), tl.constexpr(13)
 """The bits below the first digit, which is the exponent, and below the second."""
-DIGITS = 1 << 8, 1 << 12, 1 << 11
+DIGITS = 1 << 8, 1 << 10, 1 << 13
 AT_2, AT_3 = tl.constexpr(DIGITS[0]), tl.constexpr(DIGITS[0] + DIGITS[1])
 STATE = tl.constexpr(sum(DIGITS))
 """The offset behind all counts of: the first digit, the first two, the rank among those that share them, and how many
@@ -87,6 +87,15 @@ def _held(length, room, KNOWN: tl.constexpr):
         return tl.minimum(tl.load(length), room).to(tl.int32)
 
 
+@triton.jit
+def _add_digits(counts, digit, some, TILE: tl.constexpr, DIGITS: tl.constexpr):
+    """Count the digits of some values of a tile, and add what the tile has of each in one addition."""
+    at = tl.arange(0, DIGITS)
+    others = TILE - tl.sum(some.to(tl.int32), 0)
+    count = tl.histogram(tl.where(some, digit, 0), DIGITS) - tl.where(at == 0, others, 0)
+    tl.atomic_add(counts + at, count, mask=count > 0, sem="relaxed")
+
+
 @triton.jit(do_not_specialize=["n", "low", "high", "room"])
 def _first(x, error, n, low, high, values, length, room, counts, TILE: tl.constexpr, KNOWN: tl.constexpr,
            SAMPLED: tl.constexpr, FED: tl.constexpr):  # fmt: skip
@@ -100,16 +109,12 @@ def _first(x, error, n, low, high, values, length, room, counts, TILE: tl.conste
     else:
         v = tl.load(values + i, mask=inside, other=0.0)
     if tl.program_id(0) * TILE < held:
-        digit = tl.where(inside, size(v) >> SECOND, 0)
-        others = TILE - tl.sum(inside.to(tl.int32), 0)
-        at = tl.arange(0, AT_2)
-        count = tl.histogram(digit, AT_2) - tl.where(at == 0, others, 0)
-        tl.atomic_add(counts + at, count, mask=count > 0, sem="relaxed")
+        _add_digits(counts, size(v) >> SECOND, inside, TILE, AT_2)
 
 
 @triton.jit(do_not_specialize=["room", "k"])
 def _second(values, length, room, k, counts, TILE: tl.constexpr, KNOWN: tl.constexpr):
-    """Count the next twelve bits, among values with the exponent that was found."""
+    """Count the next ten bits, among values with the exponent that was found."""
     first = tl.program_id(0) * TILE
     held = _held(length, room, KNOWN)
     if first < held:
@@ -120,12 +125,12 @@ def _second(values, length, room, k, counts, TILE: tl.constexpr, KNOWN: tl.const
         i = first + tl.arange(0, TILE)
         bits = size(tl.load(values + i, mask=i < held, other=0.0))
         shared = (i < held) & ((bits >> SECOND) == found)
-        tl.atomic_add(counts + AT_2 + ((bits >> THIRD) & (AT_3 - AT_2 - 1)), 1, mask=shared, sem="relaxed")
+        _add_digits(counts + AT_2, (bits >> THIRD) & (AT_3 - AT_2 - 1), shared, TILE, AT_3 - AT_2)
 
 
 @triton.jit(do_not_specialize=["room", "k", "least"])
 def _third(values, length, room, k, counts, least, limit, TILE: tl.constexpr, KNOWN: tl.constexpr):
-    """Count the last eleven bits, among values that share all before them; the last program to finish finds the limit.
+    """Count the last bits, among values that share all before them; the last program to finish finds the limit.
 
     Where there are no values, the limit is `least`.
     """

@@ -21,16 +21,15 @@ _MOST = (1 << 31) - (1 << 20)  # the largest number of elements
 
 
 @triton.jit
-def _number(packed, j, width, inside):
-    """Return numbers j of so many bits, which span five bytes at most."""
-    bit = j.to(tl.int64) * width
-    byte, last = bit >> 3, (bit + width - 1) >> 3
-    word = tl.load(packed + byte, mask=inside, other=0).to(tl.uint64)
-    for k in tl.static_range(1, 5):
-        more = tl.load(packed + byte + k, mask=inside & (byte + k <= last), other=0)
-        word |= more.to(tl.uint64) << (8 * k)
+def _bits(packed, bit, width, inside):
+    """Return so many bits from any bit behind a pointer to bytes on, 32 at most: of one word of memory, or of two."""
+    address = packed.to(tl.int64) + (bit >> 3)
+    word = (address & -4).to(tl.pointer_type(tl.uint32))
+    shift = ((address & 3) << 3) + (bit & 7)
+    low = tl.load(word, mask=inside, other=0).to(tl.uint64)
+    high = tl.load(word + 1, mask=inside & (shift + width > 32), other=0).to(tl.uint64)
     ones = (tl.full([], 1, tl.uint64) << width.to(tl.uint64)) - 1
-    return ((word >> (bit & 7).to(tl.uint64)) & ones).to(tl.int64)
+    return (((high << 32) | low) >> shift.to(tl.uint64)) & ones
 
 
 @triton.jit(do_not_specialize=["stride", "row", "parts"])
@@ -68,19 +67,17 @@ def _read_parts(rows, stride, begins, most, widths, firsts, entries, row, places
     for first in range(tl.program_id(0) * TILE, count, tl.num_programs(0) * TILE):
         j = first + tl.arange(0, TILE)
         inside = j < count
-        place = first_place + _number(part, j, width, inside)
+        place = first_place + _bits(part, j.to(tl.int64) * width, width, inside).to(tl.int64)
         tl.store(places + to + j, place.to(tl.int32), mask=inside)
-        word = tl.zeros([TILE], tl.uint32)
-        for k in tl.static_range(4):
-            word |= tl.load(bits + 4 * j.to(tl.int64) + k, mask=inside, other=0).to(tl.uint32) << (8 * k)
-        tl.store(values + to + j, word.to(tl.float32, bitcast=True), mask=inside)
+        value = _bits(bits, j.to(tl.int64) * 32, tl.full([], 32, tl.int64), inside).to(tl.uint32)
+        tl.store(values + to + j, value.to(tl.float32, bitcast=True), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count", "width"])
 def _unpack(packed, count, width, codes, TILE: tl.constexpr):
     j = tl.program_id(0) * TILE + tl.arange(0, TILE)
     wide = tl.full([], 0, tl.int32) + width
-    tl.store(codes + j, _number(packed, j, wide, j < count), mask=j < count)
+    tl.store(codes + j, _bits(packed, j.to(tl.int64) * wide, wide, j < count).to(tl.int64), mask=j < count)
 
 
 @triton.jit(do_not_specialize=["count", "width", "length"])

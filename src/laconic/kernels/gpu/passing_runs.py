@@ -10,8 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laconic.kernels.gpu.compaction import STATE, set_bits, tallied, tally, write_tile
+from laconic.kernels.gpu.compaction import set_bits, tallied, tally, write_tile
 from laconic.kernels.gpu.limits import INFINITE, size
+from laconic.kernels.gpu.radix import STATE
 from laconic.kernels.gpu.selection import dealt, ones, written
 from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
 

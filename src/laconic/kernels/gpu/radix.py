@@ -3,30 +3,34 @@
 Bit patterns of magnitudes, read as integers, have the order of magnitudes. Three passes count digits of 8, 8 and 15
 bits, from the first on, each among values that share the digits found so far. The last digit is counted twice, in 128
 groups and in full, so that every program that needs the result finds it from a few hundred counts. Ties are common
-(zeros; numbers that were rounded to 16 bits): a tile whose values share all bits counts them in one addition.
+(zeros; numbers that were rounded to 16 bits): a tile whose values share all bits counts them in one addition. A program
+counts several tiles (ROWS) before it adds to the tensor's counts, where all programs would wait for one another.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from laconic.kernels.gpu.limits import size
-from laconic.kernels.gpu.lists import Tiles, pointers
+from laconic.kernels.gpu.lists import pointers, tiled
 from laconic.kernels.gpu.triton_helpers import loaded, located, pointed, stored
+from laconic.kernels.lists import TensorList
 
 TILE = 4096
-"""The number of elements of one program."""
+"""The number of elements that are read at once."""
 _WARPS = 4
+_PROGRAMS, _MOST_ROWS = 1024, 64  # programs that keep a GPU busy; tiles of one of them
 SECOND, THIRD, FINE, LAST = tl.constexpr(23), tl.constexpr(15), tl.constexpr(8), tl.constexpr((1 << 15) - 1)
 """The bits below the first digit, below the second and below the groups of the third; and a mask of the third."""
 DIGIT, GROUPS = tl.constexpr(256), tl.constexpr(128)
 AT_2, AT_GROUPS, AT_3 = tl.constexpr(256), tl.constexpr(512), tl.constexpr(640)
 COUNTS = tl.constexpr(640 + (1 << 15))
 """The number of counts of one tensor."""
+STATE = tl.constexpr(4)
+"""The numbers of a tensor's state: the limit's bits, the bits up to which values count as equal to it, how many of
+those are sent (all that are larger are), and whether the tallies were made again."""
 
 
 @triton.jit
@@ -73,29 +77,34 @@ def sizes_fed(x, error, rest, TILE: tl.constexpr, FED: tl.constexpr, MASKED: tl.
 
 
 @triton.jit
-def _add_counts(counts, digit, some, TILE: tl.constexpr):
-    """Count the digits of some values of a tile."""
-    at = tl.arange(0, DIGIT)
+def _digits(digit, some, TILE: tl.constexpr):
+    """Return how many of some values of a tile have each digit."""
     others = TILE - tl.sum(some.to(tl.int32), 0)
-    count = tl.histogram(tl.where(some, digit, 0), DIGIT) - tl.where(at == 0, others, 0)
-    tl.atomic_add(counts + at, count, mask=count > 0, sem="relaxed")
+    return tl.histogram(tl.where(some, digit, 0), DIGIT) - tl.where(tl.arange(0, DIGIT) == 0, others, 0)
+
+
+@triton.jit
+def _add_counts(counts, count):
+    tl.atomic_add(counts + tl.arange(0, DIGIT), count, mask=count > 0, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["place_2"])
-def _count_first(x, error, place_0, place_1, place_2, counts, TILE: tl.constexpr, FED: tl.constexpr,
-                 LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+def _count_first(x, error, place_0, place_1, place_2, counts, TILE: tl.constexpr, ROWS: tl.constexpr,
+                 FED: tl.constexpr, LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Count exponents of x + error, which is left in `error` (FED), or of x."""
-    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    x = pointed(x, number, LISTED, ALIGNED) + base
+    number, base, n = located(place_0, place_1, place_2, TILE * ROWS, LISTED)
+    x = pointed(x, number, LISTED, ALIGNED)
     if FED:
-        error = pointed(error, number, LISTED, ALIGNED) + base
-    counts += number * COUNTS
-    if base + TILE <= n:
-        bits = sizes_fed(x, error, n - base, TILE, FED, False)
-        _add_counts(counts, bits >> SECOND, bits >= 0, TILE)
-    else:
-        bits = sizes_fed(x, error, n - base, TILE, FED, True)
-        _add_counts(counts, bits >> SECOND, tl.arange(0, TILE) < n - base, TILE)
+        error = pointed(error, number, LISTED, ALIGNED)
+    count = tl.zeros([DIGIT], tl.int32)
+    for first in range(base, tl.minimum(base + TILE * ROWS, n), TILE):
+        if first + TILE <= n:
+            bits = sizes_fed(x + first, error + first, n - first, TILE, FED, False)
+            count += tl.histogram(bits >> SECOND, DIGIT)
+        else:
+            bits = sizes_fed(x + first, error + first, n - first, TILE, FED, True)
+            count += _digits(bits >> SECOND, tl.arange(0, TILE) < n - first, TILE)
+    _add_counts(counts + number * COUNTS, count)
 
 
 @triton.jit
@@ -116,49 +125,68 @@ def tile_sizes(v, rest, TILE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["place_2"])
-def _count_second(v, place_0, place_1, place_2, ks, counts, TILE: tl.constexpr, LISTED: tl.constexpr,
-                  ALIGNED: tl.constexpr):  # fmt: skip
+def _count_second(v, place_0, place_1, place_2, ks, counts, TILE: tl.constexpr, ROWS: tl.constexpr,
+                  LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Count the next eight bits, among values with the exponent that was found."""
-    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    bits = tile_sizes(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
+    number, base, n = located(place_0, place_1, place_2, TILE * ROWS, LISTED)
+    v = pointed(v, number, LISTED, ALIGNED)
     counts += number * COUNTS
     found, _ = next_digit(counts, tl.load(ks + number), DIGIT)
-    shared = (bits >> SECOND) == found
-    if tl.max(shared.to(tl.int32), 0) > 0:
-        _add_counts(counts + AT_2, (bits >> THIRD) & (DIGIT - 1), shared, TILE)
+    count = tl.zeros([DIGIT], tl.int32)
+    for first in range(base, tl.minimum(base + TILE * ROWS, n), TILE):
+        bits = tile_sizes(v + first, n - first, TILE)
+        shared = (bits >> SECOND) == found
+        if tl.max(shared.to(tl.int32), 0) > 0:
+            count += _digits((bits >> THIRD) & (DIGIT - 1), shared, TILE)
+    _add_counts(counts + AT_2, count)
 
 
 @triton.jit(do_not_specialize=["place_2"])
-def _count_third(v, place_0, place_1, place_2, ks, counts, TILE: tl.constexpr, LISTED: tl.constexpr,
-                 ALIGNED: tl.constexpr):  # fmt: skip
+def _count_third(v, place_0, place_1, place_2, ks, counts, TILE: tl.constexpr, ROWS: tl.constexpr,
+                 LISTED: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Count the last fifteen bits, among the few values that share all before them."""
-    number, base, n = located(place_0, place_1, place_2, TILE, LISTED)
-    bits = tile_sizes(pointed(v, number, LISTED, ALIGNED) + base, n - base, TILE)
+    number, base, n = located(place_0, place_1, place_2, TILE * ROWS, LISTED)
+    v = pointed(v, number, LISTED, ALIGNED)
     counts += number * COUNTS
     found, _ = first_digits(counts, tl.load(ks + number))
-    shared = (bits >> THIRD) == found
-    digit = bits & LAST
-    most = tl.max(tl.where(shared, digit, -1), 0)
-    if most >= 0:
-        if tl.min(tl.where(shared, digit, most), 0) == most:
-            count = tl.sum(shared.to(tl.int32), 0)
-            tl.atomic_add(counts + AT_GROUPS + (most >> FINE), count, sem="relaxed")
-            tl.atomic_add(counts + AT_3 + most, count, sem="relaxed")
-        else:
-            tl.atomic_add(counts + AT_GROUPS + (digit >> FINE), 1, mask=shared, sem="relaxed")
-            tl.atomic_add(counts + AT_3 + digit, 1, mask=shared, sem="relaxed")
+    for first in range(base, tl.minimum(base + TILE * ROWS, n), TILE):
+        bits = tile_sizes(v + first, n - first, TILE)
+        shared = (bits >> THIRD) == found
+        digit = bits & LAST
+        most = tl.max(tl.where(shared, digit, -1), 0)
+        if most >= 0:
+            if tl.min(tl.where(shared, digit, most), 0) == most:
+                count = tl.sum(shared.to(tl.int32), 0)
+                tl.atomic_add(counts + AT_GROUPS + (most >> FINE), count, sem="relaxed")
+                tl.atomic_add(counts + AT_3 + most, count, sem="relaxed")
+            else:
+                tl.atomic_add(counts + AT_GROUPS + (digit >> FINE), 1, mask=shared, sem="relaxed")
+                tl.atomic_add(counts + AT_3 + digit, 1, mask=shared, sem="relaxed")
 
 
-def count_digits(
-    xs: Sequence[Tensor], errors: Sequence[Tensor] | None, tiles: Tiles, ks: Tensor, counts: Tensor
-) -> None:
-    """Count all digits of each x + error, which is left in `error`, or of x, into `counts`, which are zero."""
+@triton.jit
+def _settle(ks, counts, state):
+    """Write a tensor's limit, up to which values count as equal to it, and how many of those are sent."""
+    number = tl.program_id(0)
+    limit, missing = all_digits(counts + number * COUNTS, tl.load(ks + number))
+    state += number * STATE
+    tl.store(state, limit)
+    tl.store(state + 1, limit)
+    tl.store(state + 2, missing)
+
+
+def find_limits(xs: TensorList, errors: TensorList | None, ks: Tensor, counts: Tensor, state: Tensor) -> None:
+    """Write into `state` which values of each x + error, which is left in `error`, or of x, are the k largest; digits
+    are counted in `counts`, which are zero."""
     (given, aligned), (memory, aligned_too) = pointers(xs), pointers(xs if errors is None else errors)
     fed, all_aligned = errors is not None, aligned and aligned_too
+    rows = min(_MOST_ROWS, triton.next_power_of_2(sum(xs.lengths) // (TILE * _PROGRAMS) + 1))
+    tiles = tiled(xs.lengths, TILE * rows, xs[0].device)
     grid = (tiles.count,)
     _count_first[grid](
-        given, memory, *tiles.place, counts, TILE, fed, tiles.listed, all_aligned, num_warps=_WARPS,
+        given, memory, *tiles.place, counts, TILE, rows, fed, tiles.listed, all_aligned, num_warps=_WARPS,
         enable_fp_fusion=False,
     )  # fmt: skip
     for launch in (_count_second, _count_third):
-        launch[grid](memory, *tiles.place, ks, counts, TILE, tiles.listed, aligned_too, num_warps=_WARPS)
+        launch[grid](memory, *tiles.place, ks, counts, TILE, rows, tiles.listed, aligned_too, num_warps=_WARPS)
+    _settle[(len(xs),)](ks, counts, state, num_warps=_WARPS)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laconic.kernels.gpu.compaction import GROUP, STATE, set_bits
+from laconic.kernels.gpu.compaction import GROUP, set_bits
 from laconic.kernels.gpu.limits import INFINITE, size
-from laconic.kernels.gpu.radix import DIGIT, next_digit_of, tile_sizes
+from laconic.kernels.gpu.radix import DIGIT, STATE, next_digit_of, tile_sizes
 from laconic.kernels.gpu.triton_helpers import draw, key_of, pointed
 
 _LEAST = tl.constexpr(0x00800000)  # the bits of the least normal number

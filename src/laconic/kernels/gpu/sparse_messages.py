@@ -39,7 +39,7 @@ def _room(tiles: Tiles, tensors: int, counts: int, length: int, device: torch.de
     zeros = torch.zeros(begins[-1], dtype=torch.int32, device=device)
     found, held, words = (zeros[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
     tallies = torch.empty(tiles.count, dtype=torch.int64, device=device)
-    state = torch.empty(tensors * compaction.STATE.value, dtype=torch.int32, device=device)
+    state = torch.empty(tensors * radix.STATE.value, dtype=torch.int32, device=device)
     return _Room(tallies, state, found.view(torch.int64), held, words)
 
 
@@ -59,10 +59,10 @@ def encode_largest(
     begins = starts([part_bytes(count, width) for count, width in zip(counts, widths, strict=True)])
     room = _room(tiles, len(xs), len(xs) * radix.COUNTS.value, begins[-1], device)
     ks, bits = table(tuple(counts), torch.int32, device), table(tuple(widths), torch.int32, device)
-    radix.count_digits(xs, errors, tiles, ks, room.counts)
+    radix.find_limits(xs, errors, ks, room.counts, room.state)
     given, aligned = pointers(xs if errors is None else errors)
     compaction.tally_largest[(tiles.count,)](
-        given, *tiles.place, ks, room.counts, room.state, room.tallies, room.groups, radix.TILE, tiles.listed, aligned,
+        given, *tiles.place, room.state, room.tallies, room.groups, radix.TILE, tiles.listed, aligned,
         num_warps=_WARPS,
     )  # fmt: skip
     compaction.write_chosen[(tiles.count,)](

@@ -16,7 +16,7 @@ from laconic.kernels import reference
 from laconic.kernels.gpu.eligibility import plain, unrolled
 from laconic.kernels.gpu.triton_helpers import loaded, packed, stored
 
-_WORDS, _WARPS = 512, 4
+_WORDS, _WARPS = 256, 8
 _PLANES = 8
 _TILE, _TILE_WARPS = 4096, 4
 

@@ -2,8 +2,9 @@
 
 A float32 is the sum of two shorter numbers to nearly all of its digits, and three products of these (tf32x3) make one
 that is as near to the exact one as float32's: what is short is never a result. Missing columns of a factor are read as
-the last one, and not kept. Tiles have 32 rows or fewer on the left of a product: with 64, Triton would take Hopper's
-instructions for whole warp groups, which read both sides from shared memory, and that is twice as slow here (measured).
+the last one, and not kept. Programs have fewer than the four warps, or fewer than the 64 rows on the left of a product,
+with which Triton would take Hopper's instructions for whole warp groups: these read both sides from shared memory, and
+that is twice as slow here (measured).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from laconic.kernels.gpu.triton_helpers import pointed
 
 MOST = 64  # columns of a factor that these take
 LEAST = 16  # columns that tensor cores multiply at least
-ROWS, LEFT_STEP = 32, 64  # rows of a matrix that a program of M·Q has, and columns that it reads at once
-COLUMNS, RIGHT_STEP = 64, 64  # columns of a matrix that a program of M'·P has, and rows that it reads at once
-WARPS, STAGES = 4, 3
-LEFT_PROGRAMS, RIGHT_PROGRAMS = 528, 192  # programs a launch should have: enough to read fast, with spans still long
+ROWS, LEFT_STEP, LEFT_WARPS = 64, 32, 2  # rows of a matrix that a program of M·Q has, columns that it reads at once
+COLUMNS, RIGHT_STEP, RIGHT_WARPS = 128, 32, 4  # columns of a matrix that a program of M'·P has, rows it reads at once
+STAGES = 3
+LEFT_PROGRAMS, RIGHT_PROGRAMS = 384, 192  # programs a launch should have: enough to read fast, with spans still long
 
 
 @triton.jit
