@@ -218,7 +218,8 @@ def main() -> None:
         worker = EmulatedWorker(given.workers, bits_per_second(given.link))
         set_process_worker(worker)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.model}{', compiled' * given.compile}")
-    print(f"{'':42} {'ms':>8} {'of ddp':>7} {'quartiles':>13} {'launches':>9} {'waits':>6} {'GiB':>6} {'wire':>6}", flush=True)
+    columns = f"{'launches':>9} {'waits':>6} {'GiB':>6} {'wire':>6}"
+    print(f"{'':42} {'ms':>8} {'of ddp':>7} {'quartiles':>13} {columns}", flush=True)
     for names in groups(["plain", *given.sentences], task.together):
         measure(["ddp", *names], task, given, lambda: 0.0 if worker is None else 1e3 * worker.held_seconds())
 
