@@ -92,6 +92,7 @@ class AllReduce(Architecture):
 
 
 def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Communication[Any]:
+    control = _with_padding(control, x, group.size)
     mine = yield from _shard_in_rank_order(_padded(x, group.size), group, control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
@@ -107,6 +108,7 @@ def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Communicati
 def _in_halves(x: Tensor, group: Group, control: float) -> Communication[Any]:
     """All-reduce as a reduce-scatter, then an all-gather: the bytes of a ring, in two operations that end
     separately."""
+    control = _with_padding(control, x, group.size)
     mine = yield group.reduce_scatter(_padded(x, group.size), control=control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
@@ -115,6 +117,13 @@ def _padded(x: Tensor, size: int) -> Tensor:
     """Return the tensor flat, padded with zeros to a multiple of `size`."""
     flat = x.reshape(-1)
     return torch.nn.functional.pad(flat, (0, -flat.numel() % size))
+
+
+def _with_padding(control: float, x: Tensor, size: int) -> float:
+    """Return the share of a padded tensor that is not payload, of which there was this share before: the padding is
+    none either."""
+    padding = -x.numel() % size
+    return (control * x.numel() + padding) / max(1, x.numel() + padding)
 
 
 def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:
