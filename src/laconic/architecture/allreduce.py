@@ -73,6 +73,11 @@ class AllReduce(Architecture):
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
+    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
+        """Return what the base class says; sums in the order of ranks are padded as well, by up to N - 1 values."""
+        padding = 4 * (size - 1) * 2 * (size - 1) / size * (1 + rounds) * messages if self.order == "rank" else 0
+        return super().control_bytes(tensors, size, rounds, ragged, messages) + padding
+
     def _reduce(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
         if request.op == "max":
