@@ -34,6 +34,34 @@ def test_it_trains_the_same_model_with_a_rings_bytes(word: str, workers: int) ->
         assert more.ledger.sent_bytes(Kind.PAYLOAD) - some.ledger.sent_bytes(Kind.PAYLOAD) == 2 * ring
 
 
+@pytest.mark.technique("dear", check=1)
+@pytest.mark.parametrize("workers", [2, 3, 4, 5])
+@pytest.mark.parametrize("word", ["dear", "dear(0)", "dear(200)"])
+def test_padding_is_no_payload(word: str, workers: int) -> None:
+    """Where workers do not divide a message, it is sent with zeros behind it. The payload is a ring's all the same; the
+    zeros and, in the last message, a flag for each tensor are control bytes."""
+    chain = Chain((5, 7, 3, 11, 1), workers)
+    halved, whole = (chain.train(f"bsp / {each}", steps=3) for each in (word, "sequential"))
+    for found, expected in zip(halved.results, whole.results, strict=True):
+        for x, y in zip(found, expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-7)
+    longer, sizes = chain.train(f"bsp / {word}", steps=5), chain.sizes
+    bucket_bytes = {"dear": 25 << 20, "dear(0)": 0, "dear(200)": 200}[word]
+    messages, arriving = [0], list(reversed(sizes))
+    for place, n in enumerate(arriving):
+        messages[-1] += n
+        if 4 * messages[-1] >= bucket_bytes and place < len(arriving) - 1:
+            messages.append(0)
+    assert {"dear": 1, "dear(0)": 4, "dear(200)": 2}[word] == len(messages)
+    messages[-1] += len(sizes)
+    share = 4 * 2 * (workers - 1) / workers
+    ring, padded = share * sum(sizes), share * sum(n + -n % workers for n in messages)
+    for some, more in zip(halved.workers, longer.workers, strict=True):
+        payload, control = (more.ledger.sent_bytes(k) - some.ledger.sent_bytes(k) for k in (Kind.PAYLOAD, Kind.CONTROL))
+        assert payload == pytest.approx(2 * ring, abs=1e-5)
+        assert control == pytest.approx(2 * (padded - ring), abs=1e-5)
+
+
 @pytest.mark.long
 @given(cases())
 @settings(max_examples=80, deadline=None)

@@ -63,10 +63,25 @@ def test_groups_by_speed_keep_their_own_pace() -> None:
 
 @pytest.mark.long
 @pytest.mark.technique("gssp", check=2)
-def test_one_group_is_ssp() -> None:
-    one, ssp = (race(s, 4, 160, equal=True, slowness=(1, 1, 2, 3)) for s in ("gssp(groups=1)", "ssp(3)"))
-    assert one.waited_seconds == pytest.approx(ssp.waited_seconds, rel=0.05)
-    assert one.loss == pytest.approx(ssp.loss, rel=0.05)  # gssp reads in every step, ssp from its cache
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("knobs", "staleness"), [("", 3), (", staleness=0", 0), (", staleness=1", 1)])
+def test_one_group_is_ssp(knobs: str, staleness: int, seed: int) -> None:
+    """Every worker makes its gradients in the same order and at the same times, to the microseconds that one more field
+    of a push takes, waits as long, and ends with the same bits. The bound is reached and never passed, and another
+    bound gives another model."""
+    speeds = (1, 1.4, 2, 3.3)
+    one, ssp, looser = (
+        race(rule, 4, 120, slowness=speeds, seed=seed)
+        for rule in (f"gssp(groups=1{knobs})", f"ssp({staleness})", f"ssp({staleness + 1})")
+    )
+    assert [worker for _, worker in one.gradients] == [worker for _, worker in ssp.gradients]
+    times = [[seconds for seconds, _ in run.gradients] for run in (one, ssp)]
+    assert times[0] == pytest.approx(times[1], abs=1e-4)
+    assert one.waited_seconds == pytest.approx(ssp.waited_seconds, abs=1e-4)
+    assert len(one.parameters) == len(ssp.parameters) == 4
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters, ssp.parameters, strict=True))
+    assert [spread_at_starts(run, [0, 1, 2, 3]) for run in (one, ssp)] == [staleness + 1] * 2
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters, looser.parameters, strict=True))
 
 
 @pytest.mark.technique("gssp", check=3)

@@ -82,9 +82,17 @@ def test_the_optimizers_own_memory_is_reset_kept_or_averaged(make: Make) -> None
 @pytest.mark.long
 @pytest.mark.technique("slowmo", check=3)
 def test_after_as_many_rounds_its_loss_is_below_local_sgds() -> None:
-    """At the learning rate that is local SGD's best of 0.05, 0.1, 0.2 and 0.4."""
+    """Each at its own best learning rate of the same four, which is neither the smallest nor the largest of them."""
+    rates = (0.2, 0.4, 0.8, 1.6)
 
-    def loss(strategy: str) -> float:
-        return mean(trained(strategy, 10 * 12, 16, digits_sgd(0.4), seed=seed).loss for seed in range(3))
+    def best(strategy: str) -> float:
+        losses = {
+            rate: mean(trained(strategy, 10 * 12, 16, digits_sgd(rate), seed=seed).loss for seed in range(3))
+            for rate in rates
+        }
+        chosen = min(rates, key=losses.__getitem__)
+        assert rates[0] < chosen < rates[-1], f"{strategy}: the grid ends at the best rate, {losses}"
+        return losses[chosen]
 
-    assert min(loss(f"slowmo(period=12, beta={beta})") for beta in (0.4, 0.6, 0.8)) < loss("local_sgd(12)")
+    slow = min(best(f"slowmo(period=12, beta={beta})") for beta in (0.4, 0.6, 0.8))
+    assert slow < 0.9 * best("local_sgd(12)"), "not only by rounding"

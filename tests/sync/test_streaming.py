@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
+from torch import nn
 
 import laconic
 from laconic.errors import StrategyError
 from laconic.network.network_tree import Network
+from laconic.real.connect import connect
 from laconic.strategy import Strategy
 from laconic.sync.streaming import fragments_of
 from laconic.virtual.compute import Compute
+from laconic.worker import Kind
 from tests.sync.rounds import WORKERS, Make, Run, adamw, muon, net, sgd, simulated, timed, train
 
 NAMES = tuple(name for name, _ in net().named_parameters())
@@ -26,21 +31,62 @@ def test_in_one_piece_and_at_once_it_is_diloco_to_the_bit(make: Make) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine.path, theirs.path, strict=True))
 
 
+class Odd(nn.Module):
+    """Four layers with biases, none of whose tensors has an even number of values, and of unequal sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 7), nn.Linear(7, 11), nn.Linear(11, 1))
+
+    def forward(self, seed: int) -> torch.Tensor:
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+        return self.layers(x).square().sum()
+
+
+def odd_bytes(strategy: str, steps: int) -> list[tuple[float, float]]:
+    """Payload and control bytes that this worker sent in each step."""
+    ledger, model = connect().ledger, Odd()
+    model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3), strategy)
+    found, before = [], (ledger.sent_bytes(Kind.PAYLOAD), ledger.sent_bytes(Kind.CONTROL))
+    for step in range(steps):
+        model(100 * step + laconic.rank()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after = ledger.sent_bytes(Kind.PAYLOAD), ledger.sent_bytes(Kind.CONTROL)
+        found.append((after[0] - before[0], after[1] - before[1]))
+        before = after
+    return found
+
+
 @pytest.mark.technique("streaming_diloco", check=2)
-@pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (2, 1), (3, 2), (9, 1)])
-def test_every_parameter_is_sent_once_in_a_period_in_four_bits(fragments: int, overlap: int) -> None:
-    """Beside the 4 bits of each value, a tensor's scale takes 4 bytes."""
-    period, parts = 6, fragments_of(NAMES, fragments)
-    strategy = f"streaming_diloco(period={period}, fragments={fragments}, overlap={overlap}) / e3m0"
-    runs = simulated(strategy, 3 * period)
-    codes = [sum(-(-SIZES[i] // 2) for i in part) for part in parts]
-    most = -(-4 * max(sum(SIZES[i] for i in part) for part in parts) // 8)
-    turns = [[f for f in range(len(parts)) if (t + 1 - f * period // len(parts)) % period == 0] for t in range(18)]
-    for run in runs:
-        handed = [sent / (WORKERS - 1) for sent in run.sent_bytes]  # each of the others gets all of it
-        assert handed == [sum(codes[f] + 4 * len(parts[f]) for f in turn) for turn in turns]
-        assert max(n - 4 * sum(len(parts[f]) for f in turn) for n, turn in zip(handed, turns, strict=True)) <= most
-    for begin in range(2 * period):  # any period of steps
+@pytest.mark.parametrize(
+    ("knobs", "workers"),
+    [(None, 3), *product([(6, 1, 0), (6, 2, 1), (6, 3, 2), (9, 4, 1)], [2, 3, 5])],
+)
+def test_every_parameter_is_sent_once_in_a_period_in_four_bits(
+    knobs: tuple[int, int, int] | None, workers: int
+) -> None:
+    """All that is sent counts: of each tensor half a byte a value, rounded up, and its scale, four bytes; so the most
+    of a step is 4·max n_f bits and at most four and a half bytes more for each tensor of that fragment. No control
+    bytes. Without knobs, those of the named sentence."""
+    period, fragments, overlap = knobs or (100, 4, 5)
+    words = f"(period={period}, fragments={fragments}, overlap={overlap}) / e3m0" if knobs else "_4bit"
+    named = list(Odd().named_parameters())
+    parts, sizes = fragments_of(tuple(name for name, _ in named), fragments), [p.numel() for _, p in named]
+    assert len(parts) == fragments and all(n % 2 for n in sizes)
+    messages = [sum(-(-sizes[i] // 2) + 4 for i in part) for part in parts]
+    largest = max(parts, key=lambda part: sum(sizes[i] for i in part))
+    most = 4 * sum(sizes[i] for i in largest) / 8 + 4.5 * len(largest)
+    steps = 2 * period
+    turns = [[f for f in range(len(parts)) if (t + 1 - f * period // len(parts)) % period == 0] for t in range(steps)]
+    sent = laconic.simulate(lambda: odd_bytes(f"streaming_diloco{words}", steps), workers).results
+    for worker in sent:
+        handed = [payload / (workers - 1) for payload, _ in worker]  # each of the others gets all of it
+        assert handed == [sum(messages[f] for f in turn) for turn in turns]
+        assert max(handed) <= most
+        assert not any(control for _, control in worker)
+    for begin in range(period + 1):  # any period of steps
         assert sorted(f for turn in turns[begin : begin + period] for f in turn) == list(range(len(parts)))
 
 

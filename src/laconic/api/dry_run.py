@@ -15,7 +15,7 @@ from laconic.runtime.tiers import Stack, architecture_of, level_names, stacks_by
 from laconic.strategy import Sentence, Strategy
 from laconic.values.run_config import RunConfig
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Kind
+from laconic.worker import GatherRagged, Kind
 
 
 def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, workers: int, gather_sparse: bool) -> None:
@@ -24,7 +24,7 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     governed = stacks_by_parameter(strategy, parameters.specs, lambda _: False)
     sizes = _level_sizes(strategy, workers)
     table = Table("sentence", "over", "tensors", "messages", "payload / exchange", "sent / exchange", "memory")
-    sent_total = memory_total = offloaded = 0.0
+    sent_total = memory_total = offloaded = control = 0.0
     for stack, members in governed.items():
         for sentence, level in stack:
             specs = [
@@ -37,9 +37,11 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
             compressed = sum(compressor.payload_bytes(s, size) for s in specs if compressor.accepts(s))
             dense = sum(s.nbytes for s in specs if not compressor.accepts(s))
             payload = compressed + dense
-            prices = [price for s in specs if compressor.accepts(s) for price in prices_of(compressor, s, size)]
-            sent = sum(architecture.sent_bytes(nbytes, size, how) for how, nbytes in prices)
+            prices = [prices_of(compressor, s, size) for s in specs if compressor.accepts(s)]
+            sent = sum(architecture.sent_bytes(nbytes, size, how) for each in prices for how, nbytes in each)
             sent += architecture.sent_bytes(dense, size)
+            rounds, ragged = max(map(len, prices), default=0), GatherRagged in compressor.asks
+            control += architecture.control_bytes(len(specs), size, rounds, ragged, len(plan.messages))
             buffers = sum(s.nbytes for s in specs) if level == stack[0][1] else 0  # one buffer serves all tiers
             outer = level != stack[0][1]
             inside = sizes.get(stack[0][1], 1) if outer and _crosses_in_shards(stack, sentence, specs) else 1
@@ -65,12 +67,11 @@ def report(model: nn.Module, optimizer: optim.Optimizer, strategy: Strategy, wor
     console.print(f"model      {type(model).__name__}, {count:,} parameters in {len(parameters.specs)} tensors")
     console.print(f"optimizer  {type(optimizer).__name__}")
     console.print(table)
-    control = len(parameters.specs) * 4
     pinned = f", {_human(offloaded)} of it in the host's pinned memory between exchanges" if offloaded else ""
     console.print(
-        f"per worker: {_human(sent_total)} sent when all of it is exchanged, {control} bytes of {Kind.CONTROL} beside "
-        f"it, {_human(memory_total)} of buffers and memory{pinned}. Nothing was started: --dry-run ends the script "
-        "here, at laconic.distribute()."
+        f"per worker: {_human(sent_total)} sent when all of it is exchanged, at most {_human(control)} of "
+        f"{Kind.CONTROL} beside it, {_human(memory_total)} of buffers and memory{pinned}. Nothing was started: "
+        "--dry-run ends the script here, at laconic.distribute()."
     )
 
 

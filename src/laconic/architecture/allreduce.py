@@ -73,6 +73,11 @@ class AllReduce(Architecture):
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
+    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
+        """Return what the base class says; sums in the order of ranks are padded as well, by up to N - 1 values."""
+        padding = 4 * (size - 1) * 2 * (size - 1) / size * (1 + rounds) * messages if self.order == "rank" else 0
+        return super().control_bytes(tensors, size, rounds, ragged, messages) + padding
+
     def _reduce(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
         if request.op == "max":
@@ -92,6 +97,7 @@ class AllReduce(Architecture):
 
 
 def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Communication[Any]:
+    control = _with_padding(control, x, group.size)
     mine = yield from _shard_in_rank_order(_padded(x, group.size), group, control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
@@ -107,6 +113,7 @@ def _shard_in_rank_order(x: Tensor, group: Group, control: float) -> Communicati
 def _in_halves(x: Tensor, group: Group, control: float) -> Communication[Any]:
     """All-reduce as a reduce-scatter, then an all-gather: the bytes of a ring, in two operations that end
     separately."""
+    control = _with_padding(control, x, group.size)
     mine = yield group.reduce_scatter(_padded(x, group.size), control=control)
     return _unpadded(x, (yield group.all_gather(mine, control=control)))
 
@@ -115,6 +122,13 @@ def _padded(x: Tensor, size: int) -> Tensor:
     """Return the tensor flat, padded with zeros to a multiple of `size`."""
     flat = x.reshape(-1)
     return torch.nn.functional.pad(flat, (0, -flat.numel() % size))
+
+
+def _with_padding(control: float, x: Tensor, size: int) -> float:
+    """Return the share of a padded tensor that is not payload, of which there was this share before: the padding is
+    none either."""
+    padding = -x.numel() % size
+    return (control * x.numel() + padding) / max(1, x.numel() + padding)
 
 
 def _unpadded(x: Tensor, gathered: Tensor) -> Tensor:

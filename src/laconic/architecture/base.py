@@ -90,6 +90,13 @@ class Architecture(Technique):
         """Return the bytes that one worker sends, in the mean over all, to combine payloads of so many bytes among
         `size` workers."""
 
+    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
+        """Return the most control bytes that one worker sends for so many float32 tensors in so many messages, of which
+        a compressor exchanges each in so many rounds: for each tensor a flag, in float32 and all-reduced, whether any
+        worker had a gradient for it; and its length in every round, where payloads are ragged."""
+        flags = 4 * tensors * 2 * (size - 1) / size
+        return flags + (8 * tensors * (size - 1) * rounds if ragged else 0)
+
     def swap(
         self,
         outgoing: Mapping[int, Sequence[Tensor]],

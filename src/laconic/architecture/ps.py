@@ -21,6 +21,8 @@ from laconic.strategy import Sentence, Strategy
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Gather, GatherRagged, Meets, Reduce, Request
 
+_HEADER_BYTES = 256
+"""The most that a message to a server has beside its tensors: what it is, its round, its sender and its number."""
 _PLACEMENTS = {"even": even, "whole": whole, "hashed": hashed}
 _ELEMENTWISE = ("SGD", "ASGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop")
 
@@ -90,6 +92,11 @@ class ParameterServer(Architecture):
 
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         return payload_bytes
+
+    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
+        """Return the headers of a request for dense tensors and of one for each round, to every shard, and the
+        lengths of the tensors in it. Flags are in the dense message, and count as payload."""
+        return (1 + rounds) * messages * self.shards * _HEADER_BYTES + 16 * tensors * rounds
 
     def divide(self, specs: Sequence[TensorSpec], optimizer: optim.Optimizer) -> list[Range]:
         """Return which shard holds which ranges of these tensors."""

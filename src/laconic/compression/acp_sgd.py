@@ -15,7 +15,7 @@ from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.low_rank import PowerSGD, first_draw, orthogonal, sides
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet
+from laconic.worker import Meet, Meets
 
 _TURNS = "turns of alternating factors"
 
@@ -97,6 +97,9 @@ class Alternating(PowerSGD):
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         """Return the bytes of the longer factor."""
         return 4 * min(self.rank, *sides(spec.shape)) * max(sides(spec.shape))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        return (("reduce", self.payload_bytes(spec, size)),)
 
 
 named_sentence(

@@ -48,6 +48,11 @@ class Codec(Compressor):
         part = self.part(x.shape, size)
         return torch.nn.functional.pad(x.reshape(-1), (0, size * part.numel() - x.numel())).view(size, *part)
 
+    def filled(self, part: Tensor, real: int) -> Tensor:
+        """Return an owner's part, of which the first `real` values are the tensor's own, with such padding behind them
+        that they are encoded as without it: with zeros, unless a code averages the values of a part."""
+        return part
+
     def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
         """Return the tensor of this shape whose parts these are; the inverse of `split`."""
         return parts.reshape(-1)[: shape.numel()].view(shape)

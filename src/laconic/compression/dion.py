@@ -14,7 +14,7 @@ from laconic.compression.low_rank import first_draw, orthogonal, sides
 from laconic.compression.selector import share_of
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet
+from laconic.worker import Meet, Meets
 
 _LEAST = 1e-8  # added to the norms of columns
 
@@ -79,3 +79,8 @@ class Dion(Compressor):
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return 4 * self.columns(spec.shape) * sum(sides(spec.shape))
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        """Return the two factors, the second of which is made of the first one's sum."""
+        rows, columns = sides(spec.shape)
+        return ("reduce", 4 * self.columns(spec.shape) * rows), ("reduce", 4 * self.columns(spec.shape) * columns)

@@ -14,7 +14,7 @@ from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.kernels.draws import key_of
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Meet
+from laconic.worker import Meet, Meets
 
 
 @technique(
@@ -76,6 +76,12 @@ class PowerSGD(Compressor):
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         rows, columns = sides(spec.shape)
         return 4 * min(self.rank, rows, columns) * (rows + columns)
+
+    def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
+        """Return the two factors, the second of which is made of the first one's mean."""
+        rows, columns = sides(spec.shape)
+        rank = min(self.rank, rows, columns)
+        return ("reduce", 4 * rank * rows), ("reduce", 4 * rank * columns)
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -34,9 +34,11 @@ from laconic.worker import Meet, Meets
 class SignSGD(Compressor):
     """Each worker sends the signs of its gradient; the result is the sign of the majority.
 
-    Two hops: the owner of a part counts votes and answers with one bit each. Magnitudes are never sent: the learning
-    rate carries all scale. Without memory it need not converge (see `ef_signsgd`); NaN votes against. Reading chosen:
-    zero counts as positive, and so does a tie, since a bit has no third value.
+    Two hops: the owner of a part counts votes and answers with one bit each. Each way that is N·⌈n/(8N)⌉ bytes for a
+    tensor among N workers: a bit a value, where 8N divides n; else the parts, which are equal and whole bytes, are
+    padded by less than N bytes in all. Magnitudes are never sent: the learning rate carries all scale. Without memory
+    it need not converge (see `ef_signsgd`); NaN votes against. Reading chosen: zero counts as positive, and so does a
+    tie, since a bit has no third value.
     """
 
     @property
@@ -180,6 +182,17 @@ class OneBit(Codec):
         filled = torch.nn.functional.pad(x.reshape(-1, columns), (0, size * part[1] - columns))
         return filled.view(-1, size, part[1]).transpose(0, 1).contiguous()
 
+    def filled(self, part: Tensor, real: int) -> Tensor:
+        """Pad a part of a single column with the mean of its values that are not negative, which keeps that mean.
+
+        A padding column, of a matrix, has means of its own.
+        """
+        if part.dim() > 1 or not 0 < real < part.numel():
+            return part
+        own = part[:real]
+        mean = own.clamp(min=0).sum() / (own >= 0).sum().clamp(min=1)
+        return torch.cat([own, mean.expand(part.numel() - real)])
+
     def join(self, parts: Tensor, shape: torch.Size) -> Tensor:
         if (columns := self.columns(shape)) == 1:
             return super().join(parts, shape)
@@ -267,8 +280,11 @@ named_sentence(
     reproduces="one_bit_sgd.npz: bits, both means and memory, step by step",
     doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
 
-    AdaGrad, growing batches and double buffering are left to other words. Readings chosen: columns as in `one_bit`, and
-    no dense start (phases write one).
+    Each way N parts of ⌈r·c/8⌉ + 8c bytes are sent for a matrix of r rows, where c is the N-th part of its columns,
+    rounded up: a bit a value and eight bytes a column, where N divides the columns. Of a vector each owner has the N-th
+    part, rounded up, with a pair of means of its own; padding does not count in them. AdaGrad, growing batches and
+    double buffering are left to other words. Readings chosen: columns as in `one_bit`, and no dense start (phases write
+    one).
     """,
     formula="v = g + e, q = the column's mean above or below 0, e ← v - q; owners do the same with mean q",
 )

@@ -26,7 +26,7 @@ class Signum(SignSGD):
 
     The optimizer's momentum is applied here instead, so that it acts before the sign and not behind it; the vote is
     `sign_sgd`'s, which this is, to the bit, with beta=0. Weight decay stays with the optimizer, which adds it to the
-    vote. NaN votes against once, and is then forgotten.
+    vote, and its bytes are those of `sign_sgd`. NaN votes against once, and is then forgotten.
     """
 
     takes: ClassVar[tuple[str, ...]] = ("momentum",)

@@ -143,8 +143,9 @@ class TernGrad(Compressor):
 
     Values are cut at `clip` standard deviations first (0: never), which is the only bias. Workers agree on s; then in
     two hops the owner of a part adds up the ternary digits of all workers, two bits each, and answers with the sums, in
-    as many bits as 2N + 1 values take. A tensor that contains a value that is not finite decodes to values that are not
-    finite.
+    as many bits as 2N + 1 values take. Parts are multiples of eight values, equal for all owners: a tensor is padded to
+    8N⌈n/(8N)⌉ values, which are sent as well. A tensor that contains a value that is not finite decodes to values that
+    are not finite.
     """
 
     clip: float = knob(2.5, low=0, doc="standard deviations beyond which values are cut; 0: nowhere")

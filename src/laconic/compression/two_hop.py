@@ -108,11 +108,14 @@ class InTwoHops(Compressor):
             outside = size * codec.join(owned, x.shape)  # an owner's memory is of the mean, not of one worker's share
             single = single + outside
         rows = codec.split(single, size)
-        encoded = torch.stack([codec.encode(row, meet) for row in rows])
+        each = rows[0].numel()
+        real = [min(max(x.numel() - owner * each, 0), each) for owner in range(size)]
+        encoded = torch.stack([codec.encode(codec.filled(row, n), meet) for row, n in zip(rows, real, strict=True)])
         received = yield meet.scatter(encoded.clone())
         mean = codec.mean(received, rows[0], meet)
         if kept is not None:
             mean += kept
+        mean = codec.filled(mean, real[meet.rank])
         answer = back.encode(mean, meet)
         if kept is not None:
             owned = torch.zeros_like(rows)

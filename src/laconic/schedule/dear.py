@@ -25,9 +25,10 @@ from laconic.values.timing import Timing
 class DeAR(Schedule):
     """Reduce-scatter gradients during backward, and all-gather them during the next forward pass.
 
-    Both follow the order of layers, so that workers need not negotiate, and together send as much as an all-reduce. A
-    layer waits for its own all-gather and is updated then. Tensors are merged up to a size; the paper tunes it by
-    Bayesian optimisation, here `auto` searches with measured times instead.
+    Both follow the order of layers, so that workers need not negotiate, and together send as much as an all-reduce.
+    Where workers do not divide a message, up to N - 1 zeros are sent behind it, which the ledger counts as control
+    bytes. A layer waits for its own all-gather and is updated then. Tensors are merged up to a size; the paper
+    tunes it by Bayesian optimisation, here `auto` searches with measured times instead.
     """
 
     bucket_bytes: int = knob(25 * 2**20, low=0, doc="a message closes when it holds at least this many bytes")

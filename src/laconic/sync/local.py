@@ -119,9 +119,10 @@ class LocalSGD(Averaging):
 class OneShotAveraging(Averaging):
     """Workers never communicate until `laconic.finish(model, optimizer)` averages their models once.
 
-    Bytes do not depend on the number of steps. For quadratics with a common Hessian nothing is lost; elsewhere a bias
-    stays that more workers do not remove. The papers' variants (a tail average of each worker's iterates, correction of
-    the bias from a subsample) are not implemented.
+    Bytes do not depend on the number of steps: one all-reduce of the model. With `allreduce(order=rank)` its equal
+    parts are padded by up to N - 1 values, which the ledger counts as control bytes. For quadratics with a common
+    Hessian nothing is lost; elsewhere a bias stays that more workers do not remove. The papers' variants (a tail
+    average of each worker's iterates, correction of the bias from a subsample) are not implemented.
     """
 
 

@@ -24,9 +24,10 @@ class PSPlus(ASP):
     So each gradient misses its worker's last update, and what other workers did meanwhile; the server steps with
     1/(1+tau) of the learning rate, where the staleness tau is about N - 1. Readings chosen: that formula, and the
     moment of the pull. `after_push` pulls when the worker begins to compute and sees the push that is sent then: a
-    single worker is one update behind, and two of compute, push and pull overlap at a time. `at_once` does not wait for
-    that push: a single worker is two updates behind, and all three overlap, so that a step takes max(compute, push,
-    pull) also where push and pull together are longer than computing.
+    single worker is exactly one update behind, and a step takes max(compute, push, pull) as long as the three together
+    take no more than twice that, for example where push and pull together are no longer than computing; else it takes
+    half of their sum, the least at which a worker is one update behind. `at_once` does not wait for that push: a step
+    always takes max(compute, push, pull), and a single worker is two updates behind.
     """
 
     staleness: str = knob(

@@ -28,7 +28,8 @@ class StreamingDiLoCo(Outer):
 
     Layers are dealt to F fragments in turn (layer l to fragment l mod F); fragment f is due `period·f/F` steps after
     the first one. Four bits on the wire are `streaming_diloco / e3m0`, with each tensor's largest magnitude as scale
-    (the paper describes none); `overlap` and `period` are one working point of the paper's several.
+    (the paper describes none): a step sends ⌈n/2⌉ + 4 bytes for each tensor of the fragment that is due. `overlap` and
+    `period` are one working point of the paper's several.
     """
 
     period: int = knob(100, low=1, gentler="less", doc="steps between two exchanges of a fragment")
@@ -129,5 +130,8 @@ named_sentence(
     "streaming_diloco / e3m0",
     axis="sync",
     paper=_PAPER,
-    doc="Streaming DiLoCo as in the paper: fragments of 4-bit floats whose exchanges overlap with local steps.",
+    doc="""Streaming DiLoCo as in the paper: fragments of 4-bit floats whose exchanges overlap with local steps.
+
+    Beside four bits a value, rounded up to whole bytes, every tensor's scale takes four bytes.
+    """,
 )
