@@ -191,9 +191,19 @@ def test_without_a_limit_it_is_bsp() -> None:
     assert torch.equal(exact, bsp)
 
 
-def test_the_default_limit_is_half_of_one_over_the_root_of_k() -> None:
-    made, x = HardThreshold(0.01), normal(0, 10_000)
-    assert torch.equal(made.choose(x, MEET), torch.nonzero(x.abs() >= 0.05).view(-1))
+@pytest.mark.technique("hard_threshold", check=1)
+@pytest.mark.parametrize("text", ["hard_threshold+ef", "hard_threshold(0.3)+ef"])
+def test_one_limit_holds_for_tensors_of_all_sizes(text: str) -> None:
+    """A value just below it waits and one that reaches it is sent, whether it stands alone or among many."""
+    limit = 0.3 if "(" in text else 0.01
+    assert HardThreshold().limit == 0.01
+    for numel in (1, 7, 300, 50_000):
+        x = torch.zeros(numel)
+        x[numel // 2] = limit
+        (reached,) = meet(compressor(text), [x])
+        assert torch.equal(reached.result, x)
+        (below,) = meet(compressor(text), [0.999 * x])
+        assert not bool(below.result.any()) and torch.equal(below.state["error"], 0.999 * x)
 
 
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])

@@ -15,8 +15,9 @@ from laconic import kernels
 from laconic.compression.base import Compressor, Exchange, Outcome, State
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, golomb
+from laconic.compression.codes.places import PLACES
 from laconic.compression.payload import pack
-from laconic.compression.selector import PLACES, Selector, share_of
+from laconic.compression.selector import PlaceSelector, share_of
 from laconic.compression.topk import largest
 from laconic.registry import knob, technique
 from laconic.values.tensor_spec import TensorSpec
@@ -39,36 +40,38 @@ def above(threshold: float) -> float:
     paper="Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, NeurIPS 2021",
     evidence="fixture",
     reproduces="hard_threshold.npz: counts, mean and memories of two workers",
-    formula="C(x)_i = x_i where |x_i| ≥ λ, else 0; λ = 1/(2√k) in all steps",
+    formula="C(x)_i = x_i where |x_i| ≥ λ, else 0; one λ for all tensors and steps",
 )
 @dataclass(frozen=True)
-class HardThreshold(Selector):
-    """All magnitudes of at least one limit, which stays the same for the whole run: their number adapts by itself.
+class HardThreshold(PlaceSelector):
+    """All magnitudes of at least one limit, the same for the whole model and run: their number adapts by itself.
 
-    Over a run this leaves the least in the memory it needs (hard_threshold+ef) for what it sends. Without a `limit` it
-    is 1/(2√k), which spends about like topk with this `ratio`. The memory never holds a magnitude above the limit.
-    Values that are not finite are sent. Reading chosen: the limit is constant, and of gradients; `ef(inside=true)`
-    makes it one of changes of parameters.
+    Over a run this leaves the least in the memory it needs (hard_threshold+ef) for what it sends. To spend about like
+    topk with k values of the whole model in a step, the paper sets λ = 1/(2√k); the default is that of k = 2500. The
+    memory never holds a magnitude of the limit or more. Values that are not finite are sent. Reading chosen: the limit
+    is of gradients; `ef(inside=true)` makes it one of changes of parameters.
     """
 
     cost: ClassVar[str] = "elementwise"
-    limit: float | None = knob(None, low=0, doc="smallest magnitude that is sent; left out: 1/(2√k)")
+    limit: float = knob(0.01, low=0, gentler="less", doc="lambda: the smallest magnitude that is sent, of any tensor")
+    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
+
+    @property
+    def place_code(self) -> str:
+        return self.index
 
     @property
     def varies(self) -> bool:
         return True
 
-    def most(self, numel: int) -> int:
+    def count(self, numel: int) -> int:
         return numel
 
-    def contraction(self, spec: TensorSpec) -> float | None:
-        return None  # the error has an absolute bound, n·limit²
-
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
-        return passing(x, self.least(x, None, meet))
+        return passing(x, self.limit)
 
     def least(self, x: Tensor, error: Tensor | None, meet: Meet) -> float:
-        return 0.5 / math.sqrt(self.count(x.numel())) if self.limit is None else self.limit
+        return self.limit
 
 
 @technique(
