@@ -219,11 +219,11 @@ def test_what_is_not_finite_is_seen(text: str, poison: float) -> None:
 
 
 def test_fits_are_the_authors() -> None:
-    """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly. The gamma fit is the exact one."""
+    """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly."""
     kept = fixture("sidco.npz")
-    names = {"E": "exponential", "P": "pareto", "GP": "gamma"}
-    cases = [case for case in json.loads(str(kept["cases"])) if case["fit"] in names]
-    assert len(cases) > 60
+    names = {"E": "exponential", "P": "pareto", "GP": "gamma", "GP_approx": "gamma_tail"}
+    cases = json.loads(str(kept["cases"]))
+    assert len(cases) == 96 and {names[case["fit"]] for case in cases} == set(FITS)
     for case in cases:
         size = torch.from_numpy(kept[f"v_{case['vector']}"]).abs()
         limit = fitted(size, case["ratio"], names[case["fit"]], case["stages"])
@@ -268,6 +268,7 @@ def test_a_heavy_tail_needs_stages_or_a_pareto_fit() -> None:
     for stages in range(2, 7):
         assert passed("pareto", stages) == pytest.approx(1, abs=0.25)
         assert passed("gamma", stages) == pytest.approx(1, abs=0.25)
+        assert passed("gamma_tail", stages) == pytest.approx(1, abs=0.25)
 
 
 @pytest.mark.technique("sidco", check=2)

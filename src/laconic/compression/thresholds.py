@@ -152,22 +152,44 @@ def pareto(size: Tensor, share: float) -> float:
     return scale * math.log(1 / share) if abs(shape) < 1e-9 else scale * -math.expm1(shape * math.log(share)) / shape
 
 
-def gamma(size: Tensor, share: float) -> float:
-    """Return the limit that such a share exceeds under a gamma distribution, fitted by the means of magnitudes and of
-    their logarithms."""
+def fitted_gamma(size: Tensor) -> tuple[float, float] | None:
+    """Return shape and scale of a gamma distribution with the means of magnitudes and of their logarithms; None where
+    all magnitudes are equal."""
     mean = float(size.mean())
     s = math.log(mean) - float((size + torch.finfo(torch.float64).eps).log().mean()) if mean > 0 else 0.0
     if not s > 0:
+        return None
+    shape = (3 - s + math.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
+    return shape, mean / shape
+
+
+def gamma(size: Tensor, share: float) -> float:
+    """Return the limit that such a share exceeds under a gamma distribution, exactly."""
+    fit = fitted_gamma(size)
+    if fit is None:
         return exponential(size, share)
     from scipy.special import gammaincinv  # here, since few sentences need it
 
-    shape = (3 - s + math.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
-    return mean / shape * float(gammaincinv(shape, 1 - share))
+    shape, scale = fit
+    return scale * float(gammaincinv(shape, 1 - share))
+
+
+def gamma_tail(size: Tensor, share: float) -> float:
+    """Return the same limit by the paper's closed form, -scale·(ln share + ln Γ(shape)).
+
+    It leaves a factor out of the tail that is one where the shape is: too high a limit below that shape, too low above.
+    """
+    fit = fitted_gamma(size)
+    if fit is None:
+        return exponential(size, share)
+    shape, scale = fit
+    return -scale * (math.log(share) + math.lgamma(shape))
 
 
 FITS = {
     "exponential": (exponential, exponential),
     "gamma": (gamma, pareto),
+    "gamma_tail": (gamma_tail, pareto),
     "pareto": (pareto, pareto),
 }
 
@@ -224,7 +246,8 @@ class SIDCo(Compressor):
     much, more where it was too little, and the other way round (`reversing`) when the last change made it worse. Needs
     a memory: sidco+ef. Reading chosen: fits and changes of the published program, of which the plain direction stays at
     one stage on heavy tails. Of more than 8k the largest are sent; values that are not finite are sent, with exact
-    selection.
+    selection. Of ten million values one stage selects a thousandth in a fifth of the time of `topk`, 2.7 times as fast
+    as torch's; two or three stages take half of it, 1.2 times as fast as torch's (bench/sidco_selection.py, one core).
     """
 
     ragged: ClassVar[bool] = True
@@ -233,7 +256,9 @@ class SIDCo(Compressor):
         0.01, above=0, high=1, gentler="more", doc="share of the coordinates that should be sent, at least one"
     )
     fit: str = knob(
-        "exponential", choices=tuple(FITS), doc="distribution fitted to magnitudes; with gamma, later stages are Pareto"
+        "exponential",
+        choices=tuple(FITS),
+        doc="distribution fitted to magnitudes; after a gamma fit, exact or of the tail alone, later stages are Pareto",
     )
     stages: int = knob(1, low=1, doc="number of stages at the start")
     adapt: str = knob(
