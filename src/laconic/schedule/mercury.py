@@ -14,7 +14,15 @@ from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price, one_way
 
 
-@technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
+@technique(
+    "mercury",
+    axis="schedule",
+    paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022",
+    why_no_word=(
+        "Its transport lets packets overtake each other inside the network stack, which no process can ask of it "
+        "here; `p3` with small slices comes nearest, and trains."
+    ),
+)
 def mercury(
     layers: LayerTimes, star: ServerStar, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES
 ) -> float:

@@ -102,6 +102,11 @@ SPARSIFIER = f"topk({DENSITY})+ef"
     paper="Shi, Wang, Chu, Li, Qin, Liu, Zhao, INFOCOM 2020",
     evidence="fixture",
     reproduces="omgs_sgd.json: groups and exposed time, ten cases",
+    why_no_word=(
+        "Its rule needs the times of selecting and of sending apart, which are not measured in a training; "
+        "`flat+topk(0.001)+ef / mg_wfbp` selects once in each merged message, merged as dense ones would be, and "
+        "trains."
+    ),
 )
 def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.

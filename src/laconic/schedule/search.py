@@ -53,7 +53,14 @@ class SearchResult:
     starts: tuple[float, ...]
 
 
-@technique("general_scheduler", axis="schedule", paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)")
+@technique(
+    "general_scheduler",
+    axis="schedule",
+    paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)",
+    why_no_word=(
+        "The word that trains with this search is the schedule `auto`; `laconic iteration` runs the search alone."
+    ),
+)
 def search(
     tensors: Sequence[TensorSpec],
     arrival: Sequence[int],
