@@ -112,7 +112,8 @@ def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Gro
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.
 
     It goes from the last tensor to the first. Each group is one buffer with one selection and one message. Reading
-    chosen: the published program's rule; `exact` finds the best plan of the same model, which this need not be.
+    chosen: the published program's rule; `exact` finds the best plan of the same model, which this need not be. What it
+    gains was not measured in a training.
     """
     check(sizes, backward)
     groups: list[tuple[int, ...]] = []
