@@ -123,7 +123,7 @@ def random_bursts(seed: int) -> Case:
 
 @pytest.mark.long
 def test_but_it_is_slower_than_pieces_by_priority_on_a_few_bursty_models() -> None:
-    """What the docstring says, on the first hundred of its models: most are faster, a few are slower by up to a fifth."""
+    """The first hundred of the docstring's models: most are faster, a few are slower, by up to a fifth."""
     over = [given.seconds(Prophet()) / given.seconds(ByteScheduler()) for given in map(random_bursts, range(100))]
     slower = [ratio for ratio in over if ratio > 1 + 1e-9]
     assert 0 < len(slower) <= 10 and 1.15 < max(over) < 1.25
