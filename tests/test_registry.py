@@ -166,6 +166,17 @@ def test_functions_are_registered_under_their_axis() -> None:
     assert bound(2) == 0.5
 
 
+def test_a_word_has_no_reason_to_be_none() -> None:
+    with pytest.raises(LaconicError, match="can stand in a sentence"):
+
+        @technique("said", paper="-", why_no_word="It cannot be said.")
+        @dataclass(frozen=True)
+        class Said(Technique):
+            """A word."""
+
+            axis: ClassVar[str] = "sync"
+
+
 def test_registration_mistakes_say_what_to_write() -> None:
     def bare() -> None: ...
 

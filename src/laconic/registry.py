@@ -91,6 +91,8 @@ class Entry:
     """What the technique does to a tensor, in one line."""
     worth_trying: tuple[str, ...] = ()
     """The settings of a word that are worth trying, as texts: what `laconic plan` prices where nobody names any."""
+    why_no_word: str = ""
+    """Why no sentence can say it, where it is a function, and what trains in its place; a whole sentence."""
 
     def __post_init__(self) -> None:
         if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
@@ -98,6 +100,8 @@ class Entry:
                 f'{self.place} declares the evidence "{self.evidence}" and reproduces "{self.reproduces}"; say what is '
                 "reproduced where the evidence is fixture or published, and only there"
             )
+        if self.why_no_word and self.kind != "function":
+            raise LaconicError(f"{self.place} can stand in a sentence; leave out why it could not (`why_no_word`)")
         if self.axis not in AXES + OTHER_AXES:
             raise LaconicError(
                 f'{self.place} is on the axis "{self.axis}"; write one of {", ".join(AXES + OTHER_AXES)}'
@@ -146,12 +150,14 @@ def technique(
     reproduces: str = "",
     formula: str = "",
     worth_trying: Iterable[str] = (),
+    why_no_word: str = "",
 ) -> Callable[[Target], Target]:
     """Register the word class (above `@dataclass(frozen=True)`) or the plain function below it.
 
     A word that lists settings in `worth_trying` is among the candidates of `laconic plan`. They are texts such as
     `topk(0.1)+ef`: of a compressor a chain, of a schedule or an architecture a word, of a sync rule a word (tried with
-    every compression) or a sentence (tried as it is).
+    every compression) or a sentence (tried as it is). `why_no_word` says of a function, in a whole sentence, why it is
+    no word, and what trains in its place.
     """
 
     def register(target: Target) -> Target:
@@ -164,7 +170,7 @@ def technique(
         grade = _evidence(evidence)
         module = target.__module__
         facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula, tuple(worth_trying))
-        _register(Entry(name, home, kind, paper, grade, *facts))
+        _register(Entry(name, home, kind, paper, grade, *facts, why_no_word))
         if isinstance(target, type) and issubclass(target, Technique):
             target.name = name
         return target

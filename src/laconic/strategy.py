@@ -195,9 +195,8 @@ def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
         needed = _offering(sync)
         reason = f"{sync} needs {_ASKED[sync.technique.talks]}, which {architecture} does not offer"
         return _Clash(reason, "architecture", [(Word(name),) for name in needed])
-    asked, carried = _composed(words["compression"]).asks, architecture.technique.carries
-    if carried is not None and not set(asked) <= set(carried):
-        fitting = [(w,) for w in _bare_words("architecture") if set(asked) <= set(w.technique.carries or asked)]
+    if not _carries(architecture, words["compression"]):
+        fitting = [(w,) for w in _bare_words("architecture") if _carries(w, words["compression"])]
         chained = "+".join(map(str, words["compression"]))
         return _Clash(f"{chained} meets in a way that {architecture} cannot carry out", "architecture", fitting)
     for word in (word for axis in AXES for word in words[axis]):
@@ -216,6 +215,12 @@ def _clash(words: Mapping[str, tuple[Word, ...]]) -> _Clash | None:
                     free = [(w,) for w in _bare_words(axis) if not _is_one_of(w, refused)]
                     return _Clash(f"{word} cannot go with {other}", axis, [*nothing, *free])
     return None
+
+
+def _carries(architecture: Word, chain: tuple[Word, ...]) -> bool:
+    """Tell whether an architecture can carry out every kind of meeting that a chain of compression asks for."""
+    carried = architecture.technique.carries
+    return carried is None or set(_composed(chain).asks) <= set(carried)
 
 
 def _is_one_of(word: Word, names: Iterable[str]) -> bool:
@@ -277,10 +282,12 @@ def _completed(placed: dict[str, Any]) -> dict[str, Any]:
             needed += [_offering(given["sync"][0])]
         if axis == "sync" and "architecture" in given:
             needed += [_asking(given["architecture"][0])]
-        wishes = [wish for word in words if (wish := word.technique.prefers.get(axis)) is not None]
-        candidates = [*map(Word, wishes), *_bare_words(axis)]
+        wishes = [Word(wish) for word in words if (wish := word.technique.prefers.get(axis)) is not None]
+        if axis == "architecture" and wishes and "compression" in given:
+            wishes = [word for word in wishes if _carries(word, given["compression"])]
+        candidates = [*wishes, *_bare_words(axis)]
         fitting = (w for w in candidates if all(not names or _is_one_of(w, names) for names in needed))
-        if needed and (word := next(fitting, None)) is not None:
+        if (needed or wishes) and (word := next(fitting, None)) is not None:
             given[axis] = (word,)
             placed = {**placed, axis: word}
     return placed

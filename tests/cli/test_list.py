@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import laconic
 from laconic import registry
 from laconic._version import __version__
 from laconic.cli import app as cli
+from laconic.cli import catalogue
 from laconic.registry import Technique, knob, named_sentence, technique
 from laconic.strategy import Strategy, Word
 
@@ -76,6 +79,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "reproduces": "talk.npz",
             "aliases": [],
             "summary": "Say little.",
+            "why_no_word": "",
         },
         {
             "name": "topk",
@@ -86,6 +90,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "reproduces": "",
             "aliases": ["sparse"],
             "summary": "Keep the [largest].",
+            "why_no_word": "",
         },
     ]
 
@@ -153,6 +158,34 @@ def test_show_a_word() -> None:
 @pytest.mark.usefixtures("toy_words")
 def test_show_a_named_sentence() -> None:
     assert "stands for: [topk]@node" in answer("show", "smalltalk").splitlines()
+
+
+def test_every_technique_that_is_no_word_says_why_in_a_whole_sentence() -> None:
+    functions = [entry for entry in registry.entries() if entry.kind == "function"]
+    assert len(functions) > 20
+    for entry in functions:
+        why = entry.why_no_word
+        assert why[:1].isupper() and why.endswith(".") and len(why.split()) >= 8, f"{entry.name}: {why!r}"
+
+
+def test_what_is_no_word_is_marked_in_lists_and_shown_with_the_reason() -> None:
+    reasons = {entry.name: entry.why_no_word for entry in registry.entries() if entry.kind == "function"}
+    assert {"omgs_sgd", "general_scheduler", "byteps", "geryon", "lars", "theory_stich_2019"} <= reasons.keys()
+    marked = {line.split()[0] for line in answer("list").splitlines() if " (no word) " in line}
+    assert marked == reasons.keys()
+    listed = {row["name"]: row["why_no_word"] for row in json.loads(answer("list", "--json"))}
+    assert {name: why for name, why in listed.items() if why} == reasons
+    for name in ("mercury", "theory_stich_2019"):
+        assert f"no word:    {reasons[name]}" in answer("show", name).splitlines()
+    assert "no word" not in answer("show", "topk")
+
+
+def test_a_table_has_the_reason_below_the_summary() -> None:
+    entry = registry.find("geryon")
+    console = Console(width=400, file=io.StringIO())
+    console.print(catalogue._table((entry, registry.find("topk"))))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[2].strip() == f"No word: {entry.why_no_word}" and len(lines) == 4
 
 
 @pytest.mark.usefixtures("toy_words")

@@ -61,6 +61,7 @@ def test_a_ramp_inside_a_memory_keeps_everything() -> None:
     torch.testing.assert_close(sent + state["error"], came, atol=1e-4, rtol=1e-4)
 
 
-def test_what_has_no_share_has_no_ramp() -> None:
+@pytest.mark.parametrize("text", ["int8", "hard_threshold", "hard_threshold+fp16", "chunk_topk", "chunk_topk+two_bit"])
+def test_what_has_no_share_has_no_ramp(text: str) -> None:
     with pytest.raises(StrategyError, match="no share"):
-        compressor("int8+ramp(10)")
+        compressor(f"{text}+ramp(10)")

@@ -11,6 +11,7 @@ import torch
 
 from laconic.compression.chunks import StridedBits, codes_of
 from laconic.compression.codes import bits
+from laconic.compression.optional import contraction_of
 from laconic.compression.topk import largest
 from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
@@ -138,6 +139,16 @@ def test_sparselocos_payload(numel: int, k: int) -> None:
     made = compressor(f"chunk_topk(k={k})+two_bit")
     chunks = numel // 4096
     assert made.payload_bytes(TensorSpec("x", (numel,), torch.float32), 2) == chunks * -(-14 * k // 8) + 20
+
+
+@pytest.mark.parametrize(("numel", "delta"), [(8, 0.5), (3, 1.0), (20, 0.25), (34, 0.25)])
+def test_what_a_chunk_is_sure_to_send(numel: int, delta: float) -> None:
+    """Of equal values in one full chunk, the rest zeros: a short last chunk sends more, and does not help."""
+    made, x = compressor("chunk_topk(chunk=16, k=4)"), torch.zeros(numel)
+    x[:16] = 1.0
+    (outcome,) = meet(made, [x])
+    assert contraction_of(made, spec_of(x)) == delta
+    assert (x - outcome.result).square().sum() == pytest.approx((1 - delta) * float(x.square().sum()))
 
 
 # ---------------------------------------------------------------------------------------------- Qsparse-local-SGD

@@ -192,9 +192,19 @@ def test_without_a_limit_it_is_bsp() -> None:
     assert torch.equal(exact, bsp)
 
 
-def test_the_default_limit_is_half_of_one_over_the_root_of_k() -> None:
-    made, x = HardThreshold(0.01), normal(0, 10_000)
-    assert torch.equal(made.choose(x, MEET), torch.nonzero(x.abs() >= 0.05).view(-1))
+@pytest.mark.technique("hard_threshold", check=1)
+@pytest.mark.parametrize("text", ["hard_threshold+ef", "hard_threshold(0.3)+ef"])
+def test_one_limit_holds_for_tensors_of_all_sizes(text: str) -> None:
+    """A value just below it waits and one that reaches it is sent, whether it stands alone or among many."""
+    limit = 0.3 if "(" in text else 0.01
+    assert HardThreshold().limit == 0.01
+    for numel in (1, 7, 300, 50_000):
+        x = torch.zeros(numel)
+        x[numel // 2] = limit
+        (reached,) = meet(compressor(text), [x])
+        assert torch.equal(reached.result, x)
+        (below,) = meet(compressor(text), [0.999 * x])
+        assert not bool(below.result.any()) and torch.equal(below.state["error"], 0.999 * x)
 
 
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
@@ -210,11 +220,11 @@ def test_what_is_not_finite_is_seen(text: str, poison: float) -> None:
 
 
 def test_fits_are_the_authors() -> None:
-    """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly. The gamma fit is the exact one."""
+    """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly."""
     kept = fixture("sidco.npz")
-    names = {"E": "exponential", "P": "pareto", "GP": "gamma"}
-    cases = [case for case in json.loads(str(kept["cases"])) if case["fit"] in names]
-    assert len(cases) > 60
+    names = {"E": "exponential", "P": "pareto", "GP": "gamma", "GP_approx": "gamma_tail"}
+    cases = json.loads(str(kept["cases"]))
+    assert len(cases) == 96 and {names[case["fit"]] for case in cases} == set(FITS)
     for case in cases:
         size = torch.from_numpy(kept[f"v_{case['vector']}"]).abs()
         limit = fitted(size, case["ratio"], names[case["fit"]], case["stages"])
@@ -259,6 +269,7 @@ def test_a_heavy_tail_needs_stages_or_a_pareto_fit() -> None:
     for stages in range(2, 7):
         assert passed("pareto", stages) == pytest.approx(1, abs=0.25)
         assert passed("gamma", stages) == pytest.approx(1, abs=0.25)
+        assert passed("gamma_tail", stages) == pytest.approx(1, abs=0.25)
 
 
 @pytest.mark.technique("sidco", check=2)

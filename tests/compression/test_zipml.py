@@ -58,6 +58,28 @@ def test_gradients_of_samples_drawn_twice_are_right_in_the_mean_and_of_once_are_
     assert bool(((bias - lost(a[0], table) * x).abs() <= 4 * deviation).all())
 
 
+@pytest.mark.technique("zipml", check=1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_linear_model_learns_from_samples_in_three_bits_what_it_learns_from_the_samples(seed: int) -> None:
+    """Four levels, two roundings drawn anew in each pass; the mean of the last models. With one rounding in both
+    factors it learns something else, as with a weight decay."""
+    made = torch.Generator().manual_seed(seed)
+    a = torch.rand(400, 5, generator=made, dtype=torch.float64) * 2 - 1
+    b = a @ torch.tensor([1.0, -2.0, 3.0, 0.5, -1.5]).double() + 0.1 * torch.randn(400, generator=made).double()
+    table, exact = torch.linspace(-1, 1, 4).double(), torch.linalg.lstsq(a, b[:, None]).solution.view(-1)
+    models: dict[str, Tensor] = {}
+    for samples in ("twice", "once"):
+        x, late = torch.zeros(5, dtype=torch.float64), []
+        for step in range(600):
+            draws = [kernels.uniform(3 * step + k + 10_000 * seed, 0, a.numel()).view_as(a) for k in range(3)]
+            pair = both(twice(a, table, *draws[:2]), table, draws[2])
+            x = x - 0.5 * least_squares(pair[0], pair[0] if samples == "once" else pair[1], x, b).mean(dim=0)
+            late += [x] if step >= 100 else []
+        models[samples] = torch.stack(late).mean(dim=0)
+    apart = {samples: float((x - exact).norm() / exact.norm()) for samples, x in models.items()}
+    assert apart["twice"] < 0.02 and apart["once"] > 0.1
+
+
 @given(count=st.integers(2, 17), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_the_second_draw_takes_one_bit(count: int, seed: int) -> None:

@@ -247,6 +247,17 @@ def test_where_start_ups_are_nothing_a_partition_gains_two_packets_at_most(
     assert mercury(layers, star, startup * packet) <= messages + 2 * packet
 
 
+def test_and_it_does_gain_where_pieces_are_smaller_than_packets() -> None:
+    """A tensor of one packet in three pieces: a piece returns while the next is sent, at start-ups below two ninths
+    of a packet's time; not any more above."""
+    layers, star = LayerTimes((0.0,), (0.0,), (1500.0,)), ServerStar(2, 2, 1e10)
+    packet = packet_seconds(star)
+    over = [
+        mercury(layers, star, s * packet) / bytescheduler(layers, star, s * packet, 500) for s in (0.01, 0.1, 0.3, 1)
+    ]
+    assert over[0] > 1.4 and over[1] > 1 and over[2] < 1 and over[3] < 1
+
+
 def test_a_start_up_is_paid_once_per_tensor() -> None:
     layers, star = LayerTimes((0.0,) * 3, (0.0,) * 3, (1.5e6,) * 3), ServerStar(2, 2, 1e10)
     assert mercury(layers, star, 1e-4) - mercury(layers, star) == pytest.approx(3e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 from itertools import pairwise
 
 import pytest
@@ -97,11 +99,32 @@ def bursty(layers: LayerTimes, count: int) -> LayerTimes:
 @pytest.mark.parametrize("startup", [1e-5, 3e-4])
 @pytest.mark.parametrize("count", [3, 4, 6, 8, 12])
 def test_it_is_no_slower_than_pieces_by_priority_where_gradients_come_in_bursts(count: int, startup: float) -> None:
-    """ResNet-50 at servers, where communication takes from a quarter to four times as long as computing. It does not
-    hold for every bursty model: of random ones with a few large tensors about one in ten is slower."""
+    """ResNet-50 at servers, where communication takes from a quarter to four times as long as computing."""
     layers = bursty(profile("resnet50"), count)
     for ratio in (0.25, 0.5, 1, 2, 4):
         price = Price(startup, ratio * 2 * layers.compute_seconds / sum(layers.nbytes))
         given = of_layers(layers, price, duplex=True)
         assert len(bursts(given.arrival, given.timing.backward)) == count
         assert given.seconds(Prophet()) <= given.seconds(ByteScheduler()) * (1 + 1e-9)
+
+
+def random_bursts(seed: int) -> Case:
+    """A model of 8 to 40 tensors over three orders of magnitude, whose gradients come in two to six bursts."""
+    chance = random.Random(seed)
+    count, parts = chance.randint(8, 40), chance.randint(2, 6)
+    nbytes = [4.0 * int(10 ** chance.uniform(3, 6.5)) for _ in range(count)]
+    backward = [0.0] * count
+    for end in (*sorted(chance.sample(range(1, count), parts - 1)), count):
+        backward[end - 1] = chance.uniform(0.5, 1.5) * 0.1 / parts
+    layers = LayerTimes((0.05 / count,) * count, tuple(backward), tuple(nbytes))
+    ratio, startup = 2 ** chance.uniform(-2, 2), 10 ** chance.uniform(-5, -3.5)
+    return of_layers(layers, Price(startup, ratio * 2 * layers.compute_seconds / sum(nbytes)), duplex=True)
+
+
+@pytest.mark.long
+def test_but_it_is_slower_than_pieces_by_priority_on_a_few_bursty_models() -> None:
+    """The first hundred of the docstring's models: most are faster, a few are slower, by up to a fifth."""
+    over = [given.seconds(Prophet()) / given.seconds(ByteScheduler()) for given in map(random_bursts, range(100))]
+    slower = [ratio for ratio in over if ratio > 1 + 1e-9]
+    assert 0 < len(slower) <= 10 and 1.15 < max(over) < 1.25
+    assert statistics.median(over) < 0.99

@@ -48,7 +48,7 @@ def list_techniques(
     elif sys.stdout.isatty():
         _print(_table(entries))
     else:
-        print(*(f"{entry.name:<24} {entry.axis:<13} {_short(entry.summary)}" for entry in entries), sep="\n")
+        print(*(f"{entry.name:<24} {entry.axis:<13} {_short(_marked(entry))}" for entry in entries), sep="\n")
 
 
 def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
@@ -65,6 +65,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
     facts = {"formula": entry.formula, "paper": entry.paper, "evidence": entry.evidence}
     facts |= {"reproduces": entry.reproduces, "aliases": ", ".join(entry.aliases)}
     facts |= {"plan tries": "; ".join(entry.worth_trying), "module": entry.module}
+    facts["no word"] = entry.why_no_word
     if isinstance(entry.target, str):
         facts["stands for"] = entry.target
     facts["gathered"] = _crossover(entry)
@@ -118,7 +119,13 @@ def _record(entry: Entry) -> dict[str, object]:
         "reproduces": entry.reproduces,
         "aliases": list(entry.aliases),
         "summary": entry.summary,
+        "why_no_word": entry.why_no_word,
     }
+
+
+def _marked(entry: Entry) -> str:
+    """Return a summary that says whether a technique can stand in a sentence."""
+    return f"(no word) {entry.summary}" if entry.kind == "function" else entry.summary
 
 
 def _short(summary: str) -> str:
@@ -135,7 +142,8 @@ def _table(entries: tuple[Entry, ...]) -> Table:
         table.add_column(heading, no_wrap=True)
     table.add_column("what it does", ratio=1)
     for entry in entries:
-        cells = (entry.name, entry.axis, entry.kind, entry.evidence, entry.summary)
+        why = f"\nNo word: {entry.why_no_word}" if entry.why_no_word else ""
+        cells = (entry.name, entry.axis, entry.kind, entry.evidence, entry.summary + why)
         table.add_row(*map(Text, cells))
     return table
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
 from laconic.compression.flat import Flat, Joint
-from laconic.compression.selector import Selected, Selector
+from laconic.compression.selector import PlaceSelector, Selected
 from laconic.compression.wrapper import Wrapping
 from laconic.errors import StrategyError
 from laconic.registry import composes
@@ -31,7 +31,7 @@ def chain(links: Sequence[Compressor]) -> Compressor:
         if (why := last.objects(wrapped)) is not None:
             raise StrategyError(f"{names}: {why}")
         return last.around(wrapped)
-    if inner and isinstance(links[0], Selector):
+    if inner and isinstance(links[0], PlaceSelector):
         values = chain(links[1:])
         if isinstance(values, Codec) and not values.ragged:
             return Selected(links[0], values)

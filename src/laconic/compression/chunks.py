@@ -16,7 +16,7 @@ from laconic.compression.chunk_buckets import ChunkLayout
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits
 from laconic.compression.payload import pack, unpack
-from laconic.compression.selector import Selector, drawn
+from laconic.compression.selector import PlaceSelector, drawn, share_of
 from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet
@@ -32,12 +32,12 @@ _WIDTH = 6  # standard deviations that the four buckets of two bits span
     worth_trying=["chunk_topk+ef"],
 )
 @dataclass(frozen=True)
-class ChunkTopK(Selector):
+class ChunkTopK(PlaceSelector):
     """The `k` largest magnitudes of every chunk of consecutive elements.
 
     A place takes log2 of the chunk's length in bits, and no sort is longer than a chunk. The last chunk may be shorter,
     and sends at most as many values as it has. (The paper cuts matrices in square tiles; rows serve as well for what is
-    selected, and need no rearranging.) `ratio` and `index` are not used.
+    selected, and need no rearranging.)
     """
 
     chunk: int = knob(4096, low=1, doc="elements of a chunk")
@@ -50,6 +50,9 @@ class ChunkTopK(Selector):
     def count(self, numel: int) -> int:
         whole, rest = self._chunks(numel)
         return whole * min(self.k, self.chunk) + min(self.k, rest)
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return min(1.0, self.k / min(self.chunk, spec.numel))
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
         whole, rest = self._chunks(x.numel())
@@ -133,14 +136,19 @@ named_sentence(
     formula="C(x)_i = x_i on random places that all workers share, else 0",
 )
 @dataclass(frozen=True)
-class Masked(Selector):
+class Masked(PlaceSelector):
     """A random share of the coordinates, the same on all workers, for the words behind it in a chain.
 
     Places are not sent: both sides draw them from a shared key. Values are not scaled, so that it wants a memory.
-    `index` is not used.
     """
 
     ratio: float = knob(0.1, above=0, high=1, gentler="more", doc="share of the coordinates")
+
+    def count(self, numel: int) -> int:
+        return share_of(self.ratio, numel)
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return self.count(spec.numel) / spec.numel
 
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
         return self._drawn(x.numel(), meet, x.device)

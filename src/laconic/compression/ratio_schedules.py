@@ -81,5 +81,5 @@ def ratio_holder(inner: Compressor) -> Any:
 def with_share(inner: Compressor, share: float) -> Compressor:
     """Return the compressor with another share."""
     if isinstance(inner, Selected):
-        return replace(inner, selector=replace(inner.selector, ratio=share))
+        return replace(inner, selector=replace(ratio_holder(inner), ratio=share))
     return replace(inner, ratio=share)  # type: ignore[type-var]

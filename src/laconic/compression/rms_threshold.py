@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.compression.selector import PLACES, Selector
+from laconic.compression.codes.places import PLACES
+from laconic.compression.selector import Selector
 from laconic.compression.thresholds import passing
 from laconic.compression.topk import largest
 from laconic.registry import knob, technique

@@ -14,7 +14,8 @@ from torch import Tensor
 from laconic import kernels
 from laconic.compression.bucket import BucketExchange, BucketMeet, TensorBucket
 from laconic.compression.codec import Codec
-from laconic.compression.codes import bits, golomb
+from laconic.compression.codes import places as code
+from laconic.compression.codes.places import PLACES
 from laconic.compression.optional import contraction_of, spread_of
 from laconic.compression.payload import pack
 from laconic.compression.raw import Raw
@@ -23,8 +24,6 @@ from laconic.kernels.sparse_messages import counted_part
 from laconic.registry import knob
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Meet, Request
-
-PLACES = ("packed", "plain", "bitmap", "golomb")
 
 
 def share_of(ratio: float, numel: int) -> int:
@@ -44,18 +43,20 @@ def sample(x: Tensor, count: int, key: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Selector(Codec):
+class PlaceSelector(Codec):
     """A codec that sends some coordinates of a tensor, with values in float32 unless a codec follows in the chain.
 
-    `choose` returns k places in ascending order. Where their number depends on the values (`varies`), a message begins
-    with it, and has either the length of what it holds or, if it is `padded`, that of the largest number of places.
+    `choose` returns places in ascending order: `count` of them, or at most so many where their number depends on the
+    values (`varies`). Then a message begins with it, and has either the length of what it holds or, if it is `padded`,
+    that of the largest number of places.
     """
 
     cost: ClassVar[str] = "select"
-    ratio: float = knob(
-        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
-    )
-    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
+
+    @property
+    def place_code(self) -> str:
+        """How places are written, one of `PLACES`."""
+        return "packed"
 
     @property
     def varies(self) -> bool:
@@ -64,20 +65,16 @@ class Selector(Codec):
 
     @property
     def padded(self) -> bool:
-        """Whether a message has room for `most` places, however many there are, so that its length is known."""
+        """Whether a message has room for `count` places, however many there are, so that its length is known."""
         return False
 
     @property
     def ragged(self) -> bool:  # type: ignore[override]
-        return (self.varies and not self.padded) or self.index == "golomb"
+        return (self.varies and not self.padded) or self.place_code == "golomb"
 
+    @abstractmethod
     def count(self, numel: int) -> int:
-        """Return the number of places k, if it is fixed."""
-        return share_of(self.ratio, numel)
-
-    def most(self, numel: int) -> int:
-        """Return the largest number of places of a message."""
-        return self.count(numel)
+        """Return the number of places k; the largest one, where it depends on the values."""
 
     @abstractmethod
     def choose(self, x: Tensor, meet: Meet) -> Tensor:
@@ -92,38 +89,17 @@ class Selector(Codec):
         """Return which of the values at or above `least` are sent, in ascending order, or None if all of them are."""
         return None
 
-    def contraction(self, spec: TensorSpec) -> float | None:
-        return self.count(spec.numel) / spec.numel
-
     def places_bytes(self, k: int, numel: int) -> int:
         """Return the largest number of bytes that k places take."""
-        if self.index in ("bitmap", "golomb"):
-            return -(-numel // 8) if self.index == "bitmap" else golomb.most(k, numel)
-        return 4 * k if self.index == "plain" else bits.length(k, bits.width(numel - 1))
+        return code.most(self.place_code, k, numel)
 
     def write_places(self, places: Tensor, numel: int) -> Tensor:
         """Encode places as bytes."""
-        if self.index == "bitmap":
-            marked = torch.zeros(numel, dtype=torch.uint8, device=places.device)
-            marked[places] = 1
-            return bits.pack(marked, 1)
-        if self.index == "plain":
-            return places.to(torch.int32).view(torch.uint8)
-        if self.index == "golomb":
-            return golomb.write(places, numel)
-        return bits.pack(places, bits.width(numel - 1))
+        return code.write(self.place_code, places, numel)
 
     def read_places(self, payload: Tensor, k: int, numel: int, meet: Meet) -> tuple[Tensor, Tensor]:
         """Return the k places of a payload, and the bytes behind them."""
-        if self.index == "golomb":
-            places, head = golomb.read(payload, k, numel)
-            return places, payload[head:]
-        written, rest = payload.tensor_split([self.places_bytes(k, numel)])
-        if self.index == "bitmap":
-            return torch.nonzero(bits.unpack(written, 1, numel)).view(-1), rest
-        if self.index == "plain":
-            return written.clone().view(torch.int32).long(), rest
-        return bits.unpack(written, bits.width(numel - 1), k).long(), rest
+        return code.read(self.place_code, payload, k, numel)
 
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
         return Selected(self).encode(x, meet)
@@ -149,10 +125,30 @@ class Selector(Codec):
 
 
 @dataclass(frozen=True)
+class Selector(PlaceSelector):
+    """A selector whose number of places is a share of the tensor's, with its places in a code of choice."""
+
+    ratio: float = knob(
+        0.01, above=0, high=1, gentler="more", doc="share of the coordinates that are sent, at least one"
+    )
+    index: str = knob("packed", choices=PLACES, doc="places in log2 n bits, in 32, as a bitmap, as coded gaps")
+
+    @property
+    def place_code(self) -> str:
+        return self.index
+
+    def count(self, numel: int) -> int:
+        return share_of(self.ratio, numel)
+
+    def contraction(self, spec: TensorSpec) -> float | None:
+        return self.count(spec.numel) / spec.numel
+
+
+@dataclass(frozen=True)
 class Selected(Codec):
     """A codec that joins a selector's places with its values, encoded by another codec."""
 
-    selector: Selector
+    selector: PlaceSelector
     values: Codec = field(default_factory=Raw)
 
     @property
@@ -234,21 +230,21 @@ class Selected(Codec):
     def _unpadded(self, payload: Tensor, k: int, numel: int) -> Tensor:
         """Return a message of k places without the room behind them and behind their values."""
         places = payload[: 4 + self.selector.places_bytes(k, numel)]
-        return torch.cat([places, payload[len(payload) - 4 * self.selector.most(numel) :][: 4 * k]])
+        return torch.cat([places, payload[len(payload) - 4 * self.selector.count(numel) :][: 4 * k]])
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        k = self.selector.most(spec.numel)
+        k = self.selector.count(spec.numel)
         values = self.values.payload_bytes(TensorSpec(spec.name, (k,), torch.float32), size)
         return 4 * self.selector.varies + self.selector.places_bytes(k, spec.numel) + values
 
     def contraction(self, spec: TensorSpec) -> float | None:
         """Return δ: the selector's times that of the values' codec."""
-        outer = self.selector.contraction(spec)
+        outer = contraction_of(self.selector, spec)
         inner = contraction_of(self.values, TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
         return None if outer is None or inner is None else outer * inner
 
     def spread(self, spec: TensorSpec) -> float:
-        return spread_of(self.values, TensorSpec(spec.name, (self.selector.most(spec.numel),), torch.float32))
+        return spread_of(self.values, TensorSpec(spec.name, (self.selector.count(spec.numel),), torch.float32))
 
     def _selected_and_encoded(self, flat: Tensor, meet: Meet) -> tuple[Tensor, Tensor, Tensor]:
         places = self.selector.choose(flat, meet)
@@ -257,7 +253,7 @@ class Selected(Codec):
 
     def _written(self, places: Tensor, values: Tensor, numel: int) -> Tensor:
         if self.padded:
-            selector, most = self.selector, self.selector.most(numel)
+            selector, most = self.selector, self.selector.count(numel)
             written = selector.write_places(places, numel)
             return counted_part(written, values, selector.places_bytes(most, numel), most)
         head = [torch.tensor([len(places)], dtype=torch.int32, device=places.device)] if self.selector.varies else []

@@ -1,4 +1,4 @@
-"""Selectors: exact, by bisection, by a hard limit; and random places that all workers share."""
+"""Selectors: exact, by a sample, by bisection; and random places that all workers share."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TopK(Selector):
         return kernels.sampled_limit(x, error, *self.sample(x.numel()), meet.key("sample"))
 
     def kept(self, places: Tensor, values: Tensor, numel: int) -> Tensor | None:
-        return first_or_largest(kernels, values, self.most(numel))
+        return first_or_largest(kernels, values, self.count(numel))
 
     @property
     def lists(self) -> bool:
@@ -127,7 +127,7 @@ class TopK(Selector):
 @lru_cache(1024)
 def _layout_of(selector: TopK, lengths: tuple[int, ...]) -> tuple[SelectedLayout, tuple[tuple[int, int], ...]]:
     """Return what is sent of tensors of these lengths, and how each one's limit is sampled."""
-    most = tuple(selector.most(n) for n in lengths)
+    most = tuple(selector.count(n) for n in lengths)
     widths = tuple(32 if selector.index == "plain" else bits.width(n - 1) for n in lengths)
     layout = SelectedLayout(lengths, most, widths, selector.padded, selector.left_out)
     return layout, tuple(selector.sample(n) for n in lengths)

@@ -39,8 +39,12 @@ class ZipML(Codec):
     """Rounding at random to levels that lose least of this very tensor; the table of levels is sent with it.
 
     Dynamic programming over at most 256 candidates finds them, from 65,536 of the values where there are more; uniform
-    levels are used where they lose less. For data rather than gradients see `twice`. Reading chosen: a table of its own
-    with every message. A tensor that contains a value that is not finite decodes to NaN everywhere.
+    levels are used where they lose less. Reading chosen: a table of its own with every message. A tensor that contains
+    a value that is not finite decodes to NaN everywhere.
+
+    The word compresses gradients, with one draw each. The paper's double sampling is of data, which no sentence sees:
+    it is three functions of this module that a person calls in a training loop for linear models, and nothing else
+    calls. `twice` rounds samples, `both` reads the two roundings, `least_squares` makes an unbiased gradient of them.
     """
 
     cost: ClassVar[str] = "select"

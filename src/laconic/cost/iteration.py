@@ -55,7 +55,12 @@ class Order:
     postponed: int = 0  # so many first layers compute their weights' gradients last, the first layer first
 
 
-@technique("iteration_dag", axis="schedule", paper="Shi et al., arXiv 2005.13247 (the DAG of synchronous SGD)")
+@technique(
+    "iteration_dag",
+    axis="schedule",
+    paper="Shi et al., arXiv 2005.13247 (the DAG of synchronous SGD)",
+    why_no_word="It is the model by which schedules are priced, and sends nothing itself; `laconic iteration` runs it.",
+)
 def period(layers: LayerTimes, transfers: Sequence[Transfer], order: Order | None = None) -> float:
     """Return the seconds from one iteration to the next, once they repeat, with transfers on their lanes."""
     return simulated(layers, transfers, order).period

@@ -65,7 +65,15 @@ class Fleet:
         return blocks
 
 
-@technique("byteps", axis="schedule", paper="Jiang et al., OSDI 2020")
+@technique(
+    "byteps",
+    axis="schedule",
+    paper="Jiang et al., OSDI 2020",
+    why_no_word=(
+        "It prices the shares that hosts without GPUs sum for the others; servers of a run have equal shares, and "
+        "pieces through them train as `bsp / ps / bytescheduler`."
+    ),
+)
 def byteps(
     layers: LayerTimes,
     fleet: Fleet,

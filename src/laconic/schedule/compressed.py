@@ -38,7 +38,13 @@ class CompressedSet:
 
 
 @technique(
-    "compression_scheduler", axis="schedule", paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)"
+    "compression_scheduler",
+    axis="schedule",
+    paper="Shi et al., arXiv 2005.13247, section 5.3 (an open problem)",
+    why_no_word=(
+        "It chooses from a profile, before a training, and `laconic iteration` runs it; in a training the schedule "
+        "`auto` chooses the tensors that are worth compressing."
+    ),
 )
 def compressed(
     groups: Sequence[Sequence[int]], layers: LayerTimes, price: Price, coding: Coding, gated: bool = False

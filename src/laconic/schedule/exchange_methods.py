@@ -122,6 +122,10 @@ class MethodChoice:
     paper="Shi et al., arXiv 2005.13247, section 5.2 (an open problem)",
     evidence="published",
     reproduces="the survey's experiments: the chosen method is within 10 percent of the best in all 18 cells",
+    why_no_word=(
+        "It chooses between whole sentences, before a training: `laconic plan` does so for any, and the strategy "
+        '"auto" trains with what it finds.'
+    ),
 )
 def choose(layers: LayerTimes, cluster: Cluster, methods: Iterable[str] = METHODS) -> MethodChoice:
     """Choose between servers and all-reduce, after or during backward, merged or cut, by simulating each.

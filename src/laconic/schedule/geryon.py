@@ -12,7 +12,15 @@ from laconic.values.layer_times import LayerTimes
 SLICE_BYTES = 4_096_000
 
 
-@technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
+@technique(
+    "geryon",
+    axis="schedule",
+    paper="Wang, Li, Geng, INFOCOM 2020",
+    why_no_word=(
+        "Its links serve priority classes themselves, which no process can ask of a network here; `p3` orders the "
+        "same slices before they are sent, and trains."
+    ),
+)
 def geryon(
     layers: LayerTimes, star: ServerStar, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES
 ) -> float:

@@ -24,7 +24,8 @@ from laconic.values.timing import Timing
 class Horovod(Schedule):
     """Fuse gradients that become ready within one cycle, up to a threshold, and reduce them in one message.
 
-    Rank 0's measured times replace Horovod's coordinator: all workers fuse alike without negotiation in every cycle.
+    Rank 0's measured times replace Horovod's coordinator: all workers fuse alike without negotiation in every cycle. So
+    ranks report nothing, and one may start a reduction for which another has no gradient yet, and waits in it.
     Until times were measured, tensors are fused by size alone. Reading chosen: a cycle of 1 ms, as in current releases;
     the last gradient ends its cycle, since no other follows.
     """

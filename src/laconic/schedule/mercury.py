@@ -14,7 +14,15 @@ from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price, one_way
 
 
-@technique("mercury", axis="schedule", paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022")
+@technique(
+    "mercury",
+    axis="schedule",
+    paper="Duan et al., IEEE TPDS 34(5), 2023; INFOCOM 2022",
+    why_no_word=(
+        "Its transport lets packets overtake each other inside the network stack, which no process can ask of it "
+        "here; `p3` with small slices comes nearest, and trains."
+    ),
+)
 def mercury(
     layers: LayerTimes, star: ServerStar, startup_seconds: float = 0.0, packet_bytes: float = PACKET_BYTES
 ) -> float:
@@ -22,7 +30,9 @@ def mercury(
 
     A tensor costs one start-up. Servers add packets of one offset on arrival and return the sum at once, so that a
     tensor is received while it is still being sent. It runs on the virtual network only. Reading chosen: the start-up
-    may be overtaken at any time; nothing is lost.
+    may be overtaken at any time; nothing is lost. Pieces by priority are not faster where each starts up for a packet's
+    time or longer. Where they start up faster they gain up to two packets, since pieces smaller than a packet return
+    sooner: a tensor of one packet in three pieces, from start-ups of two ninths of a packet's time downwards.
     """
     price = one_way(star.workers, star.servers, Price(startup_seconds, star.seconds_per_byte))
     return gated_period(layers, streamed(layers.ready(), layers.nbytes, price, packet_bytes))

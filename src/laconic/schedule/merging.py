@@ -102,12 +102,18 @@ SPARSIFIER = f"topk({DENSITY})+ef"
     paper="Shi, Wang, Chu, Li, Qin, Liu, Zhao, INFOCOM 2020",
     evidence="fixture",
     reproduces="omgs_sgd.json: groups and exposed time, ten cases",
+    why_no_word=(
+        "Its rule needs the times of selecting and of sending apart, which are not measured in a training; "
+        "`flat+topk(0.001)+ef / mg_wfbp` selects once in each merged message, merged as dense ones would be, and "
+        "trains."
+    ),
 )
 def greedy(sizes: Sequence[int], backward: Sequence[float], costs: Costs) -> Groups:
     """Merge a tensor with the next where waiting for it adds less than the start-up saves; for layer-wise topk+ef.
 
     It goes from the last tensor to the first. Each group is one buffer with one selection and one message. Reading
-    chosen: the published program's rule; `exact` finds the best plan of the same model, which this need not be.
+    chosen: the published program's rule; `exact` finds the best plan of the same model, which this need not be. What it
+    gains was not measured in a training.
     """
     check(sizes, backward)
     groups: list[tuple[int, ...]] = []

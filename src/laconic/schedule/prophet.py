@@ -33,7 +33,9 @@ class Prophet(Schedule):
     What does not fit competes in the next block, and after backward the rest follows by priority. So the link is never
     idle, and nothing delays what is more urgent. Until iterations were timed it is `bytescheduler`. Reading chosen: as
     in the abstract and the public code, on BytePS's pieces: a block ends within a gradient where its time is over. A
-    gap above twice the mean ends a burst.
+    gap above twice the mean ends a burst. It is not always the faster one: of 400 random models in bursts, simulated at
+    servers with equal start-ups, half take 2 % less than with `bytescheduler` or better, and 15 take longer, the worst
+    by 20 %.
     """
 
     credit: int = knob(4_000_000, low=0, doc="elements handed over at a time when backward is over")

@@ -13,7 +13,16 @@ from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
 
 
-@technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
+@technique(
+    "tensorexpress",
+    axis="schedule",
+    paper="Kang et al., IEEE CLOUD 2020",
+    aliases=["tensor_express"],
+    why_no_word=(
+        "Its switches serve queues by packet priority, which no process can ask of a network here; `p3` orders "
+        "slices before they are sent, and trains."
+    ),
+)
 def tensorexpress(layers: LayerTimes, star: ServerStar, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
     """Return the seconds of an iteration in which switches serve their ports' queues strictly by packet priority.
 

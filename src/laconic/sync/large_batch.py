@@ -89,7 +89,12 @@ class CRPSGD(Steered):
         return Adjustment(batch=batch)
 
 
-@technique("lars", axis="sync", paper="You, Gitman, Ginsburg, arXiv 1708.03888, 2017")
+@technique(
+    "lars",
+    axis="sync",
+    paper="You, Gitman, Ginsburg, arXiv 1708.03888, 2017",
+    why_no_word="It is an optimizer, which is constructed and handed to `distribute`, where any sentence takes it.",
+)
 def lars(parameters: Any, **settings: Any) -> LARS:
     """SGD with momentum and a rate for each layer: the optimizer `laconic.optim.LARS`, which any sentence distributes.
 
@@ -99,7 +104,12 @@ def lars(parameters: Any, **settings: Any) -> LARS:
     return LARS(parameters, **settings)
 
 
-@technique("lamb", axis="sync", paper="You et al., ICLR 2020")
+@technique(
+    "lamb",
+    axis="sync",
+    paper="You et al., ICLR 2020",
+    why_no_word="It is an optimizer, which is constructed and handed to `distribute`, where any sentence takes it.",
+)
 def lamb(parameters: Any, **settings: Any) -> LAMB:
     """Adam with a rate for each layer: the optimizer `laconic.optim.LAMB`, which any sentence distributes.
 

@@ -59,7 +59,12 @@ class Line:
         return Point(iterations, sent, seconds, accuracy)
 
 
-@technique("uniform_benchmark", axis="theory", paper="Tang et al., arXiv 2003.06307")
+@technique(
+    "uniform_benchmark",
+    axis="theory",
+    paper="Tang et al., arXiv 2003.06307",
+    why_no_word="It is an experiment over whole sentences, each of which it trains.",
+)
 def uniform_benchmark(
     train: Train,
     strategies: Sequence[str],

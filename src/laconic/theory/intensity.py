@@ -30,6 +30,7 @@ def intensity(operations: float, parameters: float) -> float:
     paper="Shi et al., IEEE Network 2020 (arXiv 2005.13247)",
     evidence="published",
     reproduces="order of the best speed-ups on 32 GPUs, 31.6x, 23.2x and 8.2x, from local batches and intensities",
+    why_no_word="It is a ratio of a method and its hardware, which says how it scales and sends nothing itself.",
 )
 def c2c_ratio(batch: int, intensity: float, traffic: float) -> float:
     """Return the elements sent per operation; with the same method and hardware, a smaller ratio scales better.

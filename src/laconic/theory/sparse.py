@@ -30,6 +30,7 @@ class Lag:
     "alistarh_topk_theory",
     axis="theory",
     paper="Alistarh, Hoefler, Johansson, Konstantinov, Khirirat, Renggli, NeurIPS 2018",
+    why_no_word="It measures what a theorem about `topk+ef` assumes, beside a training with that sentence.",
 )
 def lag(steps: Tensor, before: Tensor, compress: Callable[[Tensor], Tensor]) -> Lag:
     """Measure what the analysis of TopK SGD with error memory assumes (a small xi) and concludes (a bounded drift).

@@ -11,6 +11,9 @@ from typing import Literal
 
 from laconic.errors import LaconicError
 
+A_BOUND = "It is a calculator of a convergence result, which says what a method needs and sends nothing itself."
+"""Why a bound is no word of a sentence."""
+
 Measure = Literal["f - f*", "|grad f|^2", "iterations"]
 
 _MEANING = {

@@ -1,8 +1,7 @@
-"""Static graphs: ring, torus, exponential, complete, star, and any other by its edges."""
+"""Static graphs: ring, exponential, complete, star, and any other by its edges."""
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -22,24 +21,6 @@ class Ring(Topology):
         edges = [(i, (i + 1) % size) for i in range(size)]
         degree = int(adjacency(size, edges).sum(axis=1).max())
         return Mixing((equal_weights(size, edges, 1 / (degree + 1)),))
-
-
-@technique("torus", aliases=["grid", "torus2d"], paper="Xiao and Boyd, Systems and Control Letters 2004 (weights)")
-@dataclass(frozen=True)
-class Torus(Topology):
-    """A two-dimensional grid with wrap-around, as square as the number of workers allows; four neighbours each.
-
-    With a prime number of workers it is a ring.
-    """
-
-    def lay_out(self, size: int, seed: int) -> Mixing:
-        rows = next(r for r in range(math.isqrt(size), 0, -1) if size % r == 0)
-        columns = size // rows
-        edges = []
-        for i in range(size):
-            row, column = divmod(i, columns)
-            edges += [(i, row * columns + (column + 1) % columns), (i, (row + 1) % rows * columns + column)]
-        return Mixing((metropolis(size, edges),))
 
 
 @technique("exponential", paper="Ying et al., NeurIPS 2021 (static exponential graph)")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from laconic.registry import technique
 from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.orders import Curvature, iterations
-from laconic.theory.values import Bound, Problem, require
+from laconic.theory.values import A_BOUND, Bound, Problem, require
 
 
-@technique("theory_aviv_2021", axis="theory", paper="Aviv, Hakimi, Schuster, Levy, ICML 2021")
+@technique("theory_aviv_2021", axis="theory", paper="Aviv, Hakimi, Schuster, Levy, ICML 2021", why_no_word=A_BOUND)
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, curvature: Curvature = "convex") -> Bound:
     """Bound the iterations of SGD whose rate shrinks with the delays seen: the average delay counts, not the largest.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from laconic.registry import technique
 from laconic.theory.delayed.orders import CONSTANTS, iterations
-from laconic.theory.values import Bound, Problem, counts, require
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require
 
 
-@technique("theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021")
+@technique(
+    "theory_cohen_2021", axis="theory", paper="Cohen, Daniely, Drori, Koren, Schain, NeurIPS 2021", why_no_word=A_BOUND
+)
 def bound(problem: Problem, *, epsilon: float, tau_avg: float, convex: bool = False) -> Bound:
     """Bound the iterations of picky SGD until the gradient's norm (not squared) is epsilon, by the average delay.
 

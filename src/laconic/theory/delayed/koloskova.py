@@ -9,12 +9,12 @@ from typing import Literal
 from laconic.registry import technique
 from laconic.theory import worker_throughput as paces
 from laconic.theory.delayed.orders import iterations
-from laconic.theory.values import Bound, Problem, require
+from laconic.theory.values import A_BOUND, Bound, Problem, require
 
 Rule = Literal["adaptive", "constant"]
 
 
-@technique("theory_koloskova_2022", axis="theory", paper="Koloskova, Stich, Jaggi, NeurIPS 2022")
+@technique("theory_koloskova_2022", axis="theory", paper="Koloskova, Stich, Jaggi, NeurIPS 2022", why_no_word=A_BOUND)
 def bound(problem: Problem, *, epsilon: float, tau_max: float, tau_avg: float, rule: Rule = "adaptive") -> Bound:
     """Bound the iterations of asynchronous SGD: by sqrt(tau_max tau_avg) at a constant rate, by tau_avg if adaptive.
 

@@ -8,10 +8,15 @@ from typing import Literal
 from laconic.registry import technique
 from laconic.theory import worker_throughput as paces
 from laconic.theory.delayed.orders import CONSTANTS, Curvature, iterations
-from laconic.theory.values import Bound, Problem, counts
+from laconic.theory.values import A_BOUND, Bound, Problem, counts
 
 
-@technique("theory_mishchenko_2022", axis="theory", paper="Mishchenko, Bach, Even, Woodworth, NeurIPS 2022")
+@technique(
+    "theory_mishchenko_2022",
+    axis="theory",
+    paper="Mishchenko, Bach, Even, Woodworth, NeurIPS 2022",
+    why_no_word=A_BOUND,
+)
 def bound(
     problem: Problem, *, epsilon: float, workers: int, curvature: Curvature | Literal["Lipschitz convex"] = "non-convex"
 ) -> Bound:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.registry import technique
-from laconic.theory.values import counts, require
+from laconic.theory.values import A_BOUND, counts, require
 
 Array = NDArray[np.float64]
 
@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
     paper="Mitliagkas, Zhang, Hadjis, Re, Allerton 2016",
     evidence="published",
     reproduces="implicit momentum 1 - 1/M and step η/M, fitted to simulated runs (to 0.05 and 20 %)",
+    why_no_word=A_BOUND,
 )
 def implicit_momentum(workers: int) -> float:
     """Return the momentum 1 - 1/M that M asynchronous workers with exponential compute times add; steps become lr / M.

@@ -6,10 +6,12 @@ import math
 
 from laconic.registry import technique
 from laconic.theory.delayed.orders import Curvature, iterations
-from laconic.theory.values import Bound, Problem, counts, require
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require
 
 
-@technique("theory_stich_karimireddy_2020", axis="theory", paper="Stich and Karimireddy, JMLR 21, 2020")
+@technique(
+    "theory_stich_karimireddy_2020", axis="theory", paper="Stich and Karimireddy, JMLR 21, 2020", why_no_word=A_BOUND
+)
 def bound(problem: Problem, *, epsilon: float, tau_max: float, curvature: Curvature = "non-convex") -> Bound:
     """Bound the iterations of SGD with delays of at most tau: they add a term of lower order, linear in tau.
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, largest, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, largest, require, smallest
 
 
-@technique("cooperative_sgd_bound", axis="theory", paper="Wang and Joshi, JMLR 22, 2021")
+@technique("cooperative_sgd_bound", axis="theory", paper="Wang and Joshi, JMLR 22, 2021", why_no_word=A_BOUND)
 def bound(
     problem: Problem,
     *,

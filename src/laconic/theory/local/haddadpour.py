@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, largest, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, largest, smallest
 
 
-@technique("theory_haddadpour_2019", axis="theory", paper="Haddadpour, Kamani, Mahdavi, Cadambe, NeurIPS 2019")
+@technique(
+    "theory_haddadpour_2019",
+    axis="theory",
+    paper="Haddadpour, Kamani, Mahdavi, Cadambe, NeurIPS 2019",
+    why_no_word=A_BOUND,
+)
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, batch: int = 1) -> Bound:
     """Bound the error of local SGD under PL with unbounded gradients: linear speed-up at O((N T)^(1/3)) rounds.
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require, smallest
 
 UNKNOWN = ("C1", "C2", "C3", "the offset beta")
 
 
-@technique("theory_spiridonoff_2021", axis="theory", paper="Spiridonoff, Olshevsky, Paschalidis, NeurIPS 2021")
+@technique(
+    "theory_spiridonoff_2021",
+    axis="theory",
+    paper="Spiridonoff, Olshevsky, Paschalidis, NeurIPS 2021",
+    why_no_word=A_BOUND,
+)
 def bound(problem: Problem, *, workers: int, iterations: int, rounds: int) -> Bound:
     """Give the order of local SGD's error with linearly growing gaps: linear speed-up at O(N) rounds, whatever T.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, largest, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, largest, require, smallest
 
 
-@technique("theory_stich_2019", axis="theory", paper="Stich, ICLR 2019")
+@technique("theory_stich_2019", axis="theory", paper="Stich, ICLR 2019", why_no_word=A_BOUND)
 def bound(
     problem: Problem, *, workers: int, period: int, iterations: int, offset: float | None = None, batch: int = 1
 ) -> Bound:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, smallest
 
 CONSTANT = ("one universal constant for all terms",)
 
 
-@technique("theory_woodworth_2020", axis="theory", paper="Woodworth et al., ICML 2020")
+@technique("theory_woodworth_2020", axis="theory", paper="Woodworth et al., ICML 2020", why_no_word=A_BOUND)
 def bound(problem: Problem, *, workers: int, period: int, rounds: int) -> Bound:
     """Bound the error of local SGD on smooth convex objectives, in R rounds of K local steps each, up to a constant.
 

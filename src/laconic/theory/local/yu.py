@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require, smallest
 
 
-@technique("theory_yu_2019", axis="theory", paper="Yu, Yang, Zhu, AAAI 2019")
+@technique("theory_yu_2019", axis="theory", paper="Yu, Yang, Zhu, AAAI 2019", why_no_word=A_BOUND)
 def bound(problem: Problem, *, workers: int, period: int, iterations: int, rate: float) -> Bound:
     """Bound the mean squared gradient of model averaging every I steps: linear speed-up at O(N^(3/4) T^(3/4)) rounds.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require, smallest
 
 _MOST_ROUNDS = 300_000
 
 
-@technique("theory_yu_jin_2019", axis="theory", paper="Yu and Jin, ICML 2019")
+@technique("theory_yu_jin_2019", axis="theory", paper="Yu and Jin, ICML 2019", why_no_word=A_BOUND)
 def bound(problem: Problem, *, workers: int, samples: int, rate: float, growth: float, first_batch: int = 1) -> Bound:
     """Bound the error under the PL condition after T gradients per worker in O(log T) rounds of growing batches.
 

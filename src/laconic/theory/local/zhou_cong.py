@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from laconic.registry import technique
-from laconic.theory.values import Bound, Problem, counts, require, smallest
+from laconic.theory.values import A_BOUND, Bound, Problem, counts, require, smallest
 
 
-@technique("theory_zhou_cong_2018", axis="theory", paper="Zhou and Cong, IJCAI 2018")
+@technique("theory_zhou_cong_2018", axis="theory", paper="Zhou and Cong, IJCAI 2018", why_no_word=A_BOUND)
 def bound(
     problem: Problem, *, workers: int, period: int, averagings: int, rate: float, batch: int = 1, slack: float = 0.5
 ) -> Bound:
