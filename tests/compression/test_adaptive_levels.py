@@ -42,6 +42,7 @@ LEVELS = st.sets(st.integers(1, 999), max_size=7).map(lambda inner: np.array(sor
 # ---------------------------------------------------------------------------------------------- the authors' numbers
 
 
+@pytest.mark.evidence("alq", recording="alq.json")
 @pytest.mark.long
 def test_alq_fits_what_its_authors_program_does() -> None:
     """Sweep by sweep from every start, where zero counts as a level. What they find from 1 - F(c), they know no better
@@ -61,6 +62,7 @@ def test_alq_fits_what_its_authors_program_does() -> None:
         np.testing.assert_allclose(mirrored(fitted).numpy(), case["levels"], rtol=1e-4)
 
 
+@pytest.mark.evidence("amq", recording="amq.json")
 @pytest.mark.long
 def test_amq_descends_as_its_authors_program_does() -> None:
     for case in cases("amq.json"):

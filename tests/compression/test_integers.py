@@ -16,6 +16,7 @@ from tests.data import fixture
 from tests.sync import digits
 
 
+@pytest.mark.evidence("intsgd", recording="intsgd.npz")
 @pytest.mark.parametrize("case", ["int8_P2", "int8_P4", "int32_P2"])
 def test_the_authors_program_sends_and_scales_the_same(case: str) -> None:
     """Integers and their sums exactly, among them those that are cut; the first step is an exact mean."""

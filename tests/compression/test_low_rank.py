@@ -29,6 +29,7 @@ def low_rank(seed: int, rows: int, columns: int, rank: int) -> Tensor:
     return (left @ right.T).float()
 
 
+@pytest.mark.evidence("power_sgd", recording="power_sgd.npz")
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("tensor", [0, 1])

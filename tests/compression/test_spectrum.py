@@ -166,6 +166,7 @@ def test_a_budget_of_the_whole_rank_sends_everything(budget: int) -> None:
     torch.testing.assert_close(sent, x, atol=1e-5 * x.abs().max().item(), rtol=1e-5)
 
 
+@pytest.mark.evidence("atomo", recording="atomo.npz")
 @pytest.mark.technique("atomo", check=1)
 @pytest.mark.parametrize("case", [0, 1, 2])
 def test_the_published_programs_atoms(case: int) -> None:

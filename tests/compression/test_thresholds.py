@@ -116,6 +116,7 @@ def test_some_quantum_trains_as_well_with_a_fiftieth_of_the_bytes() -> None:
 # ---------------------------------------------------------------------------------------------- hard_threshold
 
 
+@pytest.mark.evidence("hard_threshold", recording="hard_threshold.npz")
 def test_hard_threshold_sends_and_remembers_what_the_authors_program_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("hard_threshold.npz").items() if value.ndim}
     limit = float(fixture("hard_threshold.npz")["lam"])
@@ -208,6 +209,7 @@ def test_what_is_not_finite_is_seen(text: str, poison: float) -> None:
 # ---------------------------------------------------------------------------------------------- sidco
 
 
+@pytest.mark.evidence("sidco", recording="sidco.npz")
 def test_fits_are_the_authors() -> None:
     """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly. The gamma fit is the exact one."""
     kept = fixture("sidco.npz")
@@ -226,6 +228,7 @@ def test_fits_are_the_authors() -> None:
             assert len(places) == case["kept"]
 
 
+@pytest.mark.evidence("sidco", recording="sidco.npz")
 def test_the_number_of_stages_follows_as_in_the_authors_program() -> None:
     for case in json.loads(str(fixture("sidco.npz")["adapt"])):
         state, how = [float(case["start_stages"]), 1.0, 0.0, 0.0, 0.0], {-1: "plain", -2: "reversing"}[case["mode"]]
@@ -486,6 +489,7 @@ def test_small_tensors_go_dense_with_redsync() -> None:
 # ---------------------------------------------------------------------------------------------- ok_topk_select
 
 
+@pytest.mark.evidence("ok_topk_select", recording="ok_topk_select.npz")
 def test_ok_topk_selects_and_remembers_what_the_authors_program_does() -> None:
     """From the threshold of the first step on; there it is exact, and the program's strict comparison leaves out the
     value that is the threshold."""

@@ -63,7 +63,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
     entry = registry.find(name)
     print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
     facts = {"formula": entry.formula, "paper": entry.paper, "evidence": entry.evidence}
-    facts |= {"reproduces": entry.reproduces, "aliases": ", ".join(entry.aliases)}
+    facts |= {"reproduces": entry.reproduces, "holds": entry.holds, "aliases": ", ".join(entry.aliases)}
     facts |= {"plan tries": "; ".join(entry.worth_trying), "module": entry.module}
     if isinstance(entry.target, str):
         facts["stands for"] = entry.target
@@ -116,6 +116,7 @@ def _record(entry: Entry) -> dict[str, object]:
         "paper": entry.paper,
         "evidence": entry.evidence,
         "reproduces": entry.reproduces,
+        "holds": entry.holds,
         "aliases": list(entry.aliases),
         "summary": entry.summary,
     }

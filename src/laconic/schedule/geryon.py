@@ -12,7 +12,13 @@ from laconic.values.layer_times import LayerTimes
 SLICE_BYTES = 4_096_000
 
 
-@technique("geryon", axis="schedule", paper="Wang, Li, Geng, INFOCOM 2020")
+@technique(
+    "geryon",
+    axis="schedule",
+    paper="Wang, Li, Geng, INFOCOM 2020",
+    evidence="modelled",
+    holds="links that serve classes strictly: lower ones change nothing for an urgent flow; one class is slicing alone",
+)
 def geryon(
     layers: LayerTimes, star: ServerStar, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES
 ) -> float:

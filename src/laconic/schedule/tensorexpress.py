@@ -13,7 +13,14 @@ from laconic.registry import technique
 from laconic.values.layer_times import LayerTimes
 
 
-@technique("tensorexpress", axis="schedule", paper="Kang et al., IEEE CLOUD 2020", aliases=["tensor_express"])
+@technique(
+    "tensorexpress",
+    axis="schedule",
+    paper="Kang et al., IEEE CLOUD 2020",
+    aliases=["tensor_express"],
+    evidence="modelled",
+    holds="switches with queues: a packet of the top priority waits for one other at most; one queue keeps the order",
+)
 def tensorexpress(layers: LayerTimes, star: ServerStar, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
     """Return the seconds of an iteration in which switches serve their ports' queues strictly by packet priority.
 
