@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 import pytest
-from bench.mutation import patch, results, sources
+from bench.mutation import patch, reasons, results, sources
 from bench.mutation.choice import Index, Job, is_of, job
+from bench.mutation.control import Control
 from bench.mutation.mutant import Mutant, mutants_of, sample
 from bench.mutation.operators import OPERATORS, places
 from bench.mutation.reach import Reach, instrument
@@ -154,6 +156,49 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not results.is_done(known, long=True, again=False)
     assert not results.is_done(known, long=False, again=True)
     assert not results.is_done(None, long=False, again=False)
+
+
+def test_the_control_runs_what_is_not_known_and_forgets_what_has_changed(tmp_path: Path) -> None:
+    known = {f"t::{name}": reach(f"t::{name}", 8) for name in "abcd"}
+    path = tmp_path / "control.jsonl"
+    control = Control(path, known)
+    groups = list(control.jobs(known.values(), seconds=20))
+    assert [[r.test for r in group.all_of] for group in groups] == [["t::a", "t::b", "t::c"], ["t::d"]]
+    assert all(group.mutant is None for group in groups)
+    control.record(groups[0], [{"begun": "t::a"}, {"test": "t::a", "passed": True}, {"begun": "t::b"}])
+    again = Control(path, known)
+    assert again.failing == {"t::b"} and "1 of 2 tests pass" in again.report() and "left out: t::b" in again.report()
+    assert [[r.test for r in job.all_of] for job in again.jobs(known.values(), seconds=0)] == [["t::c"], ["t::d"]]
+    changed = {test: replace(r, digest="other") for test, r in known.items()}
+    assert not Control(path, changed).passed
+
+
+def test_a_test_that_fails_without_a_mutant_has_killed_none() -> None:
+    tests = (reach("t::a", 1), reach("t::b", 1))
+    log = [{"changed": 1}, {"begun": "t::a", "long": False}, {"begun": "t::b", "long": False}]
+    killed = results.result(Job(mutant(), tests, ()), log, long=False)
+    assert killed.killers == ["t::a", "t::b"]
+    assert results.without({"t::a"}, {("k", ""): killed})["k", ""].killers == ["t::b"]
+    assert not results.without({"t::a", "t::b"}, {("k", ""): killed})
+    survived = results.result(Job(mutant(), tests, ()), log[:1], long=False)
+    assert results.without({"t::a"}, {("k", ""): survived}) == {("k", ""): survived}
+
+
+@pytest.mark.parametrize("key", reasons.read())
+def test_a_reason_is_given_for_a_mutant_that_there_is(key: str) -> None:
+    assert key in {mutant.key for file in sources.files() for mutant in mutants_of(file)}
+
+
+def test_the_report_prints_reasons_and_says_which_are_wrong() -> None:
+    known = {"t::a": reach("t::a", 1, check=1)}
+    log = [{"changed": 1}, {"begun": "t::a", "long": False}]
+    killed, survived = (
+        results.result(Job(mutant(line=line), (), tuple(known.values())), given, long=False)
+        for line, given in ((7, log), (9, log[:1]))
+    )
+    text = results.report([survived], known, reasons={"k": "Both are zero."})
+    assert "No survivor." in text and "k: equivalent" in text and "Both are zero." in text
+    assert "k: killed, so that its reason is wrong" in results.report([killed], known, reasons={"k": "Both are zero."})
 
 
 def test_the_report_names_survivors_and_marks_without_a_mutant() -> None:

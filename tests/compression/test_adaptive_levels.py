@@ -82,6 +82,11 @@ def test_amq_descends_as_its_authors_program_does() -> None:
 # ---------------------------------------------------------------------------------------------- the model
 
 
+def test_powers_of_one_multiplier_rise_to_one() -> None:
+    assert powers(0.5, 4).tolist() == [0.125, 0.25, 0.5, 1.0] and powers(0.3, 1).tolist() == [1.0]
+    np.testing.assert_allclose(powers(np.array([0.5, 0.1]), 3), [[0.25, 0.5, 1.0], [0.01, 0.1, 1.0]], rtol=1e-15)
+
+
 @given(model=MODELS, levels=LEVELS, zero=st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_the_models_variance_is_what_rounding_its_draws_loses(model: Normals, levels: Array, zero: bool) -> None:

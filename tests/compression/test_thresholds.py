@@ -14,6 +14,7 @@ from torch import Tensor
 
 import laconic
 from laconic.architecture.allreduce import AllReduce
+from laconic.compression.codes import golomb
 from laconic.compression.dgc import EXACT, sampled
 from laconic.compression.dragonn import Dragonn
 from laconic.compression.ok_topk import OkTopK
@@ -111,6 +112,21 @@ def test_some_quantum_trains_as_well_with_a_fiftieth_of_the_bytes() -> None:
     )
     assert bsp.sent_bytes >= 50 * quanta.sent_bytes
     assert quanta.loss <= 1.05 * bsp.loss
+
+
+@pytest.mark.parametrize("numel", [1, 7, 64, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_coded_gaps_say_what_plain_places_say(numel: int, seed: int) -> None:
+    """Of both signs; a count, the gaps, and a bit for each sign."""
+    x = normal(seed, numel)
+    plain, coded = Strom(0.4), Strom(0.4, index="golomb")
+    payload, expected = coded.encode(x, MEET), 0.4 * torch.sign(x) * (x.abs() > 0.4)
+    assert torch.equal(coded.decode(payload, x.shape, MEET), expected)
+    assert torch.equal(plain.decode(plain.encode(x, MEET), x.shape, MEET), expected)
+    places = torch.nonzero(expected).view(-1)
+    if len(places):
+        assert payload.nbytes == 4 + golomb.write(places, numel).nbytes + -(-len(places) // 8)
+    assert payload.nbytes <= coded.payload_bytes(spec_of(x), 1)
 
 
 # ---------------------------------------------------------------------------------------------- hard_threshold
@@ -325,6 +341,22 @@ def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio
         assert bool((outcome.state["sum"][places] == 0).all())
         state, came, decoded = outcome.state, came + x, decoded + outcome.result
         torch.testing.assert_close(decoded + state["sum"], came, rtol=0, atol=1e-5 * float(1 + came.abs().max()))
+
+
+@pytest.mark.technique("dragonn", check=1)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_read_is_what_was_chosen_and_the_mean_of_it_is_applied(seed: int) -> None:
+    made, inputs = Dragonn(0.1, fixed=0.0, each=0.0), [normal(10 * seed + rank, 50) for rank in range(3)]
+    states = [made.init(spec_of(x)) for x in inputs]
+    handed: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, inputs, states, seed, payloads=handed)
+    sent = []
+    for rank, (x, sends) in enumerate(zip(inputs, handed, strict=True)):
+        places, values = made.read(sends[0][1])
+        assert torch.equal(places, made.choose(x, Meeting(rank, 3, seed, "x"))) and torch.equal(values, x[places])
+        assert sends[0][1].nbytes == 8 * len(places)
+        sent.append(dense(places, values, 50))
+    torch.testing.assert_close(outcomes[0].result, torch.stack(sent).mean(dim=0))
 
 
 @pytest.mark.technique("dragonn", check=1)
