@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import pytest  # noqa: E402
-from bench.mutation import reach, reasons, results, sources  # noqa: E402
+from bench.mutation import marks, reach, reasons, results, sources  # noqa: E402
 from bench.mutation.choice import Index, Job, is_of, job, job_for_mark  # noqa: E402
 from bench.mutation.control import Control  # noqa: E402
 from bench.mutation.mutant import Mutant, mutants_of, sample  # noqa: E402
@@ -100,8 +100,9 @@ class Run:
 
     def report(self) -> str:
         drawn = [self.sampled[mutant.key, ""] for mutant in self.drawn if (mutant.key, "") in self.sampled]
-        found = results.report(drawn, self.reaches, self.of_marks.values(), reasons.read())
-        return f"{found}\n\n{self.control.report()}"
+        borne = {mark for test in self.index.tests for mark in results.marks_of(test)}
+        of_marks = marks.report(borne, self.killed, self.of_marks.values(), marks.written(self.asked.tests))
+        return "\n\n".join([results.report(drawn, reasons.read()), of_marks, self.control.report()])
 
     def controls(self) -> Iterator[Job]:
         """Yield jobs without a mutant: the tests that mutants will be tried against, and those that killed some."""

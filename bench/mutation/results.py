@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +37,8 @@ class Result:
     by_long: bool = False
     mark: str = ""
     """The mark that the mutant was drawn for, where it is not of the sample."""
+    asserted: list[str] = field(default_factory=list)
+    """The killers of which an assertion failed; the others broke on their way, as any test would that runs the line."""
 
     def mutant(self) -> Mutant:
         return Mutant(self.key, self.file, self.scope, self.line, self.operator, -1, "", "")
@@ -54,7 +56,8 @@ def result(job: Job, log: Iterable[Mapping[str, Any]], long: bool) -> Result:
     verdict = "killed" if killers else "same" if not changed else "survived" if tests else "unreached"
     m = job.mutant
     by_long = bool(killers) and all(begun[test] for test in killers)
-    how = (verdict, killers, len(begun), long, by_long, job.mark)
+    asserted = [entry["test"] for entry in log if entry.get("asserted")]
+    how = (verdict, killers, len(begun), long, by_long, job.mark, asserted)
     return Result(m.key, m.file, m.line, m.scope, m.operator, m.diff(), *how)
 
 
@@ -70,7 +73,8 @@ def without(failing: Container[str], found: Mapping[tuple[str, str], Result]) ->
     for key, known in found.items():
         killers = [test for test in known.killers if test not in failing]
         if killers or not known.killers:
-            kept[key] = replace(known, killers=killers)
+            asserted = [test for test in known.asserted if test not in failing]
+            kept[key] = replace(known, killers=killers, asserted=asserted)
     return kept
 
 
@@ -82,11 +86,11 @@ def is_done(known: Result | None, long: bool, again: bool) -> bool:
 
 
 def killed_marks(results: Iterable[Result], reaches: Mapping[str, Reach]) -> set[Mark]:
-    """Return the marks of which a test failed with a mutant of its technique."""
+    """Return the marks of which a test's assertion failed with a mutant of its technique."""
     return {
         mark
         for known in results
-        for test in known.killers
+        for test in known.asserted
         if test in reaches
         for mark in marks_of(reaches[test])
         if is_of(known.mutant(), mark)
@@ -97,16 +101,10 @@ def marks_of(reach: Reach) -> Iterator[Mark]:
     return ((name, check) for name, check in reach.marks)
 
 
-def report(
-    results: Iterable[Result],
-    reaches: Mapping[str, Reach],
-    others: Iterable[Result] = (),
-    reasons: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Return the table by folder and operator, the survivors, and the marks that no mutant was seen to fail.
+def report(results: Iterable[Result], reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the table by folder and operator, and the survivors.
 
-    `others` are mutants drawn for marks; they are not in the sample and count for marks alone. `reasons` say, by key,
-    why no test can tell a mutant from the code.
+    `reasons` say, by key, why no test can tell a mutant from the code.
     """
     results = [known for known in results if known.verdict != "same"]
     heads = f"{'survived':>10}{'equivalent':>12}{'unreached':>11}"
@@ -134,11 +132,4 @@ def report(
             how = "killed, so that its reason is wrong" if known.verdict == "killed" else "equivalent"
             lines.append(f"{known.file}:{known.line} {known.scope}, {known.operator}, {known.key}: {how}")
             lines += [f"    {line}" for line in [*known.diff.splitlines()[:6], reasons[known.key]]]
-    marks = {mark for reach in reaches.values() for mark in marks_of(reach)}
-    missing = sorted(marks - killed_marks([*results, *others], reaches))
-    lines += [
-        "",
-        f"{len(marks) - len(missing)} of {len(marks)} marks were seen to fail for a mutant of their technique.",
-    ]
-    lines += [f"    without one: {name} {check}" for name, check in missing]
     return "\n".join(lines)

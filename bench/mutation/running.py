@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from bench.mutation import patch, sources
 from bench.mutation.choice import Job
-from bench.mutation.forked import run_items
+from bench.mutation.forked import is_asserted, run_items
 from bench.mutation.reach import Reach
 from bench.mutation.records import append, records
 
@@ -125,7 +125,8 @@ def _passes(reach: Reach, items: Items, log: Path) -> bool:
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, allowed(reach.seconds))
     append(log, {"begun": reach.test, "long": reach.long})
-    ((_, passed),) = run_items([items[reach.test]])
+    ((_, failures),) = run_items([items[reach.test]])
     signal.setitimer(signal.ITIMER_REAL, 0)
-    append(log, {"test": reach.test, "long": reach.long, "passed": passed})
-    return passed
+    how = {"passed": not failures, "asserted": is_asserted(failures)}
+    append(log, {"test": reach.test, "long": reach.long, **how})
+    return not failures
