@@ -40,7 +40,7 @@ def report(
     lines = [f"{len(seen)} of {len(borne)} marks had an assertion that a mutant of their technique failed."]
     for name, check in sorted(mark for mark in borne if mark not in killed):
         number = tried[f"{name} {check}"]
-        how = f"{number} drawn for it" if number else "none drawn for it yet; see --marks"
+        how = f"{number} drawn for it" if number else "none drawn: --marks was not run, or no line of it is"
         lines.append(f"    without one: {name} {check} ({how})")
     for name, check in sorted(mark for mark in written if mark not in borne):
         lines.append(f"    not tried: {name} {check} (its tests are long, start processes or fail without a mutant)")

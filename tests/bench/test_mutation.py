@@ -228,7 +228,7 @@ def test_marks_without_a_mutant_are_named_with_how_many_were_tried() -> None:
     assert text.splitlines() == [
         "1 of 3 marks had an assertion that a mutant of their technique failed.",
         "    without one: a2s 2 (2 drawn for it)",
-        "    without one: a2s 3 (none drawn for it yet; see --marks)",
+        "    without one: a2s 3 (none drawn: --marks was not run, or no line of it is)",
         "    not tried: ssp 1 (its tests are long, start processes or fail without a mutant)",
     ]
 
