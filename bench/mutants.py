@@ -3,8 +3,10 @@
     python bench/mutants.py --mutants 400 --seed 0          # against the tests of `make test`
     python bench/mutants.py --mutants 400 --seed 0 --long   # what is left, against long tests too
     python bench/mutants.py --marks                         # mutants for marks that were not seen to fail yet
+    python bench/mutants.py --at sync/hsp.py:44             # every mutant of one statement, or of one file
 
-The words are sync/, compression/, schedule/ and architecture/. The first run collects which tests run which statements.
+The words are sync/, compression/, schedule/ and architecture/. The first run collects which tests run which statements;
+then the tests that mutants will be tried against run without one, and those that fail so are left out (the control).
 Everything is kept in `--folder`, so that an interrupted run goes on where it was and a second one only does what is
 new; `--again` tries survivors once more, after new tests.
 """
@@ -26,8 +28,9 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import pytest  # noqa: E402
-from bench.mutation import reach, results, sources  # noqa: E402
+from bench.mutation import marks, reach, reasons, results, sources  # noqa: E402
 from bench.mutation.choice import Index, Job, is_of, job, job_for_mark  # noqa: E402
+from bench.mutation.control import Control  # noqa: E402
 from bench.mutation.mutant import Mutant, mutants_of, sample  # noqa: E402
 from bench.mutation.records import append  # noqa: E402
 from bench.mutation.running import Mutating  # noqa: E402
@@ -40,6 +43,7 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="also tests that `make test` leaves out")
     parser.add_argument("--marks", action="store_true", help="draw mutants for technique marks instead of a sample")
     parser.add_argument("--tries", type=int, default=20, help="mutants drawn for a mark, at most")
+    parser.add_argument("--at", action="append", metavar="FILE[:LINE]", help="all mutants of this place, not a sample")
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--limit", type=float, default=30, help="seconds of tests, at most, for a mutant")
@@ -53,7 +57,7 @@ def main() -> int:
         _collect(asked)
     run = Run(asked)
     if not asked.report:
-        _pytest(asked, Mutating(run.jobs(), asked.workers, run.record))
+        _pytest(asked, Mutating((run.controls, run.single_controls, run.jobs), asked.workers, run.record))
     print(run.report())
     return 0
 
@@ -81,19 +85,53 @@ class Run:
         self.reaches = reach.read(asked.folder / "reach.jsonl")
         self.sampled = results.read(asked.folder / "results.jsonl")
         self.of_marks = results.read(asked.folder / "marks.jsonl")
-        self.index = Index(test for test in self.reaches.values() if asked.long or not test.long)
+        self.control = Control(asked.folder / "control.jsonl", self.reaches)
+        self.index = Index(test for test in self.reaches.values() if self._is_asked(test))
         self.mutants = [mutant for file in sources.files() for mutant in mutants_of(file)]
-        self.drawn = sample(self.mutants, asked.mutants, asked.seed)
+        if asked.at:
+            self.mutants = [m for m in self.mutants if not {m.file, f"{m.file}:{m.line}"}.isdisjoint(asked.at)]
+        self.drawn = sample(self.mutants, len(self.mutants) if asked.at else asked.mutants, asked.seed)
         self.marks = {mark for test in self.index.tests for mark in results.marks_of(test)}
-        self.killed = results.killed_marks([*self.sampled.values(), *self.of_marks.values()], self.reaches)
+        self._leave_out_failing()
+
+    def _is_asked(self, test: reach.Reach) -> bool:
+        inside = test.test.startswith(tuple(os.path.relpath(place, ROOT) for place in self.asked.tests))
+        return inside and (self.asked.long or not test.long)
 
     def report(self) -> str:
         drawn = [self.sampled[mutant.key, ""] for mutant in self.drawn if (mutant.key, "") in self.sampled]
-        return results.report(drawn, self.reaches, self.of_marks.values())
+        borne = {mark for test in self.index.tests for mark in results.marks_of(test)}
+        of_marks = marks.report(borne, self.killed, self.of_marks.values(), marks.written(self.asked.tests))
+        return "\n\n".join([results.report(drawn, reasons.read()), of_marks, self.control.report()])
+
+    def controls(self) -> Iterator[Job]:
+        """Yield jobs without a mutant: the tests that mutants will be tried against, and those that killed some."""
+        known = [*self.sampled.values(), *self.of_marks.values()]
+        wanted = {test: self.reaches[test] for one in known for test in one.killers if test in self.reaches}
+        wanted |= {test.test: test for job in self._pending() for test in (*job.all_of, *job.until_failure)}
+        return self._in_time(self.control.jobs(wanted.values()))
+
+    def single_controls(self) -> Iterator[Job]:
+        """Yield those once more, each alone, whose process ended before they had their turn."""
+        wanted = {test.test: test for job in self._pending() for test in (*job.all_of, *job.until_failure)}
+        return self._in_time(self.control.jobs(wanted.values(), seconds=0))
 
     def jobs(self) -> Iterator[Job]:
-        found = self._for_marks() if self.asked.marks else self._for_sample()
-        return takewhile(lambda _: time.monotonic() < self.until, found)
+        self._leave_out_failing()
+        return self._in_time(self._pending())
+
+    def _leave_out_failing(self) -> None:
+        """Forget what tests said that fail without a mutant too, and choose them no more."""
+        failing = self.control.failing
+        self.index = Index(test for test in self.index.tests if test.test not in failing)
+        self.sampled, self.of_marks = (results.without(failing, found) for found in (self.sampled, self.of_marks))
+        self.killed = results.killed_marks([*self.sampled.values(), *self.of_marks.values()], self.reaches)
+
+    def _pending(self) -> Iterator[Job]:
+        return self._for_marks() if self.asked.marks else self._for_sample()
+
+    def _in_time(self, jobs: Iterator[Job]) -> Iterator[Job]:
+        return takewhile(lambda _: time.monotonic() < self.until, jobs)
 
     def _for_sample(self) -> Iterator[Job]:
         for mutant in self.drawn:
@@ -115,6 +153,9 @@ class Run:
                     yield made
 
     def record(self, done: Job, log: list[dict[str, Any]]) -> None:
+        if done.mutant is None:
+            self.control.record(done, log)
+            return
         known = results.result(done, log, self.asked.long)
         append(self.path, asdict(known))
         (self.of_marks if self.asked.marks else self.sampled)[known.key, known.mark] = known

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
+from tests import data
 from tests.real.launching import Launched
 from tests.real.pool import Pool
 
@@ -46,6 +47,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(here).as_posix()
         item.add_marker(pytest.mark.xdist_group("processes" if place.startswith(ALONE) else place))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test that is marked as evidence by a recording, and has passed without reading it."""
+    data.OPENED.clear()
+    yield
+    for mark in item.iter_markers("evidence"):
+        recording = mark.kwargs.get("recording")
+        if recording and recording not in data.OPENED:
+            pytest.fail(f"{item.name} bears {mark.args[0]}'s evidence by {recording}, and does not read it")
 
 
 @pytest.fixture(scope="session")

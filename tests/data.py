@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+OPENED: set[str] = set()
+"""The recordings that the test which runs now has asked for."""
 FOLDER = Path(os.environ.get("LACONIC_DATA", Path(__file__).resolve().parents[1] / ".." / "shared" / "data"))
 
 
@@ -24,7 +26,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def fixture(name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs and outputs of an author's own program; the test is skipped where the file is absent."""
+    """Inputs and outputs of an author's or another's program; the test is skipped where the file is absent."""
     with np.load(_fixture(name), allow_pickle=False) as kept:
         return dict(kept)
 
@@ -36,7 +38,8 @@ def cases(name: str) -> list[dict[str, Any]]:
 
 
 def _fixture(name: str) -> Path:
+    OPENED.add(name)
     path = FOLDER / "fixtures" / name
     if not path.is_file():
-        pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the authors' numbers")
+        pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the recordings")
     return path

@@ -6,6 +6,7 @@ import inspect
 import re
 import runpy
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_every_technique_of_compression_is_in_one_family_with_its_formula() -> N
 def test_links_of_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_what_is_registered_is_counted_as_it_is() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "counts.py"))
+    stale = [path.name for path, text in made["written"]().items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, "run python docs/counts.py"
+    grades = Counter(entry.evidence for entry in registry.entries() if entry.module.startswith("laconic."))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {g: int(n) for g, n in re.findall(r"^- `([\w-]+)`, (\d+): ", page, re.MULTILINE)} == grades
 
 
 def test_the_rooms_are_drawn_as_they_are() -> None:

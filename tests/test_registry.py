@@ -187,12 +187,16 @@ def test_registration_mistakes_say_what_to_write() -> None:
         technique("bare", paper="-", axis="theory")(bare)
     with pytest.raises(LaconicError, match='on the axis ""; write one of sync'):
         technique("told", paper="-")(result)
-    with pytest.raises(LaconicError, match='"rumour" is no evidence; write one of fixture, published, mechanism'):
+    with pytest.raises(LaconicError, match='"rumour" is no evidence; write one of fixture, third-party, published'):
         technique("told", paper="-", axis="theory", evidence="rumour")(result)
     with pytest.raises(LaconicError, match='evidence "published" and reproduces ""; say what is reproduced'):
         technique("told", paper="-", axis="theory", evidence="published")(result)
     with pytest.raises(LaconicError, match='evidence "mechanism" and reproduces "Table 1"'):
         technique("told", paper="-", axis="theory", reproduces="Table 1")(result)
+    with pytest.raises(LaconicError, match='evidence "modelled" and reproduces "Table 1"'):
+        technique("told", paper="-", axis="theory", evidence="modelled", reproduces="Table 1", holds="h")(result)
+    with pytest.raises(LaconicError, match="is modelled and holds nothing; say which of its formulas are tested"):
+        technique("told", paper="-", axis="theory", evidence="modelled")(result)
     with pytest.raises(LaconicError, match="use letters, digits and underscores"):
         technique("1bit", paper="-", axis="theory")(result)
     with pytest.raises(LaconicError, match="has no docstring"):

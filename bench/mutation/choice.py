@@ -17,9 +17,9 @@ Mark = tuple[str, int]
 
 @dataclass(frozen=True)
 class Job:
-    """A mutant, the tests that are all run, and those that are run until one fails."""
+    """A mutant (None: the control), the tests that are all run, and those that are run until one fails."""
 
-    mutant: Mutant
+    mutant: Mutant | None
     all_of: tuple[Reach, ...]
     until_failure: tuple[Reach, ...]
     mark: str = ""

@@ -7,12 +7,26 @@ from collections.abc import Iterator, Sequence
 import pytest
 from _pytest.runner import runtestprotocol
 
+ASSERTIONS = ("AssertionError", "assert ", "Failed: ")
+"""How the messages of failures begin that a test has asked for; what begins otherwise broke on its way."""
 
-def run_items(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, bool]]:
-    """Run these tests one after another; yield each with whether it passed or was skipped."""
+
+def run_items(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, list[str]]]:
+    """Run these tests one after another; yield each with the messages of its failures: none where it passed or was
+    skipped."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         reports = runtestprotocol(item, log=False, nextitem=following)
-        yield item, all(report.outcome != "failed" for report in reports)
+        yield item, [_message(report) for report in reports if report.outcome == "failed"]
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(getattr(crash, "message", "")) or "unknown"
+
+
+def is_asserted(messages: Sequence[str]) -> bool:
+    """Return whether a failure is one that the test has asked for, by an assertion."""
+    return any(message.startswith(ASSERTIONS) for message in messages)
 
 
 def is_in_process(item: pytest.Item) -> bool:

@@ -128,12 +128,12 @@ class Collecting:
     def _record(self, items: Sequence[pytest.Item]) -> None:
         self.probes.take()
         began = time.monotonic()
-        for item, passed in run_items(items):
+        for item, failures in run_items(items):
             now = time.monotonic()
             marks = [(m.args[0], m.kwargs["check"]) for m in item.iter_markers("technique")]
             long, lines = item.get_closest_marker("long") is not None, self.probes.take()
             reach = Reach(
-                item.nodeid, sources.digest(item.nodeid, lines), round(now - began, 3), passed, long, marks, lines
+                item.nodeid, sources.digest(item.nodeid, lines), round(now - began, 3), not failures, long, marks, lines
             )
             append(self.path, asdict(reach))
             began = now

@@ -12,7 +12,7 @@ import resource
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,14 @@ from typing import Any
 import pytest
 from bench.mutation import patch, sources
 from bench.mutation.choice import Job
-from bench.mutation.forked import run_items
+from bench.mutation.forked import is_asserted, run_items
 from bench.mutation.reach import Reach
 from bench.mutation.records import append, records
 
 MEMORY_BYTES = 8 * 2**30
+Entry = dict[str, Any]
+Items = Mapping[str, pytest.Item]
+Phase = Callable[[], Iterator[Job]]
 
 
 def allowed(seconds: float) -> float:
@@ -33,33 +36,43 @@ def allowed(seconds: float) -> float:
 
 
 class Mutating:
-    """A pytest plugin that runs jobs instead of tests, a few at a time, and records what became of each."""
+    """A pytest plugin that runs jobs instead of tests, a few at a time, and records what became of each.
 
-    def __init__(self, jobs: Iterator[Job], workers: int, record: Callable[[Job, list[dict[str, Any]]], None]) -> None:
-        self.jobs, self.workers, self.record = jobs, workers, record
+    A phase says which jobs there are when all of the phase before have ended.
+    """
+
+    def __init__(self, phases: Sequence[Phase], workers: int, record: Callable[[Job, list[Entry]], None]) -> None:
+        self.phases, self.workers, self.record = phases, workers, record
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         known = patch.functions(str(sources.SOURCE))
         gc.collect()
         gc.freeze()  # what all children share stays shared
-        running: dict[int, tuple[Job, Path, float]] = {}
         with tempfile.TemporaryDirectory(prefix="laconic-mutants-") as folder:
-            try:
-                while True:
-                    while len(running) < self.workers and (job := next(self.jobs, None)) is not None:
-                        log = Path(folder) / job.mutant.key
-                        child = os.fork()
-                        if not child:
-                            _child(job, items, known, log)
-                        limit = 30 + sum(allowed(reach.seconds) for reach in (*job.all_of, *job.until_failure))
-                        running[child] = job, log, time.monotonic() + limit
-                    if not running:
-                        return True
-                    self._await(running)
-            finally:
-                for child in running:
-                    _end(child)
+            for phase in self.phases:
+                self._run(phase(), items, known, Path(folder))
+        return True
+
+    def _run(self, jobs: Iterator[Job], items: Items, known: dict[patch.Name, list[Any]], folder: Path) -> None:
+        running: dict[int, tuple[Job, Path, float]] = {}
+        begun = 0
+        try:
+            while True:
+                while len(running) < self.workers and (job := next(jobs, None)) is not None:
+                    begun += 1
+                    log = folder / str(begun)
+                    child = os.fork()
+                    if not child:
+                        _child(job, items, known, log)
+                    limit = 30 + sum(allowed(reach.seconds) for reach in (*job.all_of, *job.until_failure))
+                    running[child] = job, log, time.monotonic() + limit
+                if not running:
+                    return
+                self._await(running)
+        finally:
+            for child in running:
+                _end(child)
 
     def _await(self, running: dict[int, tuple[Job, Path, float]]) -> None:
         """Wait until a child has ended, or has had its time."""
@@ -82,7 +95,7 @@ def _end(child: int, wait: bool = True) -> None:
         os.waitpid(child, 0)
 
 
-def _child(job: Job, items: Mapping[str, pytest.Item], known: dict[patch.Name, list[Any]], log: Path) -> None:
+def _child(job: Job, items: Items, known: dict[patch.Name, list[Any]], log: Path) -> None:
     """Run a job's tests and end this process, whatever happens."""
     try:
         os.setsid()
@@ -90,7 +103,7 @@ def _child(job: Job, items: Mapping[str, pytest.Item], known: dict[patch.Name, l
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        append(log, {"changed": patch.apply(job.mutant, known)})
+        append(log, {"changed": 0 if job.mutant is None else patch.apply(job.mutant, known)})
         passed = [_passes(reach, items, log) for reach in job.all_of]
         if all(passed):
             all(_passes(reach, items, log) for reach in job.until_failure)
@@ -100,7 +113,7 @@ def _child(job: Job, items: Mapping[str, pytest.Item], known: dict[patch.Name, l
         os._exit(0)
 
 
-def _passes(reach: Reach, items: Mapping[str, pytest.Item], log: Path) -> bool:
+def _passes(reach: Reach, items: Items, log: Path) -> bool:
     """Run one test; one that takes too long fails, and ends this process."""
     if reach.test not in items:
         return True
@@ -112,7 +125,8 @@ def _passes(reach: Reach, items: Mapping[str, pytest.Item], log: Path) -> bool:
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, allowed(reach.seconds))
     append(log, {"begun": reach.test, "long": reach.long})
-    ((_, passed),) = run_items([items[reach.test]])
+    ((_, failures),) = run_items([items[reach.test]])
     signal.setitimer(signal.ITIMER_REAL, 0)
-    append(log, {"test": reach.test, "long": reach.long, "passed": passed})
-    return passed
+    how = {"passed": not failures, "asserted": is_asserted(failures)}
+    append(log, {"test": reach.test, "long": reach.long, **how})
+    return not failures

@@ -63,11 +63,23 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 
 class Evidence(StrEnum):
-    """What a technique's behaviour was compared with."""
+    """What a technique's behaviour was compared with, the strongest first."""
 
     FIXTURE = "fixture"
+    """It gives what the authors' own program gave on recorded inputs."""
+    THIRD_PARTY = "third-party"
+    """It gives what another's implementation of the paper gave on recorded inputs."""
     PUBLISHED = "published"
+    """It reproduces a result that a paper reports of it: a loss, a speed-up, an order."""
     MECHANISM = "mechanism"
+    """It does what the paper says; a format, an identity or a constant may be held, and no result is."""
+    MODELLED = "modelled"
+    """It needs hardware that is not here: the formulas of a model of it are tested."""
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Tell whether numbers that somebody else found are found again."""
+        return self in (Evidence.FIXTURE, Evidence.THIRD_PARTY, Evidence.PUBLISHED)
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,10 @@ class Entry:
     doc: str
     module: str
     reproduces: str = ""
-    """The results that are reproduced, where the evidence is more than the mechanism: a recorded file, or a figure of
-    the paper."""
+    """The results that are reproduced, where the evidence is more than the mechanism: a recorded file, with the word or
+    sentence that gives its numbers, or a result of a paper."""
+    holds: str = ""
+    """What else of the paper a test finds, and is no result: a format, an identity, a constant, a model's formula."""
     formula: str = ""
     """What the technique does to a tensor, in one line."""
     worth_trying: tuple[str, ...] = ()
@@ -95,13 +109,15 @@ class Entry:
     """Why no sentence can say it, where it is a function, and what trains in its place; a whole sentence."""
 
     def __post_init__(self) -> None:
-        if (self.evidence is Evidence.MECHANISM) == bool(self.reproduces):
+        if self.evidence.is_reproduced != bool(self.reproduces):
             raise LaconicError(
                 f'{self.place} declares the evidence "{self.evidence}" and reproduces "{self.reproduces}"; say what is '
-                "reproduced where the evidence is fixture or published, and only there"
+                "reproduced where the evidence is fixture, third-party or published, and only there"
             )
         if self.why_no_word and self.kind != "function":
             raise LaconicError(f"{self.place} can stand in a sentence; leave out why it could not (`why_no_word`)")
+        if self.evidence is Evidence.MODELLED and not self.holds:
+            raise LaconicError(f"{self.place} is modelled and holds nothing; say which of its formulas are tested")
         if self.axis not in AXES + OTHER_AXES:
             raise LaconicError(
                 f'{self.place} is on the axis "{self.axis}"; write one of {", ".join(AXES + OTHER_AXES)}'
@@ -148,6 +164,7 @@ def technique(
     evidence: Evidence | str = Evidence.MECHANISM,
     aliases: Iterable[str] = (),
     reproduces: str = "",
+    holds: str = "",
     formula: str = "",
     worth_trying: Iterable[str] = (),
     why_no_word: str = "",
@@ -169,7 +186,7 @@ def technique(
         home = str(axis or getattr(target, "axis", ""))
         grade = _evidence(evidence)
         module = target.__module__
-        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, formula, tuple(worth_trying))
+        facts = (tuple(claims), tuple(aliases), target, doc, module, reproduces, holds, formula, tuple(worth_trying))
         _register(Entry(name, home, kind, paper, grade, *facts, why_no_word))
         if isinstance(target, type) and issubclass(target, Technique):
             target.name = name
@@ -209,13 +226,14 @@ def named_sentence(
     aliases: Iterable[str] = (),
     claims: Iterable[object] = (),
     reproduces: str = "",
+    holds: str = "",
     formula: str = "",
 ) -> None:
     """Register a complete method; its text is parsed when it is used, so it may name words that are not imported
     yet."""
     module = sys._getframe(1).f_globals["__name__"]
     grade = _evidence(evidence)
-    facts = (tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module, reproduces, formula)
+    facts = (tuple(claims), tuple(aliases), text, inspect.cleandoc(doc), module, reproduces, holds, formula)
     _register(Entry(name, axis, "sentence", paper, grade, *facts))
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 
 import pytest
-from bench.mutation import patch, results, sources
+from bench.mutation import marks, patch, reasons, results, sources
 from bench.mutation.choice import Index, Job, is_of, job
+from bench.mutation.control import Control
+from bench.mutation.forked import is_asserted
 from bench.mutation.mutant import Mutant, mutants_of, sample
 from bench.mutation.operators import OPERATORS, places
 from bench.mutation.reach import Reach, instrument
@@ -156,11 +160,92 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not results.is_done(None, long=False, again=False)
 
 
-def test_the_report_names_survivors_and_marks_without_a_mutant() -> None:
-    known = {"t::a": reach("t::a", 1, check=1), "t::b": reach("t::b", 1, check=2)}
+def test_the_control_runs_what_is_not_known_and_forgets_what_has_changed(tmp_path: Path) -> None:
+    known = {f"t::{name}": reach(f"t::{name}", 8) for name in "abcd"}
+    path = tmp_path / "control.jsonl"
+    control = Control(path, known)
+    groups = list(control.jobs(known.values(), seconds=20))
+    assert [[r.test for r in group.all_of] for group in groups] == [["t::a", "t::b", "t::c"], ["t::d"]]
+    assert all(group.mutant is None for group in groups)
+    control.record(groups[0], [{"begun": "t::a"}, {"test": "t::a", "passed": True}, {"begun": "t::b"}])
+    again = Control(path, known)
+    assert again.failing == {"t::b"} and "1 of 2 tests pass" in again.report() and "left out: t::b" in again.report()
+    assert [[r.test for r in job.all_of] for job in again.jobs(known.values(), seconds=0)] == [["t::c"], ["t::d"]]
+    changed = {test: replace(r, digest="other") for test, r in known.items()}
+    assert not Control(path, changed).passed
+
+
+def test_a_test_that_fails_without_a_mutant_has_killed_none() -> None:
+    tests = (reach("t::a", 1), reach("t::b", 1))
+    log = [{"changed": 1}, {"begun": "t::a", "long": False}, {"begun": "t::b", "long": False}]
+    killed = results.result(Job(mutant(), tests, ()), log, long=False)
+    assert killed.killers == ["t::a", "t::b"]
+    assert results.without({"t::a"}, {("k", ""): killed})["k", ""].killers == ["t::b"]
+    assert not results.without({"t::a", "t::b"}, {("k", ""): killed})
+    survived = results.result(Job(mutant(), tests, ()), log[:1], long=False)
+    assert results.without({"t::a"}, {("k", ""): survived}) == {("k", ""): survived}
+
+
+def test_reasons_are_given_for_mutants_that_there_are() -> None:
+    given = tomllib.loads(reasons.PATH.read_text())["mutant"]
+    files = {one["where"].partition(",")[0] for one in given}
+    assert reasons.read().keys() == {one["key"] for one in given}
+    assert reasons.read().keys() <= {mutant.key for file in files for mutant in mutants_of(file)}
+
+
+def test_the_report_prints_reasons_and_says_which_are_wrong() -> None:
+    tests = (reach("t::a", 1),)
+    log = [{"changed": 1}, {"begun": "t::a", "long": False}]
+    killed, survived = (
+        results.result(Job(mutant(line=line), (), tests), given, long=False) for line, given in ((7, log), (9, log[:1]))
+    )
+    text = results.report([survived], {"k": "Both are zero."})
+    assert "No survivor." in text and "k: equivalent" in text and "Both are zero." in text
+    assert "k: killed, so that its reason is wrong" in results.report([killed], {"k": "Both are zero."})
+
+
+def test_the_report_names_survivors() -> None:
+    tests = (reach("t::a", 1), reach("t::b", 1))
     begun = [{"changed": 1}, {"begun": "t::a", "long": False}]
-    killed = results.result(Job(mutant(), (), tuple(known.values())), begun, long=False)
-    survived = results.result(Job(mutant(line=9), (), tuple(known.values())), begun[:1], long=False)
-    text = results.report([killed, survived], known)
-    assert "sync/a2s.py:9 A2S.receive, drop_term" in text and "- x = a + b" in text
-    assert "1 of 2 marks" in text and "without one: a2s 2" in text and "without one: a2s 1" not in text
+    killed = results.result(Job(mutant(), (), tests), begun, long=False)
+    survived = results.result(Job(mutant(line=9), (), tests), begun[:1], long=False)
+    text = results.report([killed, survived])
+    assert "sync/a2s.py:9 A2S.receive, drop_term" in text and "- x = a + b" in text and "a2s.py:7" not in text
+
+
+def test_marks_without_a_mutant_are_named_with_how_many_were_tried() -> None:
+    known = {f"t::{check}": reach(f"t::{check}", 1, check=check) for check in (1, 2, 3)}
+    begun = [{"changed": 1}, {"begun": "t::1", "long": False}]
+    failed = {"test": "t::1", "long": False, "passed": False, "asserted": True}
+    killed = results.result(Job(mutant(), (), tuple(known.values())), [*begun, failed], long=False)
+    broken = results.result(Job(mutant(), (), tuple(known.values())), begun, long=False)
+    assert not results.killed_marks([broken], known), "whatever runs the line breaks"
+    drawn = [
+        results.result(Job(mutant(line=line), (known["t::2"],), (), "a2s 2"), begun[:1], long=False) for line in (8, 9)
+    ]
+    borne = {mark for test in known.values() for mark in results.marks_of(test)}
+    text = marks.report(borne, results.killed_marks([killed, *drawn], known), drawn, borne | {("ssp", 1)})
+    assert text.splitlines() == [
+        "1 of 3 marks had an assertion that a mutant of their technique failed.",
+        "    without one: a2s 2 (2 drawn for it)",
+        "    without one: a2s 3 (none drawn: --marks was not run, or no line of it is)",
+        "    not tried: ssp 1 (its tests are long, start processes or fail without a mutant)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "is_one"),
+    [
+        ("assert 1 == 2", True),
+        ("AssertionError: no", True),
+        ("Failed: DID NOT RAISE", True),
+        ("RuntimeError: no", False),
+    ],
+)
+def test_a_failure_is_an_assertion_or_a_break(message: str, is_one: bool) -> None:
+    assert is_asserted([message]) is is_one and not is_asserted([])
+
+
+def test_marks_are_found_where_they_are_written() -> None:
+    assert ("hsp", 3) in marks.written(["tests/sync/test_turns.py"]) <= marks.written(["tests/sync"])
+    assert ("hsp", 3) not in marks.written(["tests/sync/test_ends.py"])

@@ -64,7 +64,7 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def answer(*arguments: str) -> str:
     result = CliRunner().invoke(cli.app, list(arguments))
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.mark.usefixtures("toy_words")
@@ -77,6 +77,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "paper": "nobody, 2020",
             "evidence": "fixture",
             "reproduces": "talk.npz",
+            "holds": "",
             "aliases": [],
             "summary": "Say little.",
             "why_no_word": "",
@@ -88,6 +89,7 @@ def test_list_as_json_holds_every_technique() -> None:
             "paper": "Aji and Heafield, EMNLP 2017",
             "evidence": "mechanism",
             "reproduces": "",
+            "holds": "",
             "aliases": ["sparse"],
             "summary": "Keep the [largest].",
             "why_no_word": "",
@@ -105,7 +107,34 @@ def test_list_is_a_table_of_one_axis_or_all() -> None:
 def test_a_piped_list_has_one_short_line_for_each_technique() -> None:
     lines = answer("list").splitlines()
     assert [line.split()[0] for line in lines] == [entry.name for entry in registry.entries()]
+    assert [line.split()[2] for line in lines] == [entry.evidence for entry in registry.entries()]
     assert max(map(len, lines)) <= 124
+
+
+def test_a_list_is_counted_by_grades_beside_what_is_piped() -> None:
+    counted = CliRunner().invoke(cli.app, ["list"]).stderr
+    for grade in registry.Evidence:
+        there = [entry.name for entry in registry.entries() if entry.evidence is grade]
+        assert f" {len(there)} {grade}" in counted
+        assert [line.split()[0] for line in answer("list", "--grade", grade.upper()).splitlines()] == there
+    assert counted.startswith(f"{len(registry.entries())} techniques: ")
+
+
+@pytest.mark.usefixtures("toy_words")
+def test_a_grade_is_one_of_an_axis_or_of_all() -> None:
+    assert [row["name"] for row in json.loads(answer("list", "--grade", "fixture", "--json"))] == ["small_talk"]
+    assert answer("list", "compression", "--grade", "fixture") == ""
+    result = CliRunner().invoke(cli.app, ["list", "--grade", "mechanism"])
+    assert result.stdout.split()[:3] == ["topk", "compression", "mechanism"]
+    assert result.stderr == "1 technique: 0 fixture, 0 third-party, 0 published, 1 mechanism, 0 modelled\n"
+
+
+def test_an_unknown_grade_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = run("list", "--grade", "rumour", capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, out) == (2, "")
+    assert err.startswith('laconic: "rumour" is no grade of evidence; write one of fixture, third-party, published, ')
 
 
 def test_an_axis_without_techniques_says_so() -> None:

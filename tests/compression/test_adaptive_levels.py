@@ -42,6 +42,7 @@ LEVELS = st.sets(st.integers(1, 999), max_size=7).map(lambda inner: np.array(sor
 # ---------------------------------------------------------------------------------------------- the authors' numbers
 
 
+@pytest.mark.evidence("alq", recording="alq.json")
 @pytest.mark.long
 def test_alq_fits_what_its_authors_program_does() -> None:
     """Sweep by sweep from every start, where zero counts as a level. What they find from 1 - F(c), they know no better
@@ -61,6 +62,7 @@ def test_alq_fits_what_its_authors_program_does() -> None:
         np.testing.assert_allclose(mirrored(fitted).numpy(), case["levels"], rtol=1e-4)
 
 
+@pytest.mark.evidence("amq", recording="amq.json")
 @pytest.mark.long
 def test_amq_descends_as_its_authors_program_does() -> None:
     for case in cases("amq.json"):
@@ -78,6 +80,11 @@ def test_amq_descends_as_its_authors_program_does() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the model
+
+
+def test_powers_of_one_multiplier_rise_to_one() -> None:
+    assert powers(0.5, 4).tolist() == [0.125, 0.25, 0.5, 1.0] and powers(0.3, 1).tolist() == [1.0]
+    np.testing.assert_allclose(powers(np.array([0.5, 0.1]), 3), [[0.25, 0.5, 1.0], [0.01, 0.1, 1.0]], rtol=1e-15)
 
 
 @given(model=MODELS, levels=LEVELS, zero=st.booleans())

@@ -101,6 +101,19 @@ def test_lost_energy_comes_between_its_bounds_and_stays() -> None:
         assert not 0.5 <= seen[0] <= 0.9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_each_worker_measures_what_its_own_message_lost(seed: int) -> None:
+    """Not what the mean lost of it; the mean of both measurements is what the next step receives."""
+    made = compressor("topk(0.1)+iteration_ratio")
+    inputs = [tensor(kind, (50, 4), seed) for kind in ("normal", "heavy", "sparse")]
+    outcomes = meet(made, inputs, [made.init(spec_of(x)) for x in inputs])
+    for x, outcome in zip(inputs, outcomes, strict=True):
+        (alone,) = meet(compressor("topk(0.1)"), [x])
+        assert torch.equal(outcome.sent.view_as(x), alone.result)
+        left = (x - alone.result).square().sum() / x.square().sum()
+        torch.testing.assert_close(outcome.state["told"], left.view(1))
+
+
 def test_one_float_rides_on_the_message() -> None:
     x = tensor("long")
     for inner in ("topk(0.05)", "randk(0.05)", "sidco(0.05)"):

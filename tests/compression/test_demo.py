@@ -19,6 +19,7 @@ from tests.data import fixture
 SHAPES = [(24, 20), (64, 128), (36,), (67,), (7, 3, 3, 3), (130, 2), (1,)]
 
 
+@pytest.mark.evidence("demo", recording="demo.npz")
 @pytest.mark.parametrize("tensor", [0, 1])
 @pytest.mark.parametrize("case", ["c0", "c1"])
 def test_the_authors_program_sends_keeps_and_steps_the_same(case: str, tensor: int) -> None:

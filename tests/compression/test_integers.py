@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laconic.compression.integers import IntSGD, scale
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import KINDS, meet, tensor
 from tests.data import fixture
 from tests.sync import digits
 
 
+@pytest.mark.evidence("intsgd", recording="intsgd.npz")
 @pytest.mark.parametrize("case", ["int8_P2", "int8_P4", "int32_P2"])
 def test_the_authors_program_sends_and_scales_the_same(case: str) -> None:
     """Integers and their sums exactly, among them those that are cut; the first step is an exact mean."""
@@ -53,6 +55,14 @@ def test_integers_alone_cross_the_wire_and_the_scale_is_not_sent(bits: int, size
         norms = {state["norm"].view(torch.int32).item() for state in states}
         assert len(norms) == 1, "the same bits everywhere"
         assert len({scale(float(state["norm"]), inputs[0].numel(), size) for state in states}) == 1
+
+
+@pytest.mark.parametrize("value", [0.25, -0.25, 3.9, -3.1])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_value_is_rounded_to_its_neighbours_with_the_right_chances(value: float, seed: int) -> None:
+    found = IntSGD().rounded(torch.full((40_000,), value), Meeting(0, 2, seed, "x"))
+    assert found.unique().tolist() == [math.floor(value), math.ceil(value)]
+    assert float(found.mean()) == pytest.approx(value, abs=0.01)  # four deviations
 
 
 @pytest.mark.long

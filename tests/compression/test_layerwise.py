@@ -75,7 +75,7 @@ def test_one_threshold_captures_at_least_what_one_ratio_does(ratio: float) -> No
 
 
 @pytest.mark.technique("layerwise_ratio", check=1)
-def test_of_an_authors_recorded_gradients_too() -> None:
+def test_of_recorded_vectors_too() -> None:
     kept = fixture("topk.npz")
     inputs = [torch.from_numpy(value).float() for value in kept.values() if value.dtype.kind == "f" and value.size > 99]
     assert inputs

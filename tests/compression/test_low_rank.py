@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from laconic.compression.low_rank import PowerSGD, orthogonal
+from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of
 from tests.data import fixture
 from tests.sync import digits
@@ -29,6 +30,7 @@ def low_rank(seed: int, rows: int, columns: int, rank: int) -> Tensor:
     return (left @ right.T).float()
 
 
+@pytest.mark.evidence("power_sgd", recording="power_sgd.npz")
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("tensor", [0, 1])
@@ -50,6 +52,23 @@ def test_vectors_go_uncompressed() -> None:
     vector = torch.from_numpy(kept["grad_2"][0, 0])
     assert not PowerSGD(rank=1).accepts(spec_of(vector))
     assert not kept["r1_P2_err_2"].any()
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_matrices_that_factors_would_not_make_smaller_go_uncompressed(rank: int) -> None:
+    """At equal sizes too: 4 x 4 in two factors of rank 2 has as many numbers as before."""
+    taken = {
+        (rows, columns)
+        for rows in range(1, 10)
+        for columns in range(1, 10)
+        if PowerSGD(rank=rank).accepts(TensorSpec("x", (rows, columns), torch.float32))
+    }
+    assert taken == {
+        (rows, columns)
+        for rows in range(1, 10)
+        for columns in range(1, 10)
+        if sum(torch.empty(side, rank).numel() for side in (rows, columns)) < torch.empty(rows, columns).numel()
+    }
 
 
 @pytest.mark.long

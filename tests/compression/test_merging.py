@@ -31,6 +31,7 @@ def profile(seed: int, count: int) -> tuple[list[int], list[float], SparseCosts]
     return sizes, backward, SparseCosts(16, 10 ** draw.uniform(-5, -2), 1e-8, 2e-10)
 
 
+@pytest.mark.evidence("omgs_sgd", recording="omgs_sgd.json")
 def test_plans_are_the_authors() -> None:
     for case in cases("omgs_sgd.json"):
         costs = SparseCosts(

@@ -174,6 +174,15 @@ def test_the_ledger_counts_the_rings_bytes() -> None:
     assert found.sent_bytes == 2 * (2 * 3 * (chunk + 1024))
 
 
+@pytest.mark.parametrize(("size", "numel"), [(1, 4), (2, 5), (3, 3), (4, 9), (5, 12)])
+def test_what_a_codec_loses_nothing_of_goes_round_exactly(size: int, numel: int) -> None:
+    """Small whole numbers, different at every worker and place, in chunks that are filled up."""
+    inputs = [torch.arange(numel, dtype=torch.float32) * (1 + rank) - 7 * rank for rank in range(size)]
+    expected = torch.stack(inputs).sum(dim=0) / size
+    for outcome in meet(compressor("bf16+ring_hop"), inputs):
+        torch.testing.assert_close(outcome.result, expected)
+
+
 @pytest.mark.parametrize("text", ["int8+ring_hop", "bf16+ring_hop", "qsgd+ring_hop", "bucket_means(bits=2)+ring_hop"])
 def test_other_codecs_go_round_it(text: str) -> None:
     made = compressor(text)

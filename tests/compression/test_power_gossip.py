@@ -47,6 +47,7 @@ def spec(x: torch.Tensor) -> Any:
     return TensorSpec("x", tuple(x.shape), x.dtype)
 
 
+@pytest.mark.evidence("power_gossip", recording="power_gossip.npz")
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_authors_numbers(rank: int) -> None:
     """A chain of three, weight 1/3 on both edges, six calls without gradient steps: models and factors of each call."""

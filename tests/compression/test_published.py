@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -29,15 +28,12 @@ from laconic.compression.unbiased_sparse import KonecnyRichtarik
 from laconic.compression.varlen import VariableLength
 from laconic.compression.zipml import both, twice
 from laconic.kernels import uniform
-from laconic.registry import Evidence, entries
+from laconic.registry import entries
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import STAGES, adam, train
-from tests.figures import figure
 
 MEETING = Meeting(0, 1, 0, "x")
-HERE: dict[str, str] = {}
-reproduces = partial(figure, HERE)
 
 
 def decoded(codec: Codec, x: Tensor, step: int = 0) -> Tensor:
@@ -50,11 +46,6 @@ def lost(decoded_values: Tensor, x: Tensor) -> float:
     return float((decoded_values.double() - x.double()).square().sum() / x.double().square().sum())
 
 
-def test_what_declares_a_published_figure_here_has_a_test_of_it() -> None:
-    published = {entry.name for entry in entries("compression") if entry.evidence is Evidence.PUBLISHED}
-    assert published == set(HERE), "declare the evidence, and write the test, of the same techniques"
-
-
 def test_what_a_compressor_does_to_a_tensor_fits_in_one_line() -> None:
     for entry in entries("compression"):
         assert entry.formula.isprintable() and 0 < len(entry.formula) <= 110, entry.name
@@ -63,7 +54,7 @@ def test_what_a_compressor_does_to_a_tensor_fits_in_one_line() -> None:
 # ---------------------------------------------------------------------------------------------- rounding at random
 
 
-@reproduces("natural_compression")
+@pytest.mark.evidence("natural_compression")
 def test_natural_compression_raises_the_second_moment_to_nine_eighths() -> None:
     """Horváth et al., abstract and Theorem 1: E|C(x)|² is at most 9/8 |x|², which 4/3 of a power of two attains, and 9
     bits stand for 32: 3.56 times less."""
@@ -78,7 +69,7 @@ def test_natural_compression_raises_the_second_moment_to_nine_eighths() -> None:
 
 
 @pytest.mark.long
-@reproduces("natural_dithering")
+@pytest.mark.evidence("natural_dithering")
 def test_natural_dithering_loses_what_its_formula_says_at_both_ends() -> None:
     """Horváth et al.: ω = 1/8 + √n·2^(1-s)·min(1, √n·2^(1-s)) for the l2 norm. Many levels: nine equal values, each 4/3
     of a level, lose 1/8. One level: 10,000 equal values lose √n - 1 = 99, where the formula says 100.1."""
@@ -104,7 +95,7 @@ def spread(d: int) -> Tensor:
 
 
 @pytest.mark.long
-@reproduces("suresh_binary")
+@pytest.mark.evidence("suresh_binary")
 def test_one_bit_a_coordinate_loses_half_of_the_norm_for_each() -> None:
     """Suresh et al.: the error of one vector is Σ (max - x)(x - min), exactly, and of the mean of n clients 1/n of it:
     (d - 2)/2n for two opposite coordinates, which makes it Θ(d/n)."""
@@ -115,7 +106,7 @@ def test_one_bit_a_coordinate_loses_half_of_the_norm_for_each() -> None:
     assert sum(steps) / len(steps) == pytest.approx((d - 2) / (2 * clients), rel=0.02)
 
 
-@reproduces("suresh_klevel")
+@pytest.mark.evidence("suresh_klevel")
 @pytest.mark.parametrize("k", [2, 4, 16, 256])
 def test_k_levels_cut_the_error_by_the_square_of_their_steps(k: int) -> None:
     """Suresh et al.: k levels divide the error of two by (k - 1)²; the same vector, whose zeros are between two."""
@@ -123,7 +114,7 @@ def test_k_levels_cut_the_error_by_the_square_of_their_steps(k: int) -> None:
     assert lost(decoded(KLevel(levels=k), x), x) == pytest.approx(500 / (k - 1) ** 2, rel=1e-4)
 
 
-@reproduces("suresh_varlen")
+@pytest.mark.evidence("suresh_varlen")
 @pytest.mark.parametrize("kind", ["normal", "heavy", "constant"])
 def test_root_n_levels_take_less_than_three_bits_a_coordinate(kind: str) -> None:
     """Suresh et al., variable-length coding with k = √n + 1: at most n(2 + log2((k-1)²/2n + 5/4)) + k·log2((n+k)e/k) +
@@ -137,7 +128,7 @@ def test_root_n_levels_take_less_than_three_bits_a_coordinate(kind: str) -> None
 
 
 @pytest.mark.long
-@reproduces("konecny_richtarik")
+@pytest.mark.evidence("konecny_richtarik")
 def test_one_bit_a_coordinate_buys_an_error_of_r_over_n() -> None:
     """Konečný and Richtárik, abstract: a single bit a coordinate makes an error of O(r/n), with floats of r bits. By
     their formulas: a seed and d/32 values take d + r + 64 bits, and lose (d/k - 1)|x - µ|² = 31|x - µ|²."""
@@ -151,7 +142,7 @@ def test_one_bit_a_coordinate_buys_an_error_of_r_over_n() -> None:
     assert sum(steps) / len(steps) == pytest.approx(31 / nodes, rel=0.03)
 
 
-@reproduces("randk")
+@pytest.mark.evidence("randk")
 @pytest.mark.parametrize("k", [1, 10, 50])
 def test_random_coordinates_lose_n_over_k_less_one(k: int) -> None:
     """Stich et al. and Konečný and Richtárik: E|C(x) - x|² is (n/k - 1)|x|² where values are scaled by n/k, and (1 -
@@ -162,7 +153,7 @@ def test_random_coordinates_lose_n_over_k_less_one(k: int) -> None:
         assert lost(outcome.result, x) == pytest.approx(expected, rel=1e-5)
 
 
-@reproduces("zipml")
+@pytest.mark.evidence("zipml")
 def test_a_second_sample_costs_one_bit() -> None:
     """Zhang et al.: two roundings of a value take one bit more than one of them, as they have two neighbours at most
     between them: of eight levels, four bits."""
@@ -178,7 +169,7 @@ def test_a_second_sample_costs_one_bit() -> None:
 # ---------------------------------------------------------------------------------------------- formats
 
 
-@reproduces("gupta_fixed_point")
+@pytest.mark.evidence("gupta_fixed_point")
 def test_sixteen_bits_with_fourteen_behind_the_point() -> None:
     """Gupta et al.: <2, 14> has steps of ε = 2^-14 in [-2, 2 - ε]; a tenth of ε becomes ε in a tenth of all draws when
     rounded at random, and never when rounded to the nearest."""
@@ -203,7 +194,7 @@ def worst(codec: Codec) -> float:
     return float(((decoded(codec, x) - x) / x).abs().max())
 
 
-@reproduces("cast_fp16")
+@pytest.mark.evidence("cast_fp16")
 def test_half_precision_is_ieees() -> None:
     """IEEE 754 binary16: 65,504 is the largest, 2^-14 = 6.1e-5 the least normal and 2^-24 = 6e-8 the least number, and
     the relative error is at most 2^-11."""
@@ -213,7 +204,7 @@ def test_half_precision_is_ieees() -> None:
     assert 0.99 * 2**-11 < worst(CastFP16()) <= 2**-11
 
 
-@reproduces("cast_bf16")
+@pytest.mark.evidence("cast_bf16")
 def test_brain_floats_are_the_upper_half_of_float32() -> None:
     """The constants of CUDA's bfloat16: 7F7F is the largest (3.39e38), 0001 the least, 3F80 one, 7F80 infinity; and the
     relative error of 8 bits is at most 2^-8."""
@@ -224,7 +215,7 @@ def test_brain_floats_are_the_upper_half_of_float32() -> None:
     assert 0.99 * 2**-8 < worst(CastBF16()) <= 2**-8
 
 
-@reproduces("cast_fp8")
+@pytest.mark.evidence("cast_fp8")
 @pytest.mark.parametrize(
     ("format", "largest", "normal", "least", "codes", "error"),
     [
@@ -246,7 +237,7 @@ def test_eight_bit_floats_are_the_published_ones(
     assert 0.85 * error < off <= error
 
 
-@reproduces("mx_block_codecs")
+@pytest.mark.evidence("mx_block_codecs")
 def test_microscaling_codes_are_the_standards() -> None:
     """OCP MX v1.0: E2M1 has 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; E4M3 ends at 448 with S.1111.111 for no
     number, E5M2 at 57,344 before infinity; a scale of E8M0 is 2^(code - 127), and 255 is no number. 32 values share
@@ -274,7 +265,7 @@ def test_microscaling_codes_are_the_standards() -> None:
     assert taken["mxfp8"] == 8.25 and taken["mxfp4"] == 4.25 and taken["nvfp4"] == 4.5 + 32 / x.numel()
 
 
-@reproduces("three_lc")
+@pytest.mark.evidence("three_lc")
 def test_zeros_are_compressed_280_times() -> None:
     """Lim et al.: five ternary values to a byte are 1.6 bits each, and a byte stands for up to 70 zeros, 280 times less
     than as floats (without the scale, of which there is one a tensor)."""
@@ -289,7 +280,7 @@ def test_zeros_are_compressed_280_times() -> None:
 
 
 @pytest.mark.long
-@reproduces("sign_sgd")
+@pytest.mark.evidence("sign_sgd")
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.9])
 def test_signs_alone_stay_on_a_line(epsilon: float) -> None:
     """Karimireddy et al., counter-example: on ε|x + y| + |x - y| from (1, 1), whatever the steps, signSGD keeps x + y
@@ -306,7 +297,7 @@ def test_signs_alone_stay_on_a_line(epsilon: float) -> None:
     assert min(values) > 2 * epsilon - 1e-9
 
 
-@reproduces("scaled_sign")
+@pytest.mark.evidence("scaled_sign")
 @pytest.mark.parametrize(
     ("values", "left"),
     [([3.0, 4.0], 1 / 50), ([1.0, 0.0, 0.0, 0.0], 3 / 4), ([2.0, -2.0, 2.0], 0.0), ([1, 2, 3], 1 / 7)],
@@ -342,7 +333,7 @@ def assert_diverges(rate: float) -> None:
 
 
 @pytest.mark.long
-@reproduces("ef21")
+@pytest.mark.evidence("ef21")
 def test_ef21_converges_where_the_largest_coordinate_alone_diverges() -> None:
     """Beznosikov et al.'s example, on which topk alone grows by 1 + 11γ/6 a step; EF21 goes to the minimum, at the
     largest rate of its theory (Richtárik et al.): 1/(L + L̃·√(β/θ)), with a contraction of 1/3."""
@@ -355,7 +346,7 @@ def test_ef21_converges_where_the_largest_coordinate_alone_diverges() -> None:
 
 
 @pytest.mark.long
-@reproduces("mem_sgd")
+@pytest.mark.evidence("mem_sgd")
 def test_mem_sgd_converges_where_the_largest_coordinate_alone_diverges() -> None:
     """Beznosikov et al.'s example, on which topk alone grows by 1 + 11γ/6 a step; with a memory the rate is linear, as
     all workers share the minimum."""
@@ -366,7 +357,7 @@ def test_mem_sgd_converges_where_the_largest_coordinate_alone_diverges() -> None
     assert norms[0] < 1 and norms[1] < 0.3 * norms[0] and norms[2] < 0.3 * norms[1]
 
 
-@reproduces("one_bit_adam")
+@pytest.mark.evidence("one_bit_adam")
 def test_one_bit_is_ninety_seven_percent_less() -> None:
     """Tang et al.: after the warm-up, one bit reduces communication by 97 % against float32."""
     _, dense, _, _ = train("bsp", 3, 4, adam)
@@ -375,7 +366,7 @@ def test_one_bit_is_ninety_seven_percent_less() -> None:
     assert round(100 * (1 - sent[-1] / dense[0])) == 97
 
 
-@reproduces("dgc")
+@pytest.mark.evidence("dgc")
 def test_dgcs_warm_up_goes_through_the_published_sparsities() -> None:
     """Lin et al.: 75, 93.75, 98.4375, 99.6 and then 99.9 % of the gradient are left out, over four epochs."""
     made, x, epoch = compressor("dgc(0.001, warmup=400)"), tensor("normal", (64_000,)), 100

@@ -22,7 +22,7 @@ from laconic.worker import Gather
 from tests.compression.table import answer_requests, compressor
 from tests.kernels.on import gpu
 
-SHAPES = [(1,), (40, 30), (7,), (3, 1100), (2,), (257,)]
+SHAPES = [(1,), (40, 30), (7,), (3, 1100), (2,), (257,), (16, 32)]
 SPECS = tuple(TensorSpec(f"p{i}", shape, torch.float32) for i, shape in enumerate(SHAPES))
 WORDS = [
     "topk(0.01)",

@@ -26,6 +26,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 # ---------------------------------------------------------------------------------------------- CocktailSGD
 
 
+@pytest.mark.evidence("cocktail_sgd", recording="cocktail_sgd.npz")
 def test_cocktails_codec_gives_the_authors_numbers() -> None:
     kept = fixture("cocktail_sgd.npz")
     cases = sum(name.startswith("x_") for name in kept)

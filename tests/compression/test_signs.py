@@ -101,7 +101,8 @@ def test_one_bit_with_memory_trains_like_bsp_and_without_does_not() -> None:
     assert losses("bsp / one_bit+two_hop", 1)[0] > 1.3 * full[0]
 
 
-def test_one_bit_sgd_does_what_its_authors_readers_recorded() -> None:
+@pytest.mark.evidence("one_bit_sgd", recording="one_bit_sgd.npz")
+def test_one_bit_sgd_does_what_graces_does() -> None:
     """GRACE's numbers: one pair for a vector, the memory after each of five steps; the second hop of one worker sends
     the same two values again."""
     recorded = fixture("one_bit_sgd.npz")
@@ -253,7 +254,8 @@ def test_parameters_less_the_memory_are_plain_sgds(workers: int) -> None:
     torch.testing.assert_close(moved - error, -plain, rtol=0, atol=1e-12 if workers == 1 else 1e-6)
 
 
-def test_ef_signsgd_does_what_its_authors_readers_recorded() -> None:
+@pytest.mark.evidence("ef_signsgd", recording="ef_signsgd.npz")
+def test_ef_signsgd_does_what_graces_does() -> None:
     """GRACE's numbers with the memory empty at first: the change of parameters and the memory after each step."""
     recorded = fixture("ef_signsgd.npz")
     made, rate = compressor("ef_signsgd"), float(recorded["lr"])

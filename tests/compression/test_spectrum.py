@@ -104,6 +104,20 @@ def test_gradients_inside_the_basis_are_sent_whole() -> None:
     torch.testing.assert_close(weights["pca"], weights["whole"], atol=1e-5, rtol=1e-4)
 
 
+def test_the_first_steps_are_exact_until_as_many_gradients_are_kept_as_samples() -> None:
+    """And the basis is found in the step after: of these alone, of which there are fewer than the rank here."""
+    made, draw = PCA(rank=4, samples=3), torch.Generator().manual_seed(1)
+    states = [made.init(spec_of(torch.zeros(4, 5))) for _ in range(2)]
+    for step in range(5):
+        inputs = [torch.randn(4, 5, generator=draw) for _ in states]
+        outcomes = meet(made, inputs, states, step)
+        states = [outcome.state for outcome in outcomes]
+        exact = torch.allclose(outcomes[0].result, torch.stack(inputs).mean(0), atol=1e-6)
+        assert exact == (step < made.samples)
+        assert [len(state["seen"]) for state in states] == [step + 1 if exact else 0] * 2
+        assert all(bool(state["basis"].numel()) != exact for state in states)
+
+
 @pytest.mark.technique("pca_awfl", check=2)
 def test_four_bytes_a_direction_and_the_error_of_a_projection() -> None:
     made, draw = PCA(rank=5, samples=7), torch.Generator().manual_seed(2)
@@ -166,6 +180,7 @@ def test_a_budget_of_the_whole_rank_sends_everything(budget: int) -> None:
     torch.testing.assert_close(sent, x, atol=1e-5 * x.abs().max().item(), rtol=1e-5)
 
 
+@pytest.mark.evidence("atomo", recording="atomo.npz")
 @pytest.mark.technique("atomo", check=1)
 @pytest.mark.parametrize("case", [0, 1, 2])
 def test_the_published_programs_atoms(case: int) -> None:

@@ -192,8 +192,9 @@ def test_elias_codes_of_gaussian_values_take_about_three_bits(s: int) -> None:
     assert max(sizes) < 3.3 * d + 32
 
 
+@pytest.mark.evidence("qsgd", recording="qsgd.npz")
 @pytest.mark.long
-def test_qsgd_does_what_grace_recorded() -> None:
+def test_qsgd_does_what_graces_does() -> None:
     recorded = fixture("qsgd.npz")
     for k in range(4):
         s, x = int(recorded[f"s_{k}"]), torch.tensor(recorded[f"x_{k}"])
@@ -263,8 +264,9 @@ def test_two_bits_up_and_the_sums_bits_down(eights: int, workers: int) -> None:
     assert ternary_bytes(eights, workers) == ([filled // 4 + 4] * workers, filled * each // 8 + 4)
 
 
+@pytest.mark.evidence("terngrad", recording="terngrad.npz")
 @pytest.mark.long
-def test_terngrad_does_what_grace_recorded() -> None:
+def test_terngrad_does_what_graces_does() -> None:
     recorded = fixture("terngrad.npz")
     for k in range(2):
         x, scale = torch.tensor(recorded[f"x_{k}"]), torch.tensor(recorded[f"scale_{k}"])

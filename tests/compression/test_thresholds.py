@@ -15,6 +15,7 @@ from torch import Tensor
 
 import laconic
 from laconic.architecture.allreduce import AllReduce
+from laconic.compression.codes import golomb
 from laconic.compression.dgc import EXACT, sampled
 from laconic.compression.dragonn import Dragonn
 from laconic.compression.ok_topk import OkTopK
@@ -114,9 +115,25 @@ def test_some_quantum_trains_as_well_with_a_fiftieth_of_the_bytes() -> None:
     assert quanta.loss <= 1.05 * bsp.loss
 
 
+@pytest.mark.parametrize("numel", [1, 7, 64, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_coded_gaps_say_what_plain_places_say(numel: int, seed: int) -> None:
+    """Of both signs; a count, the gaps, and a bit for each sign."""
+    x = normal(seed, numel)
+    plain, coded = Strom(0.4), Strom(0.4, index="golomb")
+    payload, expected = coded.encode(x, MEET), 0.4 * torch.sign(x) * (x.abs() > 0.4)
+    assert torch.equal(coded.decode(payload, x.shape, MEET), expected)
+    assert torch.equal(plain.decode(plain.encode(x, MEET), x.shape, MEET), expected)
+    places = torch.nonzero(expected).view(-1)
+    if len(places):
+        assert payload.nbytes == 4 + golomb.write(places, numel).nbytes + -(-len(places) // 8)
+    assert payload.nbytes <= coded.payload_bytes(spec_of(x), 1)
+
+
 # ---------------------------------------------------------------------------------------------- hard_threshold
 
 
+@pytest.mark.evidence("hard_threshold", recording="hard_threshold.npz")
 def test_hard_threshold_sends_and_remembers_what_the_authors_program_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("hard_threshold.npz").items() if value.ndim}
     limit = float(fixture("hard_threshold.npz")["lam"])
@@ -219,6 +236,7 @@ def test_what_is_not_finite_is_seen(text: str, poison: float) -> None:
 # ---------------------------------------------------------------------------------------------- sidco
 
 
+@pytest.mark.evidence("sidco", recording="sidco.npz")
 def test_fits_are_the_authors() -> None:
     """Thresholds to what 32-bit sums of 6,000 values leave, counts exactly."""
     kept = fixture("sidco.npz")
@@ -237,6 +255,7 @@ def test_fits_are_the_authors() -> None:
             assert len(places) == case["kept"]
 
 
+@pytest.mark.evidence("sidco", recording="sidco.npz")
 def test_the_number_of_stages_follows_as_in_the_authors_program() -> None:
     for case in json.loads(str(fixture("sidco.npz")["adapt"])):
         state, how = [float(case["start_stages"]), 1.0, 0.0, 0.0, 0.0], {-1: "plain", -2: "reversing"}[case["mode"]]
@@ -334,6 +353,22 @@ def test_sent_places_are_unique_candidates_and_the_others_stay(numel: int, ratio
         assert bool((outcome.state["sum"][places] == 0).all())
         state, came, decoded = outcome.state, came + x, decoded + outcome.result
         torch.testing.assert_close(decoded + state["sum"], came, rtol=0, atol=1e-5 * float(1 + came.abs().max()))
+
+
+@pytest.mark.technique("dragonn", check=1)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_read_is_what_was_chosen_and_the_mean_of_it_is_applied(seed: int) -> None:
+    made, inputs = Dragonn(0.1, fixed=0.0, each=0.0), [normal(10 * seed + rank, 50) for rank in range(3)]
+    states = [made.init(spec_of(x)) for x in inputs]
+    handed: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(made, inputs, states, seed, payloads=handed)
+    sent = []
+    for rank, (x, sends) in enumerate(zip(inputs, handed, strict=True)):
+        places, values = made.read(sends[0][1])
+        assert torch.equal(places, made.choose(x, Meeting(rank, 3, seed, "x"))) and torch.equal(values, x[places])
+        assert sends[0][1].nbytes == 8 * len(places)
+        sent.append(dense(places, values, 50))
+    torch.testing.assert_close(outcomes[0].result, torch.stack(sent).mean(dim=0))
 
 
 @pytest.mark.technique("dragonn", check=1)
@@ -498,6 +533,7 @@ def test_small_tensors_go_dense_with_redsync() -> None:
 # ---------------------------------------------------------------------------------------------- ok_topk_select
 
 
+@pytest.mark.evidence("ok_topk_select", recording="ok_topk_select.npz")
 def test_ok_topk_selects_and_remembers_what_the_authors_program_does() -> None:
     """From the threshold of the first step on; there it is exact, and the program's strict comparison leaves out the
     value that is the threshold."""

@@ -56,7 +56,8 @@ def accuracy(strategy: str, steps: int) -> float:
 # ---------------------------------------------------------------------------------------------- topk
 
 
-def test_topk_sends_and_remembers_what_the_authors_program_does() -> None:
+@pytest.mark.evidence("topk", recording="topk.npz")
+def test_topk_sends_and_remembers_what_graces_does() -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("topk.npz").items() if value.ndim}
     ratio, numel = float(fixture("topk.npz")["ratio"]), kept["grad"].shape[1]
     selector, made = TopK(ratio), compressor(f"topk({ratio})+ef")
@@ -392,6 +393,7 @@ def test_one_coordinate_in_a_hundred_is_as_near_the_optimum() -> None:
 # ---------------------------------------------------------------------------------------------- gtopk
 
 
+@pytest.mark.evidence("gtopk", recording="gtopk.npz")
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_gtopk_sends_and_puts_back_what_the_authors_program_does(size: int) -> None:
     kept = {key: torch.from_numpy(value) for key, value in fixture("gtopk.npz").items() if key.startswith(f"P{size}_")}

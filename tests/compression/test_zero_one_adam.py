@@ -65,6 +65,16 @@ def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Mak
         torch.testing.assert_close(run.path[-1], plain_adam(20, make), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("kappa", [1, 2, 3, 5, 16])
+def test_gaps_between_updates_double_after_every_kappa_of_them(kappa: int) -> None:
+    """The paper's rule, written from gap to gap: 1 for kappa updates, then 2, 4 …; the first is at step one."""
+    steps, expected = 400, [1]
+    while expected[-1] < steps:
+        expected.append(expected[-1] + 2 ** (len(expected) // kappa))
+    found = [step for step in range(1, steps + 1) if FreezingAdam(kappa).updates_variances(step)]
+    assert found == [step for step in expected if step <= steps]
+
+
 @pytest.mark.long
 def test_variances_are_updated_ever_more_rarely_and_exactly() -> None:
     """The first `kappa` gaps are of one step, the next of two, then of four; what is sent between takes one bit."""

@@ -20,7 +20,7 @@ from tests.report.page import samples
 
 _COMMAND = get_command(app)
 LINES = {
-    "list": ("list sync", "list compression --json", "list --rivals"),
+    "list": ("list sync", "list compression --json", "list --grade fixture", "list --rivals"),
     "show": ("show topk", "show torch:ddp16", "show iteration_dag"),
     "bounds": (
         "bounds --workers 8 --iterations 1000 --epsilon 0.01 --sigma 1 --gap 1 --mu 0.1 --distance 2",

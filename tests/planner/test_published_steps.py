@@ -99,6 +99,7 @@ def test_orders_are_the_measured_ones(found: dict[str, Validation]) -> None:
         assert max(p.by for p in validation.pairs if p.explained and not p.right) < 0.09, network
 
 
+@pytest.mark.evidence("auto_architecture")
 @pytest.mark.technique("auto_architecture", check=1)
 def test_the_chosen_method_is_near_the_best_on_several_machines(found: dict[str, Validation]) -> None:
     places = [place for validation in found.values() for place in validation.results if place.gpus > 4]

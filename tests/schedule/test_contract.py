@@ -110,3 +110,16 @@ def test_one_tensor_leaves_nothing_to_schedule(spec: TensorSpec) -> None:
     alone, fused = WFBP(0).plan([spec], [0]), Sequential().plan([spec], [0])
     assert alone.buckets == fused.buckets == ((0,),)
     assert len(alone.messages) == len(fused.messages) == 1
+
+
+def test_compressed_gradients_share_larger_messages_unless_a_size_was_named() -> None:
+    """Twenty tensors of 8 MiB: messages of 25 MiB hold four of them, and of 64 MiB eight; the first is small."""
+    specs = [TensorSpec(str(i), (2**21,), torch.float32) for i in range(20)]
+
+    def lengths(schedule: WFBP) -> list[int]:
+        return [len(bucket) for bucket in schedule.plan(specs, range(20)).buckets]
+
+    assert lengths(WFBP()) == [1, 4, 4, 4, 4, 3]
+    assert lengths(WFBP().for_compressed()) == [1, 8, 8, 3]
+    assert WFBP(2**23).for_compressed() == WFBP(2**23)
+    assert lengths(WFBP(2**23).for_compressed()) == [1] * 20

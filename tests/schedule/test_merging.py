@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from laconic.cost.comm_plan import predicted_seconds
 from laconic.schedule.merging import DenseCosts, exact, exact_dense, greedy, timeline
-from laconic.schedule.mg_wfbp import MGWFBP
+from laconic.schedule.mg_wfbp import MGWFBP, merged
 from laconic.values.price import Price
 from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
@@ -17,6 +17,7 @@ from tests.compression.test_merging import all_groupings
 from tests.data import cases
 
 
+@pytest.mark.evidence("mg_wfbp", recording="mg_wfbp.json")
 def test_plans_are_the_authors() -> None:
     for case in cases("mg_wfbp.json"):
         price, width = Price(case["alpha_s"], case["beta_s_per_byte"]), case["bytes_per_element"]
@@ -24,6 +25,9 @@ def test_plans_are_the_authors() -> None:
         costs = DenseCosts(price, width)
         plan = greedy(sizes, backward, costs)
         assert [list(group) for group in plan] == case["groups"]
+        specs = [TensorSpec(str(i), (n,), {2: torch.float16, 4: torch.float32}[width]) for i, n in enumerate(sizes)]
+        timing = Timing((0.0,) * len(sizes), tuple(backward), price)
+        assert merged(specs, list(reversed(range(len(sizes)))), timing, rule="greedy") == case["groups"]
         finish = timeline(plan, sizes, backward, costs).finish
         assert finish == pytest.approx(case["finish_s"], rel=1e-9)
         for best in (exact(sizes, backward, costs), exact_dense([width * n for n in sizes], backward, price)):

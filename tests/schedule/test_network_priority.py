@@ -45,6 +45,7 @@ loads = st.dictionaries(st.integers(0, 3), st.floats(0.1, 50), min_size=1, max_s
 crowds = st.lists(st.tuples(st.floats(0, 5), loads, st.integers(0, 3)), min_size=1, max_size=8)
 
 
+@pytest.mark.evidence("geryon")
 @pytest.mark.long
 @given(st.lists(st.floats(1, 100), min_size=4, max_size=4), crowds)
 @settings(max_examples=80, deadline=None)
@@ -64,6 +65,7 @@ def test_classes_take_turns_and_the_lower_takes_the_rest() -> None:
     assert bulk == other == pytest.approx(2 + 5 + (120 - 20 - 20) / 10)
 
 
+@pytest.mark.evidence("geryon")
 @pytest.mark.long
 @pytest.mark.parametrize("name", CNNS)
 @pytest.mark.technique("geryon", check=2)
@@ -89,6 +91,7 @@ def test_slices_are_balanced_over_servers() -> None:
 arrivals = st.lists(st.tuples(st.floats(0, 30), st.floats(0.1, 1.0), st.integers(1, 4)), max_size=40)
 
 
+@pytest.mark.evidence("tensorexpress")
 @pytest.mark.long
 @given(arrivals, st.lists(st.floats(0, 3), min_size=1, max_size=10))
 @settings(max_examples=100, deadline=None)
@@ -151,6 +154,7 @@ def latency(layers: LayerTimes, star: ServerStar, queues: int) -> float:
     return max(at for piece, at in zip(messages, back, strict=True) if piece.tensor == 0) - layers.ready()[0]
 
 
+@pytest.mark.evidence("tensorexpress")
 @pytest.mark.long
 @pytest.mark.technique("tensorexpress", check=2)
 def test_one_queue_is_fifo_and_more_bring_the_first_layer_sooner() -> None:

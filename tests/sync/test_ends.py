@@ -55,6 +55,31 @@ def test_workers_may_end_at_different_steps(sentence: str) -> None:
         assert all(torch.equal(values, out.results[0]) for values in out.results)
 
 
+@pytest.mark.parametrize("sentence", ["asp", "ssp(3)"])
+def test_all_end_with_the_servers_model_and_the_mean_of_the_buffers(sentence: str) -> None:
+    def body() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        model: Any = nn.BatchNorm1d(3)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = laconic.distribute(model, optimizer, f"{sentence} / none / ps")
+        for step in range(3 + laconic.rank()):
+            draw = torch.Generator().manual_seed(10 * laconic.rank() + step)
+            model(torch.randn(4, 3, generator=draw) + laconic.rank()).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        own = model.running_mean.clone()
+        laconic.finish(model, optimizer)
+        return own, model.running_mean.clone(), model.weight.detach().clone()
+
+    compute = Compute(0.01, 0.02, 0.001, slowness=(1.0, 3.0, 2.0))
+    results = laconic.simulate(body, 3, Network.flat(3, 1e8, 1e-4), compute, 0).results
+    own = torch.stack([result[0] for result in results])
+    assert own.std(dim=0).min() > 0.01, "until then each has its own"
+    for _, buffers, weights in results:
+        torch.testing.assert_close(buffers, own.mean(dim=0))
+        assert torch.equal(weights, results[0][2])
+
+
 def test_who_pushes_again_after_its_end_is_as_far_as_the_others() -> None:
     one = shard(SSP(1), 2)
     for _ in range(5):

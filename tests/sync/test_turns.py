@@ -10,10 +10,15 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.architecture.server.actor import Push
+from laconic.architecture.server.sharding import Range
+from laconic.architecture.server.store import Store
 from laconic.errors import ContractError
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.sync.equal_times import divide, fit
+from laconic.sync.hsp import HSP
+from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
 from laconic.virtual.rpc import Delivery
 from laconic.virtual.simulate import Simulated
@@ -174,6 +179,19 @@ def test_computing_ahead_halves_idleness() -> None:
 def test_where_waiting_is_short_nobody_computes_ahead() -> None:
     run = simulated("hsp", 10, Compute(forward_seconds=100 * WORKERS * TRANSFER_SECONDS))
     assert {noted["staleness"] for seen in run.results for noted in seen.noted} == {0}
+
+
+@pytest.mark.parametrize(("read", "version", "staleness"), [(0, 0, 0), (3, 3, 0), (2, 3, 1), (1, 6, 5), (7, 6, 0)])
+def test_staleness_is_how_many_updates_came_since_a_worker_read(read: int, version: int, staleness: int) -> None:
+    rule, x = HSP(), torch.zeros(2)
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    store = Store([Range(0, 0, 2, 0)], [TensorSpec("x", (2,), x.dtype)], [x], optimizer, size=2)
+    rule.open(store)
+    store.version = version
+    assert rule.receive(store, Push(0, 1, read, [torch.ones(2)], {})) == {"staleness": staleness}
+    assert store.version == version, "the other worker's push is missing"
+    rule.receive(store, Push(1, 1, version, [torch.ones(2)], {}))
+    assert store.version == version + 1
 
 
 def test_all_hold_the_last_update_when_they_finish() -> None:

@@ -139,6 +139,7 @@ def test_half_the_batch_doubles_the_ratio_and_moves_the_speed_up_as_predicted(
         assert found <= serial / communication
 
 
+@pytest.mark.evidence("c2c_ratio")
 def test_published_speed_ups_come_in_that_order() -> None:
     """On 32 GPUs with 100 Gb/s InfiniBand at best 31.6x, 23.2x and 8.2x; and so on for every method, both networks and
     4 to 32 GPUs, but for one method that is slower with ResNet-50's many small tensors than the model can say."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch import nn
 
 import laconic
 from laconic.real.connect import connect
-from laconic.registry import Evidence, entries
 from laconic.strategy import Word
 from laconic.theory.delayed import momentum
 from laconic.theory.problems import Quadratic
@@ -21,21 +19,7 @@ from laconic.theory.simulate.delayed import delayed_sgd
 from laconic.topology.mixing import Mixing
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind
-from tests.figures import figure
 from tests.sync import rounds, serving
-
-HERE: dict[str, str] = {
-    "bsp_a2a": "tests/virtual/test_published.py",
-    "auto_architecture": "tests/planner/test_published_steps.py",
-    "c2c_ratio": "tests/theory/test_c2c.py",
-}
-reproduces = partial(figure, HERE)
-
-
-def test_what_declares_a_published_figure_has_a_test_of_it() -> None:
-    published = {e.name for e in entries() if e.evidence is Evidence.PUBLISHED and e.axis != "compression"}
-    assert published == set(HERE), "declare the evidence, and write the test, of the same techniques"
-
 
 # ---------------------------------------------------------------------------------------------- graphs
 
@@ -45,7 +29,7 @@ def mixing(word: Word, workers: int) -> Mixing:
     return made
 
 
-@reproduces("one_peer_exponential")
+@pytest.mark.evidence("one_peer_exponential")
 @pytest.mark.parametrize("power", range(1, 8))
 def test_one_peer_a_step_averages_exactly_after_log2_n_steps(power: int) -> None:
     """Ying et al., NeurIPS 2021: log2 n one-peer exponential graphs average exactly, and no fewer do."""
@@ -56,7 +40,7 @@ def test_one_peer_a_step_averages_exactly_after_log2_n_steps(power: int) -> None
     assert np.array_equal(product, np.full((n, n), 1 / n))
 
 
-@reproduces("star")
+@pytest.mark.evidence("star")
 @pytest.mark.parametrize("m", [2, 4, 8, 16])
 def test_the_best_elastic_matrix_leaves_m_over_m_plus_two(m: int) -> None:
     """Wang and Joshi, JMLR 2021: elastic averaging of m workers around a centre has eigenvalues 1, 1 - α and 1 - (m +
@@ -73,7 +57,7 @@ def test_the_best_elastic_matrix_leaves_m_over_m_plus_two(m: int) -> None:
 
 
 @pytest.mark.long
-@reproduces("diloco")
+@pytest.mark.evidence("diloco")
 def test_diloco_sends_five_hundred_times_less() -> None:
     """Douillard et al., abstract: 500 times less communication than synchronous training, by rounds of 500 steps."""
     ours = rounds.simulated("diloco(period=500)", 500, rounds.adamw, workers=2)
@@ -84,7 +68,7 @@ def test_diloco_sends_five_hundred_times_less() -> None:
 
 
 @pytest.mark.long
-@reproduces("intellect1_int8_ring")
+@pytest.mark.evidence("intellect1_int8_ring")
 def test_eight_bits_after_a_hundred_steps_are_four_hundred_times_less() -> None:
     """Jaghouar et al.: 400 times less communication than data-parallel training. Tables of buckets, which come on top,
     are 0.4 % of a model of half a million values between two."""
@@ -106,7 +90,7 @@ def test_eight_bits_after_a_hundred_steps_are_four_hundred_times_less() -> None:
 
 
 @pytest.mark.long
-@reproduces("large_batch_sgd")
+@pytest.mark.evidence("large_batch_sgd")
 def test_a_batch_of_8192_is_learnt_at_3_2_after_five_epochs() -> None:
     """Goyal et al.: η = 0.1·B/256 is 3.2 for a batch of 8192, to which it grows from 0.1 by a constant amount in every
     step of the first five epochs: 780 of ImageNet's."""
@@ -128,7 +112,7 @@ def test_a_batch_of_8192_is_learnt_at_3_2_after_five_epochs() -> None:
 
 
 @pytest.mark.long
-@reproduces("staleness_aware_lr")
+@pytest.mark.evidence("staleness_aware_lr")
 @pytest.mark.parametrize("n", [1, 15, 30])
 def test_gradients_of_n_softsync_are_n_steps_old(n: int) -> None:
     """Zhang et al.: among 30 learners the mean staleness of n-softsync is n, and it rarely exceeds 2n."""
@@ -140,7 +124,7 @@ def test_gradients_of_n_softsync_are_n_steps_old(n: int) -> None:
 
 
 @pytest.mark.long
-@reproduces("lag")
+@pytest.mark.evidence("lag")
 def test_smooth_workers_upload_seldom() -> None:
     """Chen et al., lemma on lazy communication: a worker with L² ≤ ξ/(α²M²d) uploads at most k/(d + 1) times in k
     steps. (With the mean of losses, α·M is the learning rate.) Here for d = 10, 3 and 1, and two who are not smooth."""
@@ -170,7 +154,7 @@ def test_smooth_workers_upload_seldom() -> None:
 # ---------------------------------------------------------------------------------------------- bounds
 
 
-@reproduces("asynchrony_momentum")
+@pytest.mark.evidence("asynchrony_momentum")
 @pytest.mark.parametrize(("workers", "expected"), [(4, 0.75), (10, 0.9), (16, 0.9375)])
 def test_asynchrony_begets_the_published_momentum(workers: int, expected: float) -> None:
     """Mitliagkas et al.: M workers with exponential times add a momentum of 1 - 1/M, and the step is η/M.

@@ -26,6 +26,7 @@ def ring_seconds(gpus: int, nbytes: float) -> float:
     return float(ended[0])
 
 
+@pytest.mark.evidence("bsp_a2a")
 @pytest.mark.long
 @pytest.mark.technique("bsp_a2a", check=1)
 def test_bsp_over_10_gigabit_ethernet_takes_the_published_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from laconic.registry import Entry
 
-_LINE = 80  # characters of a summary where the output is piped
+_LINE = 68  # characters of a summary where the output is piped
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +28,9 @@ def register(app: typer.Typer) -> None:
 
 def list_techniques(
     axis: Annotated[str | None, typer.Argument(help="Only this axis, such as sync or compression.")] = None,
+    grade: Annotated[
+        str | None, typer.Option(help="Only this grade of evidence, such as fixture or published.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     rivals: Annotated[bool, typer.Option("--rivals", help="Other libraries' methods, to compare with.")] = False,
 ) -> None:
@@ -39,16 +43,22 @@ def list_techniques(
     known = registry.AXES + registry.OTHER_AXES
     if axis is not None and axis.lower() not in known:
         raise StrategyError(f'"{axis}" is no axis; write one of {", ".join(known)}')
-    entries = registry.entries(None if axis is None else axis.lower())
+    if grade is not None and grade.lower() not in list(registry.Evidence):
+        raise StrategyError(f'"{grade}" is no grade of evidence; write one of {", ".join(registry.Evidence)}')
+    on_axis = registry.entries(None if axis is None else axis.lower())
+    entries = tuple(entry for entry in on_axis if grade is None or entry.evidence == grade.lower())
     if as_json:
         print(json.dumps([_record(entry) for entry in entries], indent=2))
-    elif not entries:
+    elif not on_axis:
         filled = [name for name in known if registry.entries(name)]
         print(f"nothing is registered on the axis {axis} yet; there is something on {', '.join(filled)}")
     elif sys.stdout.isatty():
         _print(_table(entries))
+        print(f"\n{_counted(entries)}")
     else:
-        print(*(f"{entry.name:<24} {entry.axis:<13} {_short(_marked(entry))}" for entry in entries), sep="\n")
+        for entry in entries:
+            print(_line(entry))
+        print(_counted(entries), file=sys.stderr)  # what is piped has a technique in every line
 
 
 def show_technique(name: Annotated[str, typer.Argument(help="A technique or one of its aliases.")]) -> None:
@@ -63,7 +73,7 @@ def show_technique(name: Annotated[str, typer.Argument(help="A technique or one 
     entry = registry.find(name)
     print(f"{entry.name}: {entry.kind} of {entry.axis}\n\n{entry.doc}\n")
     facts = {"formula": entry.formula, "paper": entry.paper, "evidence": entry.evidence}
-    facts |= {"reproduces": entry.reproduces, "aliases": ", ".join(entry.aliases)}
+    facts |= {"reproduces": entry.reproduces, "holds": entry.holds, "aliases": ", ".join(entry.aliases)}
     facts |= {"plan tries": "; ".join(entry.worth_trying), "module": entry.module}
     facts["no word"] = entry.why_no_word
     if isinstance(entry.target, str):
@@ -117,6 +127,7 @@ def _record(entry: Entry) -> dict[str, object]:
         "paper": entry.paper,
         "evidence": entry.evidence,
         "reproduces": entry.reproduces,
+        "holds": entry.holds,
         "aliases": list(entry.aliases),
         "summary": entry.summary,
         "why_no_word": entry.why_no_word,
@@ -126,6 +137,19 @@ def _record(entry: Entry) -> dict[str, object]:
 def _marked(entry: Entry) -> str:
     """Return a summary that says whether a technique can stand in a sentence."""
     return f"(no word) {entry.summary}" if entry.kind == "function" else entry.summary
+
+
+def _counted(entries: tuple[Entry, ...]) -> str:
+    """Return how many techniques have each grade of evidence, the strongest first."""
+    from laconic.registry import Evidence
+
+    counts = Counter(entry.evidence for entry in entries)
+    techniques = "technique" if len(entries) == 1 else "techniques"
+    return f"{len(entries)} {techniques}: {', '.join(f'{counts[grade]} {grade}' for grade in Evidence)}"
+
+
+def _line(entry: Entry) -> str:
+    return f"{entry.name:<24} {entry.axis:<13} {entry.evidence:<12} {_short(_marked(entry))}"
 
 
 def _short(summary: str) -> str:

@@ -115,7 +115,7 @@ def mixture(statistics: Array, weighted: bool) -> Normals | None:
     "alq",
     paper="Faghri et al., NeurIPS 2020",
     evidence="fixture",
-    reproduces="alq.json: levels after every sweep, 24 cases",
+    reproduces="alq.json: levels after every sweep, 24 cases, as `alq(smallest=published)`, which is not the default",
     formula="Q(x)_i = |x|₂·level, at random a neighbour of x_i/|x|₂; levels by coordinate descent on the variance",
 )
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ALQ(FollowedLevels):
     "amq",
     paper="Faghri et al., NeurIPS 2020",
     evidence="fixture",
-    reproduces="amq.json: the multiplier after every step",
+    reproduces="amq.json: the multiplier after every step of a descent, as `amq`; the choice among descents is not",
     formula="Q(x)_i = ±|x|₂·p^j, at random a neighbour of x_i/|x|₂; p minimises the expected variance",
 )
 @dataclass(frozen=True)

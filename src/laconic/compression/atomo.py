@@ -37,7 +37,7 @@ def keep_probabilities(sizes: Tensor, budget: float) -> Tensor:
     paper="Wang et al., NeurIPS 2018",
     claims=[Unbiased()],
     evidence="fixture",
-    reproduces="atomo.npz: probabilities, draws and decoded matrices",
+    reproduces="atomo.npz: probabilities, choices and decoded matrices from its draws, as `atomo(1)` to `atomo(3)`",
     formula="Σ_j b_j·(σ_j/p_j)·u_j·v_j', b_j = 1 with chance p_j = min(1, λσ_j), Σ p_j = budget",
 )
 @dataclass(frozen=True)

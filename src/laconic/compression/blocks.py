@@ -33,8 +33,7 @@ def formats() -> dict[str, ShortFloat]:
     "mx_block_codecs",
     aliases=["mx"],
     paper="OCP Microscaling Formats (MX) v1.0, 2023; NVIDIA NVFP4, 2025",
-    evidence="published",
-    reproduces="OCP MX v1.0: E2M1's table, ends of E4M3 and E5M2, E8M0's scales; 8.25, 4.25 and 4.5 bits a value",
+    holds="OCP MX v1.0: E2M1's table, ends of E4M3 and E5M2, E8M0's scales; 8.25, 4.25 and 4.5 bits a value",
     formula="Q(x)_i = X·float(x_i/X), X one scale for 32 values: a power of two (nvfp4: E4M3, for 16)",
     worth_trying=["mx_block_codecs(mxfp4)+ef"],
 )

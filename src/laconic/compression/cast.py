@@ -75,8 +75,7 @@ class Cast(Codec):
     aliases=["fp16", "half"],
     paper="Micikevicius et al., ICLR 2018; PyTorch DDP's fp16 hook",
     claims=[Payload(lambda spec, c: 2 * spec.numel)],
-    evidence="published",
-    reproduces="IEEE 754 binary16: largest 65,504, least normal 2^-14, least 2^-24, relative error 2^-11",
+    holds="IEEE 754 binary16: largest 65,504, least normal 2^-14, least 2^-24, relative error 2^-11",
     formula="Q(x)_i = x_i/N rounded to binary16, 11 bits of precision, and summed so",
     worth_trying=["cast_fp16"],
 )
@@ -92,8 +91,7 @@ class CastFP16(Cast):
     aliases=["bf16", "bfloat16"],
     paper="Kalamkar et al., arXiv 1905.12322",
     claims=[Payload(lambda spec, c: 2 * spec.numel)],
-    evidence="published",
-    reproduces="bfloat16's constants: largest 7F7F (3.39e38), least 0001, one 3F80; relative error 2^-8",
+    holds="bfloat16's constants: largest 7F7F (3.39e38), least 0001, one 3F80; relative error 2^-8",
     formula="Q(x)_i = x_i/N rounded to float32's range with 8 bits of precision, and summed so",
     worth_trying=["cast_bf16"],
 )

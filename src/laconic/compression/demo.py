@@ -25,7 +25,7 @@ from laconic.worker import Meet, Meets
     aliases=["decoupled_momentum"],
     paper="Peng, Quesnelle, Kingma, arXiv 2411.19870, 2024",
     evidence="fixture",
-    reproduces="demo.npz: messages, momenta and parameters of two workers",
+    reproduces="demo.npz: messages, momenta, parameters of two workers, as `demo(6, 16)` and `demo(4, 64, decay=0.9)`",
     formula="d ← βd + lr·g; send top_k(DCT(tiles of d)), d ← d - own; result sign(IDCT(mean over those who sent it))",
 )
 @dataclass(frozen=True)

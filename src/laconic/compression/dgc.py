@@ -26,8 +26,7 @@ _STAGES = 4  # stages of the warm-up: a quarter, a sixteenth, …
 @technique(
     "dgc",
     paper="Lin, Han, Mao, Wang, Dally, ICLR 2018",
-    evidence="published",
-    reproduces="the warm-up's sparsities 75, 93.75, 98.4375, 99.6 and 99.9 %",
+    holds="the warm-up's sparsities 75, 93.75, 98.4375, 99.6 and 99.9 %",
     formula="u ← m·u + g, v ← v + u; send the k largest of |v|, there v ← 0 and u ← 0",
 )
 @dataclass(frozen=True)

@@ -87,8 +87,7 @@ class QNN(Tabled):
     "suresh_binary",
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
     claims=[Unbiased(), Payload(lambda spec, c: -(-spec.numel // 8) + 8)],
-    evidence="published",
-    reproduces="the exact error Σ (max - x)(x - min): (d - 2)/2n for two opposite coordinates and n clients",
+    holds="the exact error Σ (max - x)(x - min): (d - 2)/2n for two opposite coordinates and n clients",
     formula="Q(x)_i = hi with chance (x_i - lo)/(hi - lo), else lo; lo = min x, hi = max x",
 )
 @dataclass(frozen=True)
@@ -155,8 +154,7 @@ class Halving(Tabled):
     "natural_dithering",
     paper="Horváth et al., MSML 2022",
     claims=[Unbiased()],
-    evidence="published",
-    reproduces="variance 1/8 + √n·2^(1-s)·min(1, √n·2^(1-s)): 1/8 at many levels, 99 of 100.1 at one and n = 10⁴",
+    holds="variance 1/8 + √n·2^(1-s)·min(1, √n·2^(1-s)): 1/8 at many levels, 99 of 100.1 at one and n = 10⁴",
     formula="Q(x)_i = |x|·sign(x_i)·l, l at random a neighbour of |x_i|/|x| in 0, 2^(1-s), …, 1/2, 1",
 )
 @dataclass(frozen=True)

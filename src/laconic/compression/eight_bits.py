@@ -106,8 +106,7 @@ class CastInt8(EightBits):
     "cast_fp8",
     aliases=["fp8"],
     paper="Micikevicius et al., arXiv 2209.05433",
-    evidence="published",
-    reproduces="the formats' table: E4M3 448, 2^-6, 2^-9; E5M2 57,344, 2^-14, 2^-16; relative error 2^-4 and 2^-3",
+    holds="the formats' table: E4M3 448, 2^-6, 2^-9; E5M2 57,344, 2^-14, 2^-16; relative error 2^-4 and 2^-3",
     formula="Q(x)_i = (s/F)·fp8(F·x_i/s), s = max|block|, F the format's largest",
     worth_trying=["cast_fp8"],
 )

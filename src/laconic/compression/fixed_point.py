@@ -22,8 +22,7 @@ _WORD = 16  # bits
     "gupta_fixed_point",
     aliases=["fixed_point"],
     paper="Gupta, Agrawal, Gopalakrishnan, Narayanan, ICML 2015",
-    evidence="published",
-    reproduces="<2, 14> fixed point: steps of 2^-14 from -2 to 2 - 2^-14, rounded at random with the right chances",
+    holds="<2, 14> fixed point: steps of 2^-14 from -2 to 2 - 2^-14, rounded at random with the right chances",
     formula="Q(x)_i = 2^-F·k, k at random a neighbour of 2^F·x_i, cut to 16 bits",
 )
 @dataclass(frozen=True)

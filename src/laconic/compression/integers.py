@@ -22,7 +22,7 @@ _EPSILON = 1e-8
     "intsgd",
     paper="Mishchenko, Wang, Kovalev, Richtárik, ICLR 2022",
     evidence="fixture",
-    reproduces="intsgd.npz: integers, sums, scales at 8 and 32 bit",
+    reproduces="intsgd.npz: integers, sums, scales, as `intsgd(8, rounding=nearest)`, not the default, and of 32 bits",
     formula="Q(x)_i = Int(α·x_i)/α, rounded at random, α² = n/(2N·r + ε²), r the moving average of |applied|²",
 )
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from laconic.worker import Meet, Meets
     aliases=["powersgd"],
     paper="Vogels, Karimireddy, Jaggi, NeurIPS 2019",
     evidence="fixture",
-    reproduces="power_sgd.npz: means and memories at ranks 1 and 2, one and two workers",
+    reproduces="power_sgd.npz: means and memories, one and two workers, as `power_sgd(1)+ef` and `power_sgd(2)+ef`",
     formula="P = orth(mean M·Q), Q ← mean M'·P, result P·Q'",
     worth_trying=["power_sgd(rank=1)+ef", "power_sgd(rank=2)+ef", "power_sgd(rank=4)+ef"],
 )

@@ -35,7 +35,7 @@ _MOST = 4  # the largest number of values sent, in multiples of k
     aliases=["ok_topk"],
     paper="Li, Hoefler, PPoPP 2022",
     evidence="fixture",
-    reproduces="ok_topk_select.npz: thresholds, selections and memory of six steps",
+    reproduces="ok_topk_select.npz: thresholds, selections and memory, as `ok_topk_select(0.05)`; not its collective",
     formula="y = Σ_j (x_j where |x_j| ≥ t), result y/N where |y| ≥ T; t and T exact now and then",
 )
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from laconic.worker import Edge, Meet, Meets
     "power_gossip",
     paper="Vogels, Karimireddy, Jaggi, NeurIPS 2020",
     evidence="fixture",
-    reproduces="power_gossip.npz: a chain of three, ranks 1 and 2, call by call",
+    reproduces="power_gossip.npz: a chain of three, call by call, as `power_gossip(1)` and `power_gossip(2)`",
     formula="p = (X_j - X_i)·q with q orthonormal, next step q = (X_j - X_i)'·p; X_i ← X_i + w·p·q'",
 )
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from laconic.worker import Meet, Request
     aliases=["klevel"],
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
     claims=[Unbiased(), Payload(lambda spec, c: -(-spec.numel * (c.levels - 1).bit_length() // 8) + 8)],
-    evidence="published",
-    reproduces="k levels cut the error by (k - 1)²: by 9, 225 and 65,025 for k = 4, 16 and 256",
+    holds="k levels cut the error by (k - 1)²: by 9, 225 and 65,025 for k = 4, 16 and 256",
     formula="Q(x)_i = lo + (hi - lo)·r/(k-1), r at random a neighbour of (k-1)(x_i - lo)/(hi - lo)",
 )
 @dataclass(frozen=True)

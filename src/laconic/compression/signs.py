@@ -71,8 +71,7 @@ class SignSGD(Compressor):
     "scaled_sign",
     paper="Karimireddy et al., ICML 2019",
     claims=[Payload(lambda spec, c: -(-spec.numel // 8) + 4)],
-    evidence="published",
-    reproduces="|C(v) - v|² = (1 - |v|₁²/(d|v|₂²))|v|², an equality: 1/50 for (3, 4)",
+    holds="|C(v) - v|² = (1 - |v|₁²/(d|v|₂²))|v|², an equality: 1/50 for (3, 4)",
     formula="C(x) = (|x|₁/n)·sign(x)",
     worth_trying=["scaled_sign+ef"],
 )
@@ -138,8 +137,8 @@ named_sentence(
     axis="compression",
     aliases=["ef_sign_sgd"],
     paper="Karimireddy et al., ICML 2019",
-    evidence="fixture",
-    reproduces="ef_signsgd.npz: scale, decoded message and memory, step by step",
+    evidence="third-party",
+    reproduces="ef_signsgd.npz, recorded from GRACE: scale, message and memory, as `ef_signsgd` with one worker",
     doc="""Signs with one scale a tensor, and an error memory in changes of parameters for what they lose.
 
     Reading chosen: with several workers each has a memory, and messages are averaged.
@@ -276,8 +275,8 @@ named_sentence(
     "bsp / one_bit+two_hop(memory=true)+error_feedback / allreduce",
     axis="compression",
     paper="Seide et al., Interspeech 2014",
-    evidence="fixture",
-    reproduces="one_bit_sgd.npz: bits, both means and memory, step by step",
+    evidence="third-party",
+    reproduces="one_bit_sgd.npz, recorded from GRACE: bits, means and memory, as `one_bit_sgd`; the first hop alone",
     doc="""One bit a coordinate with a memory on both hops: at the worker, and at the owner of each stripe of columns.
 
     Each way N parts of ⌈r·c/8⌉ + 8c bytes are sent for a matrix of r rows, where c is the N-th part of its columns,

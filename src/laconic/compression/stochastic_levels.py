@@ -27,8 +27,8 @@ from laconic.worker import Meet, Meets, Reduce
     "qsgd",
     paper="Alistarh et al., NIPS 2017",
     claims=[Unbiased()],
-    evidence="fixture",
-    reproduces="qsgd.npz: levels, norm and decoded values from the recorded draws",
+    evidence="third-party",
+    reproduces="qsgd.npz, recorded from GRACE: levels, norm, values of its draws, as `qsgd(64)`, `qsgd(1, bucket=256)`",
     formula="Q(x)_i = |x|₂·sign(x_i)·k/s, k at random a neighbour of s|x_i|/|x|₂",
     worth_trying=["qsgd"],
 )
@@ -132,8 +132,8 @@ class QSGD(Codec):
 @technique(
     "terngrad",
     paper="Wen et al., NIPS 2017",
-    evidence="fixture",
-    reproduces="terngrad.npz: ternary values and scale from the recorded draws",
+    evidence="third-party",
+    reproduces="terngrad.npz, recorded from GRACE: ternary values from its draws, as `terngrad` with one worker",
     formula="Q(x)_i = s·sign(x_i) with chance |x_i|/s, else 0; s = max|x| of all workers, x cut at 2.5σ",
     worth_trying=["terngrad"],
 )
@@ -195,8 +195,7 @@ def clipped(flat: Tensor, deviations: float) -> Tensor:
     aliases=["natural"],
     paper="Horváth et al., MSML 2022",
     claims=[Unbiased(), Payload(lambda spec, c: -(-9 * spec.numel // 8))],
-    evidence="published",
-    reproduces="Theorem 1: second moment at most 9/8, attained at 4/3 of a power of two; 32/9 times fewer bits",
+    holds="Theorem 1: second moment at most 9/8, attained at 4/3 of a power of two; 32/9 times fewer bits",
     formula="Q(x)_i = sign(x_i)·a or sign(x_i)·2a, a = 2^⌊log2|x_i|⌋, the latter with chance |x_i|/a - 1",
     worth_trying=["natural_compression"],
 )

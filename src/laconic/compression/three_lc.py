@@ -21,8 +21,7 @@ from laconic.worker import Meet
 @technique(
     "three_lc",
     paper="Lim, Andersen, Kaminsky, MLSys 2019",
-    evidence="published",
-    reproduces="1.6 bits a ternary value, and 70 zeros in a byte: 280 times less than floats",
+    holds="1.6 bits a ternary value, and 70 zeros in a byte: 280 times less than floats",
     formula="Q(x)_i = M·sign(x_i) where |x_i| ≥ M/2, else 0; M = s·max|x|",
     worth_trying=["three_lc+ef"],
 )

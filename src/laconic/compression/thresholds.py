@@ -39,7 +39,7 @@ def above(threshold: float) -> float:
     aliases=["hard_limit"],
     paper="Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, NeurIPS 2021",
     evidence="fixture",
-    reproduces="hard_threshold.npz: counts, mean and memories of two workers",
+    reproduces="hard_threshold.npz: counts, mean and memories of two workers, as `hard_threshold(limit=0.5)+ef`",
     formula="C(x)_i = x_i where |x_i| ≥ λ, else 0; one λ for all tensors and steps",
 )
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -
     "sidco",
     paper="Abdelmoniem, Elzanaty, Alouini, Canini, MLSys 2021",
     evidence="fixture",
-    reproduces="sidco.npz: thresholds and counts of four fits, stages after every step",
+    reproduces="sidco.npz: thresholds, counts and stages, as `sidco`, `sidco(fit=pareto)` and `sidco(fit=gamma)`",
     formula="C(x)_i = x_i where |x_i| > t, else 0; t fitted to |x| in stages, so that about k pass",
     worth_trying=["sidco+ef"],
 )

@@ -35,8 +35,8 @@ _FIXED = ("packed", "plain")  # the forms of places whose length depends on thei
     aliases=["top_k"],
     paper="Aji and Heafield, EMNLP 2017; Stich et al., NeurIPS 2018",
     claims=[Contraction()],
-    evidence="fixture",
-    reproduces="topk.npz: places, values and memory of 5 %, step by step",
+    evidence="third-party",
+    reproduces="topk.npz, recorded from GRACE: places, values and memory, step by step, as `topk(0.05)+ef`",
     formula="C(x)_i = x_i where |x_i| is among the k largest, else 0",
     worth_trying=["topk(0.1)+ef", "topk(0.01)+ef", "topk(0.001)+ef"],
 )
@@ -180,8 +180,7 @@ class MSTopK(Selector):
     aliases=["random_k"],
     paper="Konečný and Richtárik, 2018; Stich et al., NeurIPS 2018",
     claims=[Payload(lambda spec, c: 4 * c.count(spec.numel))],
-    evidence="published",
-    reproduces="errors (n/k - 1)|x|² scaled and (1 - k/n)|x|² unscaled, exactly: 99 and 0.99 for one of a hundred",
+    holds="errors (n/k - 1)|x|² scaled and (1 - k/n)|x|² unscaled, exactly: 99 and 0.99 for one of a hundred",
     formula="C(x)_i = (n/k)·x_i on k random places that all workers share, else 0",
     worth_trying=["randk(0.01, scaled=false)+ef"],
 )
@@ -314,7 +313,7 @@ class ScaleCom(Compressor):
     paper="Shi et al., ICDCS 2019",
     claims=[Payload(lambda spec, c: 8 * c.count(spec.numel))],
     evidence="fixture",
-    reproduces="gtopk.npz: 2, 4 and 8 workers' places, mean and memory",
+    reproduces="gtopk.npz: 2, 4 and 8 workers' places, mean and memory, as `gtopk(0.04)+ef`",
     formula="S(… S(S(x_1) + S(x_2)) + S(S(x_3) + S(x_4)) …)/N up a tree, S = top_k",
     worth_trying=["gtopk+ef"],
 )

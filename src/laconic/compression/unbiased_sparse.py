@@ -135,8 +135,7 @@ PROTOCOLS = ("list", "bitmap", "naive", "seed")
     aliases=["randomized_mean_estimation"],
     paper="Konečný and Richtárik, Frontiers in Applied Mathematics and Statistics 4:62, 2018",
     claims=[Unbiased()],
-    evidence="published",
-    reproduces="abstract: one bit a coordinate buys an error of O(r/n); (r - 1)/n = 31/n with floats of r = 32 bits",
+    holds="abstract: one bit a coordinate buys an error of O(r/n); (r - 1)/n = 31/n with floats of r = 32 bits",
     formula="Q(x)_i = µ + (x_i - µ)/p_i with chance p_i, else µ",
 )
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from laconic.worker import Meet
     "suresh_varlen",
     paper="Suresh, Yu, Kumar, McMahan, ICML 2017",
     claims=[Unbiased()],
-    evidence="published",
-    reproduces="code length for k = √n + 1: below 2 + log2(1/2 + 5/4) = 2.81 bits a coordinate and the histogram",
+    holds="code length for k = √n + 1: below 2 + log2(1/2 + 5/4) = 2.81 bits a coordinate and the histogram",
     formula="Q(x)_i = lo + √2|x|₂·r/(k-1), r at random a neighbour, k = √n + 1; r in Huffman codes",
 )
 @dataclass(frozen=True)

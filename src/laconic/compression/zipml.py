@@ -30,8 +30,7 @@ _LOOKED = 1 << 16
         Unbiased(),
         Payload(lambda spec, c: bits.length(spec.numel, bits.width(c.levels - 1)) + 4 * c.levels),
     ],
-    evidence="published",
-    reproduces="double sampling: the second draw costs one bit a value, 4 in place of 3 for eight levels",
+    holds="double sampling: the second draw costs one bit a value, 4 in place of 3 for eight levels",
     formula="Q(x)_i = one of two neighbouring levels at random; levels minimise Σ (hi - x)(x - lo)",
 )
 @dataclass(frozen=True)

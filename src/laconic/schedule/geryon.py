@@ -20,6 +20,8 @@ SLICE_BYTES = 4_096_000
         "Its links serve priority classes themselves, which no process can ask of a network here; `p3` orders the "
         "same slices before they are sent, and trains."
     ),
+    evidence="modelled",
+    holds="links that serve classes strictly: lower ones change nothing for an urgent flow; one class is slicing alone",
 )
 def geryon(
     layers: LayerTimes, star: ServerStar, carry: Carry, classes: int = 8, slice_bytes: float = SLICE_BYTES

@@ -22,7 +22,7 @@ from laconic.values.timing import Timing
     claims=[CoversOnce()],
     worth_trying=["mg_wfbp"],
     evidence="fixture",
-    reproduces="mg_wfbp.json: groups and finishing times, twelve cases",
+    reproduces="mg_wfbp.json: groups and finishing times, 12 cases, as `mg_wfbp(rule=greedy)`, not the default",
 )
 @dataclass(frozen=True)
 class MGWFBP(Schedule):

@@ -22,6 +22,8 @@ from laconic.values.layer_times import LayerTimes
         "Its switches serve queues by packet priority, which no process can ask of a network here; `p3` orders "
         "slices before they are sent, and trains."
     ),
+    evidence="modelled",
+    holds="switches with queues: a packet of the top priority waits for one other at most; one queue keeps the order",
 )
 def tensorexpress(layers: LayerTimes, star: ServerStar, queues: int = 8, packet_bytes: float = PACKET_BYTES) -> float:
     """Return the seconds of an iteration in which switches serve their ports' queues strictly by packet priority.

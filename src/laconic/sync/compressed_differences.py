@@ -75,7 +75,7 @@ named_sentence(
     What was not sent stays in each worker's own model; one step of delay hides the exchange. Reading chosen: the shares
     of the published scripts.""",
     evidence="fixture",
-    reproduces="cocktail_sgd.npz: masks, codes, scales and decoded values",
+    reproduces="cocktail_sgd.npz: masks, codes, scales, values: its codec, as `topk(0.2)+strided_bits(4, 128)`, alone",
     formula="C = Q(top_k(random tenth of x_i - y)) in two hops; x_i ← x_i - C + mean, y ← y + mean, C again at owners",
 )
 

@@ -142,8 +142,7 @@ named_sentence(
     Write the sentence out to choose another length of the first stage. Reading chosen: the scale is the mean magnitude,
     which makes signs a contraction; the published program's root mean square makes none for spiky momenta.
     """,
-    evidence="published",
-    reproduces="97 % less communication than float32 after the warm-up",
+    holds="one bit of 32: 97 % fewer bytes than float32 after the warm-up",
     formula="m ← mean of (|u|₁/n)·sign(u), u = βm + (1-β)g + e, in two hops; x ← x - lr·m/(√v + ε), v frozen",
 )
 

@@ -44,8 +44,7 @@ class Steered(Controlled):
     "large_batch_sgd",
     aliases=["large_batch"],
     paper="Goyal et al., arXiv 1706.02677, 2017",
-    evidence="published",
-    reproduces="0.1·B/256 = 3.2 at a batch of 8192, from 0.1 in equal steps over five epochs (780 steps)",
+    holds="0.1·B/256 = 3.2 at a batch of 8192, from 0.1 in equal steps over five epochs (780 steps)",
 )
 @dataclass(frozen=True)
 class LargeBatchSGD(Steered):

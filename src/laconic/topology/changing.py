@@ -15,8 +15,7 @@ from laconic.topology.mixing import Mixing, equal_weights, push_weights
     "one_peer_exponential",
     aliases=["one_peer"],
     paper="Assran et al., ICML 2019 (SGP's graph)",
-    evidence="published",
-    reproduces="Ying et al., NeurIPS 2021: exact averaging after log2 n steps, for n = 2 to 128",
+    holds="Ying et al., NeurIPS 2021: exact averaging after log2 n steps, for n = 2 to 128",
 )
 @dataclass(frozen=True)
 class OnePeerExponential(Topology):

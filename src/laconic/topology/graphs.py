@@ -49,8 +49,7 @@ class Complete(Topology):
 @technique(
     "star",
     paper="Wang and Joshi, JMLR 2021 (elastic averaging as a mixing matrix)",
-    evidence="published",
-    reproduces="the best elastic matrix: α = 2/(m + 2) leaves ζ = m/(m + 2)",
+    holds="the best elastic matrix: α = 2/(m + 2) leaves ζ = m/(m + 2)",
 )
 @dataclass(frozen=True)
 class Star(Topology):

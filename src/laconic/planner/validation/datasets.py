@@ -76,10 +76,10 @@ DATASETS = (
     ),
     Dataset(
         ("fixtures/*.npz",),
-        "inputs and outputs recorded from the authors' public programs of 25 techniques",
+        "inputs and outputs recorded from public programs of 25 techniques: the authors' own, but for five of GRACE",
         "recorded for this project and not published; `laconic show TECHNIQUE` names what each reproduces",
         "numbers only",
-        "tests of techniques with evidence `fixture`, which are skipped without it",
+        "tests of techniques with evidence `fixture` or `third-party`, which are skipped without it",
     ),
 )
 
