@@ -234,7 +234,10 @@ def adapted(state: Sequence[float], achieved: float, ratio: float, adapt: str) -
     "sidco",
     paper="Abdelmoniem, Elzanaty, Alouini, Canini, MLSys 2021",
     evidence="fixture",
-    reproduces="sidco.npz: thresholds, counts and stages, as `sidco`, `sidco(fit=pareto)` and `sidco(fit=gamma)`",
+    reproduces=(
+        "sidco.npz: thresholds, counts and stages of four fits, as `sidco`, `sidco(fit=pareto)`, `sidco(fit=gamma)` "
+        "and `sidco(fit=gamma_tail)`"
+    ),
     formula="C(x)_i = x_i where |x_i| > t, else 0; t fitted to |x| in stages, so that about k pass",
     worth_trying=["sidco+ef"],
 )
