@@ -13,8 +13,8 @@ from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import advise
 from laconic.planner.candidates import chains
 from laconic.planner.crossover import (
-    DENSE,
     crossover_note,
+    dense_exchange,
     dense_sends_less_from,
     dense_takes_less_from,
     gathers,
@@ -28,6 +28,7 @@ from laconic.values.tensor_spec import TensorSpec
 
 SPECS = [TensorSpec("w", (300, 200), torch.float32), TensorSpec("b", (200,), torch.float32)]
 SPECS += [TensorSpec("n", (7,), torch.int64)]
+DENSE = dense_exchange()
 MANY = 700
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -24,11 +25,17 @@ from laconic.values.tensor_spec import TensorSpec
 
 TYPICAL = TensorSpec("typical", (1024, 1024), torch.float32)
 """The tensor for which a technique is described where there is no model."""
-DENSE = Sentence.of(Strategy.parse(DDP16().sentence).compression)  # type: ignore[attr-defined]
-"""The dense exchange that gathered payloads are compared with: 16-bit gradients."""
 MOST = 2**20
 """The number of workers or hosts up to which is searched."""
 _MOST_TIMED = 2**12
+
+
+@cache
+def dense_exchange() -> Sentence:
+    """Return the dense exchange that gathered payloads are compared with: 16-bit gradients."""
+    sentence = Strategy.parse(DDP16().sentence)
+    assert isinstance(sentence, Sentence)
+    return Sentence.of(sentence.compression)
 
 
 def dense_sends_less_from(
@@ -91,12 +98,12 @@ def crossover_note(
 ) -> str | None:
     """Return in words from how many workers on 16-bit gradients would send fewer bytes, and what to write then; None
     where nothing is gathered from all."""
-    least = dense_sends_less_from(strategy, DENSE, tensors, members)
+    least = dense_sends_less_from(strategy, dense_exchange(), tensors, members)
     if least is None:
         return None
     counted = "" if workers is None else f", and there are {workers}" if workers >= least else f" (there are {workers})"
     return (
-        f"payloads are gathered from all workers: from {least} workers on `{DENSE}` sends fewer bytes{counted}"
+        f"payloads are gathered from all workers: from {least} workers on `{dense_exchange()}` sends fewer bytes{counted}"
         f"{_instead(strategy)}"
     )
 
@@ -104,19 +111,19 @@ def crossover_note(
 def warnings_for(deployment: Deployment, strategies: Sequence[Strategy]) -> Iterator[str]:
     """Yield a warning for each compression whose payloads so many workers gather that a dense exchange would send fewer
     bytes, with the number from which on it would also take less time."""
-    seen = set()
+    seen, dense = set(), dense_exchange()
     for strategy in strategies:
         outermost = _outermost(strategy)
         if (type(strategy), outermost.compression) in seen:
             continue
         seen.add((type(strategy), outermost.compression))
         members = deployment.workers // deployment.units if isinstance(strategy, Tiers) else 1
-        least = dense_sends_less_from(strategy, DENSE, deployment.tensors, members)
+        least = dense_sends_less_from(strategy, dense, deployment.tensors, members)
         if least is None or deployment.workers < least:
             continue
-        faster = dense_takes_less_from(strategy, DENSE, deployment)
+        faster = dense_takes_less_from(strategy, dense, deployment)
         yield (
-            f"`{strategy}` gathers payloads from all workers: `{DENSE.chain}` in their place sends fewer bytes from "
+            f"`{strategy}` gathers payloads from all workers: `{dense.chain}` in their place sends fewer bytes from "
             f"{least} workers on"
             + (f" and takes less time here from {faster} on" if faster is not None else "")
             + f", and there are {deployment.workers}{_instead(strategy)}"
