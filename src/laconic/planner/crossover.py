@@ -98,12 +98,13 @@ def crossover_note(
 ) -> str | None:
     """Return in words from how many workers on 16-bit gradients would send fewer bytes, and what to write then; None
     where nothing is gathered from all."""
-    least = dense_sends_less_from(strategy, dense_exchange(), tensors, members)
+    dense = dense_exchange()
+    least = dense_sends_less_from(strategy, dense, tensors, members)
     if least is None:
         return None
     counted = "" if workers is None else f", and there are {workers}" if workers >= least else f" (there are {workers})"
     return (
-        f"payloads are gathered from all workers: from {least} workers on `{dense_exchange()}` sends fewer bytes{counted}"
+        f"payloads are gathered from all workers: from {least} workers on `{dense}` sends fewer bytes{counted}"
         f"{_instead(strategy)}"
     )
 
