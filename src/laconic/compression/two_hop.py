@@ -130,7 +130,8 @@ class InTwoHops(Compressor):
 
     def exchange_bucket(self, bucket: TensorBucket, meet: BucketMeet) -> BucketExchange | None:
         codec = self.inner
-        own_parts = any(getattr(type(codec), name) is not getattr(Codec, name) for name in ("part", "split", "join"))
+        changed = ("part", "split", "join", "filled")
+        own_parts = any(getattr(type(codec), name) is not getattr(Codec, name) for name in changed)
         if not codec.lists or own_parts or bucket.flat.dtype != torch.float32:
             return None
         if is_changed_below(codec, "encode", "feed_all") or is_changed_below(codec, "mean", "means"):
