@@ -6,15 +6,20 @@ Each run is a process of its own: resuming means to start from the files alone.
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch.nn import functional
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LINES = "She sells sea shells by the sea shore, {} of them; the shells she sells are sea shells, I am sure.\n"
@@ -26,7 +31,25 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     text = tmp_path_factory.mktemp("text") / "shells.txt"
     text.write_text("".join(LINES.format(n) for n in range(100)))
     tiny = ["--depth", "1", "--width", "32", "--context", "16", "--batch", "2", "--every", "4", "--validate", "64"]
-    return {"digits": ["digits.py", "--epochs", "2", "--batch", "300"], "chars": ["chars.py", str(text), *tiny]}
+    few = ["--data", str(images(tmp_path_factory.mktemp("images") / "few.npz")), "--blocks", "1", "--batch", "8"]
+    return {
+        "digits": ["digits.py", "--epochs", "2", "--batch", "300"],
+        "chars": ["chars.py", str(text), *tiny],
+        "cifar": ["cifar.py", *few, "--epochs", "2"],
+    }
+
+
+def images(path: Path) -> Path:
+    """As CIFAR-10 is kept: JPEGs one behind another, 40 to train and 10 to test with."""
+    draw, encoded = np.random.default_rng(0), []
+    for _ in range(50):
+        file = io.BytesIO()
+        Image.fromarray(draw.integers(256, size=(32, 32, 3), dtype=np.uint8)).save(file, "jpeg")
+        encoded.append(np.frombuffer(file.getvalue(), dtype=np.uint8))
+    offsets = np.cumsum([0, *map(len, encoded)])
+    labels, test = draw.integers(10, size=50), np.arange(50) >= 40
+    np.savez(path, data=np.concatenate(encoded), offsets=offsets, labels=labels, test=test)
+    return path
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,11 +84,11 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("example", ["digits", "chars"])
+@pytest.mark.parametrize("example", ["digits", "chars", "cifar"])
 def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
     example: str, commands: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    """Six steps at once, or three and then three; digits cross from one epoch to the next on the way."""
+    """Six steps at once, or three and then three; digits and images cross from one epoch to the next on the way."""
     for folder, steps in (("undisturbed", 6), ("resumed", 3), ("resumed", 6)):
         done = run(*commands[example], "--steps", str(steps), "--checkpoint", str(tmp_path / folder))
         assert done.returncode == 0, done.stderr
@@ -84,6 +107,26 @@ def test_digits_learns() -> None:
     assert float(last.split()[-1].rstrip("%")) > 90, done.stdout
 
 
+def test_images_are_cropped_and_mirrored_and_keep_their_labels() -> None:
+    """Every image of a batch is one of those given, off the centre by four pixels at most, as it is or mirrored."""
+    cifar = loaded("cifar")
+    given, labels = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8), torch.arange(5)
+    batch, named = cifar.draw_batch(given, labels, 40, (3, 1, 0))
+    wide = functional.pad(given, (4,) * 4)
+    seen = set()
+    for image, label in zip(batch, named.tolist(), strict=True):
+        for down, right, mirrored in product(range(9), range(9), (False, True)):
+            crop = wide[label, :, down : down + 32, right : right + 32]
+            if torch.equal(image, cifar.normalised(crop.flip(-1) if mirrored else crop)):
+                seen.add((down, right, mirrored))
+                break
+        else:
+            pytest.fail(f"an image of class {label} is none of those given")
+    assert len(seen) > 30 and {mirrored for _, _, mirrored in seen} == {False, True}
+    again, other = (cifar.draw_batch(given, labels, 40, (3, 1, rank))[0] for rank in (0, 1))
+    assert torch.equal(again, batch) and not torch.equal(other, batch)
+
+
 @pytest.mark.parametrize(
     ("example", "arguments", "advice"),
     [
@@ -92,6 +135,7 @@ def test_digits_learns() -> None:
         ("chars", [__file__, "--every", "0"], "give 1 or more"),
         ("chars", [__file__, "--context", "100000"], "give a longer text, or --context"),
         ("digits", ["--batch", "5000"], "use a smaller one"),
+        ("cifar", [], "set LACONIC_DATA, or pass --data"),
     ],
 )
 def test_bad_input_is_refused_with_the_way_out(
