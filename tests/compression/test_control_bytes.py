@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import laconic
 from laconic import registry
@@ -16,24 +15,12 @@ from laconic.real.connect import connect
 from laconic.strategy import Sentence, Strategy, Word
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import GatherRagged, Kind
+from tests.compression.table import OfShapes
 
 SHAPES = [(45,), (1,), (9, 7), (3, 5, 3), (130,)]
 """Small tensors of odd sizes, for which control bytes count most."""
 ARCHITECTURES = ["allreduce", "allreduce(order=rank)", "ps(2)"]
 WORKERS = 3
-
-
-class Tensors(nn.Module):
-    """A parameter of every shape, each with a dense gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.tensors = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in SHAPES)
-
-    def forward(self, seed: int) -> Tensor:
-        draw = torch.Generator().manual_seed(seed)
-        return torch.stack([((p - torch.randn(p.shape, generator=draw)) ** 2).sum() for p in self.tensors]).sum()
 
 
 def sentences() -> list[str]:
@@ -56,7 +43,7 @@ def sent_in_a_step(text: str, steps: int) -> tuple[float, float]:
     """Payload and control bytes that all workers send in the last of so many steps."""
 
     def body() -> tuple[float, float]:
-        ledger, model = connect().ledger, Tensors()
+        ledger, model = connect().ledger, OfShapes(SHAPES)
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01), text)
         before = after = (0.0, 0.0)
         for step in range(steps):

@@ -8,36 +8,22 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import laconic
 from laconic.real.connect import connect
 from laconic.worker import Kind
-from tests.compression.table import compressor, meet, tensor
+from tests.compression.table import OfShapes, compressor, meet, tensor
 
 SHAPES = [(3, 5), (7,), (1,), (13, 3), (5, 3, 3), (121,), (31, 17)]
 """Odd sizes, larger and smaller than eight a worker, of tensors with and without columns."""
 WORKERS = [2, 3, 4, 5]
 
 
-class Odd(nn.Module):
-    """A parameter of every shape, each with a gradient of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.tensors = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in SHAPES)
-
-    def forward(self, seed: int) -> Tensor:
-        draw = torch.Generator().manual_seed(seed)
-        return torch.stack([((p - torch.randn(p.shape, generator=draw)) ** 2).sum() for p in self.tensors]).sum()
-
-
 def bytes_of_a_step(strategy: str, workers: int) -> list[tuple[float, float, float, float]]:
     """Of every worker: payload bytes sent and received, and control bytes sent and received, in the third step."""
 
     def body() -> tuple[float, float, float, float]:
-        ledger, model = connect().ledger, Odd()
+        ledger, model = connect().ledger, OfShapes(SHAPES)
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01), strategy)
         before = after = (0.0, 0.0, 0.0, 0.0)
         for step in range(3):
