@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from laconic.runtime.training_state import TrainingState
     from laconic.strategy import Strategy
     from laconic.values.worker_speeds import Stragglers
+    from laconic.virtual.batched import batched
     from laconic.virtual.compute import Compute
     from laconic.virtual.membership import Event
     from laconic.virtual.rpc import Fault, Faults
@@ -67,6 +68,7 @@ _HOMES = {
     "TrainingState": "runtime.training_state",
     "WorkerLost": "errors",
     "batch_size": "runtime.batch_size",
+    "batched": "virtual.batched",
     "checkpoint": "runtime.checkpoint",
     "clip_grad_norm_": "runtime.clip",
     "compare": "report.compare",
@@ -109,6 +111,7 @@ __all__ = [
     "WorkerLost",
     "__version__",
     "batch_size",
+    "batched",
     "checkpoint",
     "clip_grad_norm_",
     "compare",

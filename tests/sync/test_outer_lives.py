@@ -79,3 +79,26 @@ def test_four_processes_send_as_much_as_four_virtual_workers(pool: Pool) -> None
     for (a, sent), (b, counted) in zip(real, virtual, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
         assert sent == counted > 0
+
+
+@pytest.mark.parametrize("steps", [8, 9])
+@pytest.mark.parametrize("rule", ["slowmo(period=4)", "diloco(period=4)", "overlap_local_sgd(period=4)"])
+def test_finish_sends_nothing_where_all_workers_are_at_the_point(rule: str, steps: int) -> None:
+    def work() -> tuple[list[torch.Tensor], float]:
+        model: torch.nn.Module = torch.nn.Linear(7, 3)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model, optimizer = laconic.distribute(model, optimizer, rule)
+        draw = torch.Generator().manual_seed(laconic.rank())
+        for _ in range(steps):
+            model(torch.randn(4, 7, generator=draw)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        before = laconic.traffic().sent_bytes
+        laconic.finish(model, optimizer)
+        return [p.detach().clone() for p in model.parameters()], laconic.traffic().sent_bytes - before
+
+    results = laconic.simulate(work, 3).results
+    for parameters, _ in results:
+        torch.testing.assert_close(parameters, results[0][0], rtol=0, atol=0)
+    silent = steps % 4 == 0 and not rule.startswith("overlap")
+    assert all((sent == 0) == silent for _, sent in results)

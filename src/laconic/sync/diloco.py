@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -30,6 +31,7 @@ class DiLoCo(Outer):
     lr: float = knob(0.7, above=0, doc="learning rate of the outer step")
     momentum: float = knob(0.9, low=0, below=1, doc="Nesterov momentum of the outer step")
     offload: bool = knob(False, doc=OFFLOAD)
+    ends_at_point: ClassVar[bool] = True
 
     @property
     def keeps_momentum(self) -> bool:

@@ -38,6 +38,8 @@ class Outer(Sync[BucketContext]):
     late: ClassVar[bool] = True
     replicas_differ: ClassVar[bool] = True
     copies: ClassVar[int] = 2
+    ends_at_point: ClassVar[bool] = False
+    """Whether all workers hold the common point when a round has ended."""
 
     @property
     def offloads(self) -> bool:
@@ -81,6 +83,11 @@ class Outer(Sync[BucketContext]):
             yield from average_buffers(context)
             yield from self.after_round(context)
         return state
+
+    def leave(self, context: BucketContext, state: State) -> Communication[None]:
+        whole_rounds = (context.step - int(state["began"])) % self.period == 0
+        if not (whole_rounds and self.ends_at_point):
+            yield from super().leave(context, state)
 
     @abstractmethod
     def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 from typing import Any
 
 from torch import Tensor
@@ -31,6 +32,7 @@ class SlowMo(Outer):
     beta: float = knob(0.6, low=0, below=1, doc="slow momentum")
     buffers: str = knob("keep", choices=POLICIES, doc="what happens to the base optimizer's own state")
     offload: bool = knob(False, doc=OFFLOAD)
+    ends_at_point: ClassVar[bool] = True
 
     @property
     def cadence(self) -> Cadence | None:

@@ -51,6 +51,7 @@ class Simulation:
         self.absent: tuple[int, ...] = ()  # ranks that join later
         self.families: dict[int, Family] = {}
         self.gathered = AllGathered()
+        self.computations: dict[int, tuple[Callable[[list[Any]], list[Any]], JointComputation]] = {}
         self.streams: dict[torch.device, torch.cuda.Stream] = {}
         self.memories: dict[tuple[int, int], Tensor] = {}  # memory that workers share, by group and number
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -126,6 +127,15 @@ class CollectiveCall(Operation):
             self._simulation.recording.follow(job, self.what, self.group, self.tensors, self.latest_seconds)
         self._simulation.start_transfer(self, job, self.latest_seconds)
         return True
+
+
+class JointComputation(Operation):
+    """What all workers compute at once: complete when each has given its part."""
+
+    def __init__(self) -> None:
+        super().__init__("a computation of all workers")
+        self.given: dict[int, Any] = {}
+        self.results: list[Any] = []
 
 
 class VirtualHandle:
@@ -255,6 +265,7 @@ class VirtualWorker:
         self._step = self._models = self._memories = 0
         self._factor = simulation.compute.factor(rank, 0)
         self._finishers: list[Callable[[], None]] = []
+        self._computations: dict[Any, int] = {}
         self._queue = VirtualSendQueue(simulation.clock)
 
     def number(self, ranks: tuple[int, ...]) -> int:
@@ -379,6 +390,25 @@ class VirtualWorker:
             self.waited_seconds += runner.seconds - begin
             if self._simulation.recording is not None:
                 self._simulation.recording.waited(self.rank, operation.what, begin, runner.seconds)
+
+    def compute_together(self, what: Any, make: Callable[[], Callable[[list[Any]], list[Any]]], given: Any) -> Any:
+        """Return this worker's part of what is computed at once from what all workers give; nobody's time passes.
+
+        Every worker's n-th computation, in the order in which it first comes with each, is the same one; the first
+        worker to come makes it.
+        """
+        key = self._computations.setdefault(what, len(self._computations))
+        computations = self._simulation.computations
+        if key not in computations:
+            computations[key] = make(), JointComputation()
+        compute, joint = computations[key]
+        joint.given[self.rank] = given
+        if len(joint.given) == self.size:
+            computations[key] = compute, JointComputation()
+            joint.results = compute([joint.given[rank] for rank in range(self.size)])
+            self._simulation.clock.end(joint, 0.0)
+        self.wait(joint)
+        return joint.results[self.rank]
 
     def join_collective(
         self,

@@ -1,0 +1,104 @@
+"""One run: N virtual workers train a model by a sentence, and the row tells loss, bytes and time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from bench.rungs.run import Run, share_of_rate
+from torch import Tensor, nn
+
+import laconic
+from laconic.runtime.tiers import is_collective
+from laconic.strategy import Strategy
+
+DECAY, LONGEST = 0.1, 1.0
+"""The weight decay of matrices, and the norm to which gradients are clipped."""
+POINTS = 10
+"""The validations of a run."""
+
+
+class DivergedError(Exception):
+    """The loss is not a number any more."""
+
+
+def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Return an optimizer whose weight decay is that of matrices alone."""
+    if name == "muon":
+        return laconic.optim.Muon(laconic.optim.matrices_apart(model), lr, weight_decay=DECAY, betas=(0.9, 0.95))
+    parameters = list(model.parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": DECAY},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    fused = parameters[0].is_cuda
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr, betas=(0.9, 0.95), fused=fused)
+    if name == "adam":  # frozen variances and decoupled decay do not go together: no decay
+        return torch.optim.Adam(parameters, lr, betas=(0.9, 0.95), fused=fused)
+    return torch.optim.SGD(groups, lr, fused=fused)
+
+
+def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> dict[str, Any]:
+    """Train a run to its end, and return its row."""
+    strategy = Strategy.parse(run.trained)
+    curve: list[tuple[int, float]] = []
+    metrics: dict[str, float] = {}
+    every = max(1, run.steps // POINTS)
+    loss: Callable[..., Tensor] = task.loss
+    if together and is_collective(strategy):
+        loss = laconic.batched(task.loss, compile=compile)
+
+    def validate(model: nn.Module, step: int) -> None:
+        found = task.evaluate(model)
+        metrics.update(found)
+        curve.append((step, round(found["loss"], 5)))
+        if not math.isfinite(found["loss"]):
+            raise DivergedError
+
+    def work() -> None:
+        model: nn.Module = task.build(run.seed).to(task.device)
+        optimizer = optimizer_of(run.optimizer, model, run.lr)
+        model, optimizer = laconic.distribute(model, optimizer, strategy)
+        for step in range(run.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = run.lr * share_of_rate(step, run.steps)
+            loss(model, *task.batch(run.seed, step, laconic.rank())).backward()
+            laconic.clip_grad_norm_(optimizer, LONGEST)
+            optimizer.step()
+            optimizer.zero_grad()
+            if laconic.rank() == 0 and (step + 1) % every == 0 and step + 1 < run.steps:
+                validate(model, step + 1)
+        laconic.finish(model, optimizer)  # what is evaluated is what would be shipped, not a worker's own
+        if laconic.rank() == 0:
+            validate(model, run.steps)
+        counts.append((sum(p.numel() for p in model.parameters()), len(list(model.parameters()))))
+
+    counts: list[tuple[int, int]] = []
+    begin = time.perf_counter()
+    sent: float | None = None
+    try:
+        done = laconic.simulate(work, run.workers)
+        sent = sum(worker.ledger.sent_bytes() for worker in done.workers) / run.workers
+    except DivergedError:
+        counts.append((0, 0))
+    loss_at_end = metrics.pop("loss")
+    diverged = not math.isfinite(loss_at_end)
+    return {
+        **asdict(run),
+        "sentence": run.sentence,
+        "kind": task.kind,
+        "parameters": counts[0][0],
+        "tensors": counts[0][1],
+        "samples_per_step": task.samples * run.workers,
+        "loss": None if diverged else round(loss_at_end, 5),
+        "metrics": {name: round(value, 5) for name, value in metrics.items()},
+        "curve": [point for point in curve if math.isfinite(point[1])],
+        "bytes": None if sent is None else round(sent),
+        "seconds": round(time.perf_counter() - begin, 2),
+        **({"diverged": True} if diverged else {}),
+    }
