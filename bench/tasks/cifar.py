@@ -54,7 +54,7 @@ class Cifar:
 
     def loss(self, model: Callable[..., Tensor], *batch: Tensor) -> Tensor:
         images, labels = batch
-        return functional.cross_entropy(model(images), labels)
+        return functional.cross_entropy(model(images).float(), labels)
 
     @torch.no_grad()
     def evaluate(self, model: Callable[..., Tensor]) -> dict[str, float]:

@@ -63,8 +63,8 @@ def test_every_text_comes_back() -> None:
 
 
 def test_a_word_is_merged_in_the_order_of_learning() -> None:
-    encoder = Encoder([(97, 98), (98, 99), (256, 99)])  # ab, bc, abc
-    assert np.frombuffer(encoder.encode(b"abcbc"), np.uint16).tolist() == [258, 257]
+    encoder = Encoder([(98, 99), (97, 98), (256, 256)])  # bc, ab, bcbc
+    assert np.frombuffer(encoder.encode(b"abcbcab"), np.uint16).tolist() == [97, 258, 257]
 
 
 def test_the_sample_is_spread_over_all_texts() -> None:
