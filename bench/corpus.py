@@ -94,10 +94,10 @@ class Unfamiliar:
 
 def held_out(sizes: dict[str, int], share: float) -> set[str]:
     """Return the packages to hold out: in the order of their names' hashes, until they have this share of the bytes. A
-    package that alone has more than that is never among them."""
+    package that alone has more than half of that is never among them: what is held out would be that package."""
     wanted, chosen, taken = share * sum(sizes.values()), set[str](), 0
     for package in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if taken < wanted and sizes[package] <= wanted:
+        if taken < wanted and sizes[package] <= wanted / 2:
             chosen.add(package)
             taken += sizes[package]
     return chosen

@@ -74,18 +74,23 @@ def normalised(images: Tensor) -> Tensor:
     return (images.float() / 255 - mean) / deviation
 
 
+def crops(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
+    """Return each image moved by so many pixels less the margin, with zeros where it ends, and mirrored or not."""
+    padded = functional.pad(images, (MARGIN,) * 4)
+    side = torch.arange(images.shape[-1], device=images.device)
+    columns = torch.where(mirrored[:, None], side.flip(0), side) + right[:, None]
+    rows = side + down[:, None]
+    each = torch.arange(len(images), device=images.device)[:, None, None]
+    return padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
 def draw_batch(images: Tensor, labels: Tensor, batch: int, place: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
     """Return a batch of this seed, step and worker: images off the centre by some pixels, half of them mirrored."""
     draw = np.random.default_rng(place)
     chosen = torch.tensor(draw.integers(len(images), size=batch), device=images.device)
     down, right = torch.tensor(draw.integers(2 * MARGIN + 1, size=(2, batch)), device=images.device)
     mirrored = torch.tensor(draw.random(batch) < 0.5, device=images.device)
-    padded = functional.pad(images[chosen], (MARGIN,) * 4)
-    side = torch.arange(images.shape[-1], device=images.device)
-    columns = torch.where(mirrored[:, None], side.flip(0), side) + right[:, None]
-    rows = side + down[:, None]
-    picked = padded[torch.arange(batch, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-    return normalised(picked.permute(0, 3, 1, 2)), labels[chosen]
+    return normalised(crops(images[chosen], down, right, mirrored)), labels[chosen]
 
 
 @torch.no_grad()
@@ -138,9 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> nn.Module:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    here = Path(os.environ.get("LACONIC_DATA", Path(__file__).resolve().parents[1] / ".." / "shared" / "data"))
     parser = argparse.ArgumentParser(description="Train a residual network on CIFAR-10.")
-    parser.add_argument("--data", type=Path, default=here / "cifar10" / "jpeg.npz", help="the images")
+    parser.add_argument("--data", type=Path, default=default_images(), help="the images")
     parser.add_argument("--epochs", type=int, default=60, help="passes over the training images (default 60)")
     parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many steps, even within an epoch")
     parser.add_argument("--batch", type=int, default=32, help="images per worker and step (default 32)")
@@ -150,6 +154,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and of all batches (default 0)")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="save here after every epoch, and resume from here")
     return parser.parse_args(arguments)
+
+
+def default_images() -> Path:
+    """CIFAR-10 in the project's data folder, which is not part of the repository."""
+    beside = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+    return Path(os.environ.get("LACONIC_DATA", beside)) / "cifar10" / "jpeg.npz"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def average_sparse(parameter: nn.Parameter, architecture: Architecture, group: G
             torch.empty(1, 0, dtype=torch.int64, device=parameter.device),
             torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device),
             parameter.shape,
+            check_invariants=False,
         )
     gradient = gradient.to_sparse(1) if gradient.layout == torch.strided else gradient
     local = gradient.coalesce()
@@ -30,4 +31,4 @@ def average_sparse(parameter: nn.Parameter, architecture: Architecture, group: G
         return None
     width = parameter.shape[1:].numel()
     value = torch.cat([v.view(-1, width) for v in all_values]).view(-1, *parameter.shape[1:])
-    return torch.sparse_coo_tensor(index[None], value, parameter.shape, is_coalesced=False).coalesce()
+    return torch.sparse_coo_tensor(index[None], value, parameter.shape, check_invariants=False).coalesce()
