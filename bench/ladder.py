@@ -5,7 +5,7 @@
     python bench/ladder.py depth --corpus runs/corpus.xz --processes 3 --minutes 9
 
 `rungs.toml` names the rungs and the methods. A run is the unit that resumes: each appends one line to
-`src/laconic/planner/measured/runs/<task>-<rung>.jsonl` (or `--out`), and a run whose line is there is not made again.
+`src/laconic/planner/measured/losses/<task>-<rung>.jsonl` (or `--out`), and a run whose line is there is not made again.
 Rates are chosen on a seed of their own at a share of the steps, and never on a seed that is reported. Several processes
 share the device, each with all virtual workers of one run, whose gradients are computed at once (`laconic.batched`).
 """
@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
 
-MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "runs"
+MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "losses"
 
 
 def main() -> None:
@@ -40,7 +40,8 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=ROOT / "runs" / "corpus.xz", help="the frozen text")
     parser.add_argument("--processes", type=int, default=1, help="runs side by side on the device")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run that would end later")
-    parser.add_argument("--only", action="append", default=[], help="methods whose sentence contains this text")
+    parser.add_argument("--only", action="append", default=[], help="methods whose `optimizer: sentence` contains this text")
+    parser.add_argument("--without", action="append", default=[], help="leave out methods that contain this text")
     parser.add_argument("--rungs", type=Path, default=ROOT / "bench" / "rungs.toml", help="rungs and methods")
     parser.add_argument("--out", type=Path, help="the rows; default: beside those that are shipped")
     parser.add_argument("--alone", action="store_true", help="each virtual worker computes for itself")
@@ -48,7 +49,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=sys.maxsize, help="runs at most")
     given = parser.parse_args()
     rung, methods = read(tomllib.loads(given.rungs.read_text()), given.rung)
-    methods = [m for m in methods if not given.only or any(text in m.sentence for text in given.only)]
+    named = {method: f"{method.optimizer}: {method.sentence}" for method in methods}
+    methods = [m for m in methods if not given.only or any(text in named[m] for text in given.only)]
+    methods = [m for m in methods if not any(text in named[m] for text in given.without)]
     shipped = MEASURED / f"{rung.task}-{rung.name}.jsonl"
     out = given.out or shipped
     table = Table([*lines(shipped), *(lines(out) if out != shipped else ())], out)
@@ -70,7 +73,7 @@ class Table:
         ).stdout.strip()
 
     def append(self, row: dict[str, Any]) -> None:
-        row |= {"commit": self._commit, "command": "python " + " ".join(["bench/ladder.py", *sys.argv[1:]])}
+        row |= {"commit": self._commit, "command": " ".join(["python bench/ladder.py", *sys.argv[1:]])}
         self.rows.append(row)
         with self._out.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -135,7 +138,7 @@ class Packed:
         else:
             self._idle[end] = process
         if isinstance(row, str):
-            print(f"failed: {run.optimizer} {run.sentence}, rate {run.lr:g}, seed {run.seed}: {row}", flush=True)
+            print(f"failed: {run.optimizer} {run.sentence}, rate {run.lr:g}, seed {run.seed}: {row[:300]}", flush=True)
             self._methods = [m for m in self._methods if (m.sentence, m.optimizer) != (run.method, run.optimizer)]
             return
         self._made += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -86,6 +87,10 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         sent = sum(worker.ledger.sent_bytes() for worker in done.workers) / run.workers
     except DivergedError:
         counts.append((0, 0))
+    finally:
+        gc.collect()  # a simulation is a circle of references, and its graphs hold a device's memory
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
     loss_at_end = metrics.pop("loss")
     diverged = not math.isfinite(loss_at_end)
     return {
