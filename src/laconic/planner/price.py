@@ -18,6 +18,7 @@ from laconic.compression.optional import prices_of, wire_of
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
+from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
@@ -91,6 +92,7 @@ class Pricer:
         self.collective_costs = CollectiveCosts(deployment.network, deployment.workers)
         self._compression_costs: dict[tuple[Any, ...], CompressionCosts] = {}
         self._plan_arrays: dict[Any, PlanArrays] = {}
+        self._plan_arrays_here: dict[Any, PlanArrays] = {}  # of schedules that measure the network
         self._timings: dict[Any, Timing] = {}
         self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
@@ -112,6 +114,13 @@ class Pricer:
         if key not in self._compression_costs:
             self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
         return self._every_step(sentence, sentence.architecture.make(), self._compression_costs[key])
+
+    def on(self, network: Network) -> Pricer:
+        """Return the pricer of the same workers on another network; both share what depends on the model alone."""
+        other = Pricer(replace(self.deployment, network=network))
+        other._compression_costs, other._plan_arrays = self._compression_costs, self._plan_arrays
+        other.estimated = self.estimated
+        return other
 
     # ------------------------------------------------------------------------------------------ shapes
 
@@ -264,13 +273,14 @@ class Pricer:
     def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
         schedule = schedule_of(sentence)
         key = (schedule, sentence.compression if schedule.measures else None)
-        if key not in self._plan_arrays:
+        known = self._plan_arrays_here if schedule.measures else self._plan_arrays
+        if key not in known:
             timing = self._timing(sentence) if schedule.measures else None
             deployment = self.deployment
-            self._plan_arrays[key] = PlanArrays.of(
+            known[key] = PlanArrays.of(
                 schedule.plan(deployment.tensors, deployment.arrival, timing), deployment.arrival
             )
-        return self._plan_arrays[key]
+        return known[key]
 
     def _timing(self, sentence: Sentence) -> Timing:
         """Return the timing that a measuring schedule would find: linear prices fitted to this network's times."""

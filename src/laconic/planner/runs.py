@@ -42,7 +42,7 @@ class Run:
     steps: Natural
     full_steps: Natural  # of the reported runs of the same rung
     purpose: Purpose
-    loss: Finite | None = None  # of what would be shipped, on validation data; None: it diverged
+    loss: Positive | None = None  # of what would be shipped, on validation data; None: it diverged
     diverged: bool = False
     skewed: bool = False  # whether workers' shards differ in kind
     metrics: dict[str, Finite | None] = field(default_factory=dict)
