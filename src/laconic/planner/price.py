@@ -132,9 +132,8 @@ class Pricer:
         if cadence.is_asynchronous:
             return self._asynchronous(sentence, architecture, cadence)
         if not cadence.overlaps:
-            return _spread(
-                deployment, self._exchange_alone(sentence, architecture, self.collective_costs), cadence.period
-            )
+            alone = self._exchange_alone(sentence, architecture, self.collective_costs)
+            return _spread(deployment, _behind_steps(alone, cadence, deployment), cadence.period)
         once = self._every_step(sentence, architecture)
         return once if cadence.period == 1 else _spread(deployment, once, cadence.period)
 
@@ -406,6 +405,15 @@ def _rest(whole_seconds: float, others_seconds: float) -> float:
     """Return what the others leave of a time; less than a rounding error is nothing."""
     rest = whole_seconds - others_seconds
     return rest if rest > 1e-12 * whole_seconds else 0.0
+
+
+def _behind_steps(once: StepPrice, cadence: Cadence, deployment: Deployment) -> StepPrice:
+    """Return the price of an exchange whose parts are in flight while workers compute, and share the links."""
+    if not cadence.flight:
+        return once
+    step, parts = deployment.own_seconds(cadence.period), cadence.parts
+    late = parts * max(0.0, once.exposed_seconds / parts - cadence.flight * step)
+    return replace(once, exposed_seconds=max(late, once.exposed_seconds - cadence.period * step))
 
 
 def _spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:
