@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from statistics import fmean
 
 from laconic.errors import LaconicError
@@ -85,11 +86,14 @@ class Table:
         return method.described(self.optimizer, self.workers)
 
 
-def tables(runs: Sequence[Run], task: str | None = None) -> tuple[Table, ...]:
-    """Return the tables of all runs, or of one task's, the smallest model first; refused where there are none."""
+def tables(runs: Sequence[Run], task: str | None = None, where: Path = FOLDER) -> tuple[Table, ...]:
+    """Return the tables of all runs, or of one task's, the smallest model first; refused where there are none.
+
+    An error says `where` the runs were read.
+    """
     if not runs:
         raise FrontierError(
-            f"there are no measured trainings in {FOLDER}: install a version that ships them, or name their folder "
+            f"there are no measured trainings in {where}: install a version that ships them, or name their folder "
             "with --runs"
         )
     tasks = list(dict.fromkeys(run.task for run in runs))
