@@ -115,6 +115,17 @@ def test_ddp_itself_skewed_shards_and_single_workers_do_not_contend() -> None:
     assert {one.method.name for one in found} == {DILOCO, SPARSE, "bsp / power_sgd(4)+ef"}
 
 
+def test_phases_of_the_same_share_are_one_method_on_all_rungs() -> None:
+    small = ladder({f"bsp until step 150, then {DILOCO}": 0.02}, rungs=("breadth",))
+    large = [run for run in ladder({f"bsp until step 300, then {DILOCO}": 0.01}, rungs=("breadth", "depth"))
+             if run.rung == "depth"]  # fmt: skip
+    (found,) = contenders(tables([*small, *large]), "bytes", 8)
+    assert [rung.gap for rung in found.trend.rungs] == pytest.approx([0.02, 0.01])
+    assert found.method.name == f"bsp until step 300, then {DILOCO}" and found.traffic.steps == 3000
+    other = [replace(run, sentence=run.sentence.replace("300", "600")) for run in large]
+    assert len(contenders(tables([*small, *other]), "bytes", 8)) == 2
+
+
 def test_what_cannot_be_mapped_is_refused() -> None:
     with pytest.raises(FrontierError, match=r"the task 'bytes' was measured on 4 workers: .*--workers 8"):
         contenders(tables(ladder(GAPS)), "bytes", 4)

@@ -97,6 +97,13 @@ def test_a_gap_is_to_ddp_with_the_same_optimizer() -> None:
     assert found["muon"].gap.middle == pytest.approx(0.02)  # type: ignore[union-attr]
 
 
+def test_an_optimizer_made_of_fewer_bytes_is_compared_with_the_one_it_approximates() -> None:
+    muon = [replace(run, optimizer="muon", loss=0.9 * run.final) for run in ladder({}) if run.sentence == "bsp"]
+    dion = [replace(run, optimizer="sgd") for run in ladder({"bsp / dion": -0.05}) if run.sentence != "bsp"]
+    (table,) = tables([*ladder(GAPS), *muon, *dion])
+    assert line(table, "bsp / dion").gap.middle == pytest.approx(0.95 / 0.9 - 1)  # type: ignore[union-attr]
+
+
 def test_a_method_on_one_worker_is_compared_with_ddp_on_the_same_samples() -> None:
     alone = [replace(run, workers=1) for run in ladder({"diloco(30)": -0.01}) if run.sentence == "diloco(30)"]
     (table,) = tables([*ladder(GAPS), *alone])

@@ -138,6 +138,12 @@ def test_tasks_without_a_map_still_have_tables(tmp_path: Path) -> None:
     assert "was measured on 4 workers" in invoke("--runs", tmp_path / "b", "--workers", "4").output
 
 
+def test_a_table_that_is_being_made_says_so(tmp_path: Path) -> None:
+    rates = [run for run in ladder(GAPS) if run.purpose == "rate"]
+    shown = invoke("--runs", write(tmp_path, rates)).output
+    assert "nothing is reported yet" in shown and "There is no map" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

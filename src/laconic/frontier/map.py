@@ -9,7 +9,7 @@ from math import exp, isfinite, log, nan, sqrt
 from laconic.experiments.statistics import Spread
 from laconic.frontier.clock import Clock, StepTime, Traffic
 from laconic.frontier.equivalence import Equivalence
-from laconic.frontier.methods import Method, parsed
+from laconic.frontier.methods import Method, by_shares, parsed
 from laconic.frontier.shapes import SIZES, Shape
 from laconic.frontier.tables import SIXTEEN_BITS, FrontierError, Line, Table
 from laconic.frontier.trend import Basis, Rung, Trend
@@ -106,12 +106,13 @@ def contenders(tables: Sequence[Table], task: str, workers: int | None = None) -
             f"the task {task!r} has no run of bsp on fewer tokens, so that no loss can be converted into time: there "
             "are tables, but no map"
         )
-    lines: dict[Method, list[tuple[Table, Line]]] = {}
+    lines: dict[tuple[object, ...], list[tuple[Table, Line]]] = {}
     for table in own:
         for line in table.lines:
             if _contends(line, table):
-                lines.setdefault(line.method, []).append((table, line))
-    return tuple(_contender(method, found, own) for method, found in lines.items())
+                key = by_shares(line.method, line.tuned.reported[0].steps)
+                lines.setdefault(key, []).append((table, line))
+    return tuple(_contender(found, own) for found in lines.values())
 
 
 def draw(
@@ -142,8 +143,12 @@ def _contends(line: Line, table: Table) -> bool:
     return line.gap_by_t is not None and line.method.workers == table.workers
 
 
-def _contender(method: Method, found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> Contender:
-    """Join a method's lines of several rungs; a single seed is given the widest interval known of it, or of others."""
+def _contender(found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> Contender:
+    """Join a method's lines of several rungs; a single seed is given the widest interval known of it, or of others.
+
+    Phases that end at a step are the same method where they end at the same share of the steps; it is named as on the
+    largest rung.
+    """
     ordered = sorted(found, key=lambda entry: entry[0].parameters)
     gaps = {table.parameters: line.gap_by_t for table, line in ordered if line.gap_by_t is not None}
     others = [line.gap_by_t for table in tables for line in table.lines if line.gap_by_t is not None]
@@ -155,7 +160,7 @@ def _contender(method: Method, found: Sequence[tuple[Table, Line]], tables: Sequ
     nearest = [one for one in curves if one.parameters <= table.parameters] or curves[:1]
     curve = nearest[-1].equivalence
     assert curve is not None
-    return Contender(method, Trend(rungs), traffic, curve)
+    return Contender(line.method, Trend(rungs), traffic, curve)
 
 
 def _widest(gaps: Sequence[Spread]) -> float | None:

@@ -80,6 +80,15 @@ def phases_of(strategy: Strategy, steps: int) -> list[tuple[Strategy, float]]:
     return [(part, share) for part, share in (*found, (strategy.last, (steps - begun) / steps)) if share > 0]
 
 
+def by_shares(method: Method, steps: int) -> tuple[object, ...]:
+    """Return what makes a method of so many steps the same on another rung: its phases as shares of the steps."""
+    strategy = method.strategy
+    if strategy is None:
+        return method.sentence, method.optimizer, method.workers
+    parts = tuple((part, round(share, 3)) for part, share in phases_of(strategy, steps))
+    return parts, method.optimizer, method.workers
+
+
 def steps_outside(strategy: Strategy | None, steps: int) -> int:
     """Return the steps at the end that belong to no whole period, whose work is lost or evaluated unsynchronised."""
     sentence = last_sentence(strategy)

@@ -28,12 +28,15 @@ class ShortRuns:
 
 
 def short_runs(table: Table) -> Iterator[ShortRuns]:
-    """Yield, for each length of the short runs, how well they rank the methods that end within 5 % of DDP."""
+    """Yield, for each length of the short runs, how well they rank the methods that end within 5 % of DDP.
+
+    Runs that choose a rate are short runs too, at the rate that they choose.
+    """
     near = {line.method: line for line in table.lines if line.method.is_plain or within(line, NEAR)}
     by_share: dict[float, dict[Method, list[float]]] = {}
     for run in table.runs:
         method = Method.of(run)
-        if run.purpose == "short" and method in near and run.lr == near[method].tuned.lr:
+        if run.purpose in ("short", "rate") and method in near and run.lr == near[method].tuned.lr:
             by_share.setdefault(run.share, {}).setdefault(method, []).append(run.final)
     for share, found in sorted(by_share.items()):
         methods = [method for method in found if isfinite(near[method].loss)]

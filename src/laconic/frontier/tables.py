@@ -12,12 +12,13 @@ from statistics import fmean
 from laconic.errors import LaconicError
 from laconic.experiments.statistics import Spread, bootstrap_ratio
 from laconic.frontier.equivalence import Equivalence, equivalence
-from laconic.frontier.methods import Method, parsed
+from laconic.frontier.methods import Method, last_sentence, parsed
 from laconic.frontier.student import student_gap
 from laconic.frontier.tuning import Tuned, tuned
 from laconic.planner.runs import FOLDER, Run
 
 SIXTEEN_BITS = "bsp / cast_bf16"  # whose bytes are those of DDP: the denominator of all others
+APPROXIMATED = {"dion": "muon"}  # methods that are optimizers too, and the one that each computes from fewer bytes
 
 
 class FrontierError(LaconicError, ValueError):
@@ -182,7 +183,10 @@ def _baseline(one: Tuned, known: Mapping[Method, Tuned], main: Method | None) ->
 
     The number of workers does not change what DDP computes, as long as they share the same samples.
     """
-    own = [m for m in _plain(known, one.method.workers) if m.optimizer == one.method.optimizer]
+    sentence = last_sentence(one.method.strategy)
+    words = () if sentence is None else [word.name for word in sentence.compression]
+    optimizer = next((APPROXIMATED[word] for word in words if word in APPROXIMATED), one.method.optimizer)
+    own = [m for m in _plain(known, one.method.workers) if m.optimizer == optimizer]
     samples = one.reported[0].samples_per_step
     return next((m for m in own if known[m].reported[0].samples_per_step == samples), own[0] if own else main)
 

@@ -46,6 +46,9 @@ def show(found: Frontier, console: Console | None = None) -> None:
     say(PROTOCOL, "dim")
     for table in found.tables:
         say(f"\n{about(table)}", "bold")
+        if not table.lines:
+            say("  nothing is reported yet")
+            continue
         console.print(_grid(LINE_COLUMNS, [line_cells(table, line) for line in table.lines]))
         for warning in warnings(table):
             say(f"  {warning}", "yellow")
