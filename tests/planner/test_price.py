@@ -39,12 +39,19 @@ def profile_of(elements: list[int], shares: list[float], codecs: tuple[CodecTime
 PROFILE = profile_of([64, 30_000, 4_000, 12_000, 900, 40_000], [1, 5, 2, 3, 1, 4])
 
 
-def virtual_seconds(profile: Profile, strategy: str, network: Network, workers: int, period: int = 1) -> float:
+def virtual_seconds(
+    profile: Profile,
+    strategy: str,
+    network: Network,
+    workers: int,
+    period: int = 1,
+    made: type[torch.optim.Optimizer] = torch.optim.SGD,
+) -> float:
     """A step of the virtual engine, in the mean over a period, once plans are made."""
 
     def train() -> list[float]:
         model = emulated(profile, 0.0)
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer: torch.optim.Optimizer = made(model.parameters(), lr=0.1)  # type: ignore[call-arg]
         model, optimizer = laconic.distribute(model, optimizer, strategy)
         ends = []
         for _ in range(8 + period):
@@ -77,12 +84,32 @@ def virtual_seconds(profile: Profile, strategy: str, network: Network, workers: 
         ("local(4) / scaled_sign+ef", 4, 0.01),
         ("slowmo(4)", 4, 0.001),
         ("accumulate(4)", 4, 0.001),
+        ("overlap_local_sgd(4)", 4, 0.01),
     ],
 )
 def test_a_price_is_the_virtual_engines_time(strategy: str, period: int, tolerance: float, rate: float) -> None:
     network = Network.flat(4, rate, 1e-4)
     found = Pricer(Deployment(PROFILE, network, 4)).price(strategy)
     assert found.seconds == pytest.approx(virtual_seconds(PROFILE, strategy, network, 4, period), rel=tolerance)
+
+
+@pytest.mark.parametrize("rate", [1e7, 1e9])
+def test_momenta_are_averaged_after_backward(rate: float) -> None:
+    network, rule = Network.flat(4, rate, 1e-4), "frozen_adam / flat+scaled_sign+two_hop(true)+ef"
+    found = Pricer(Deployment(PROFILE, network, 4)).price(rule)
+    ran = virtual_seconds(PROFILE, f"bsp until step 2, then {rule}", network, 4, made=torch.optim.Adam)
+    assert found.seconds == pytest.approx(ran, rel=0.01)
+
+
+@pytest.mark.parametrize("rate", [1e7, 1e9])
+@pytest.mark.parametrize("overlap", [0, 1, 2, 5])
+@pytest.mark.parametrize("fragments", [1, 2, 3])
+def test_parts_in_flight_are_hidden_by_as_many_steps(fragments: int, overlap: int, rate: float) -> None:
+    """Parts count as equal, which they are where all layers are."""
+    profile, network = profile_of([20_480] * 6, [1] * 6), Network.flat(4, rate, 1e-4)
+    strategy = f"streaming_diloco(8, fragments={fragments}, overlap={overlap})"
+    found = Pricer(Deployment(profile, network, 4)).price(strategy)
+    assert found.seconds == pytest.approx(virtual_seconds(profile, strategy, network, 4, 8), rel=0.01)
 
 
 @pytest.mark.long

@@ -82,9 +82,9 @@ def repeats(subject: Trainings) -> str | None:
 
 
 def exchanges_when_it_declares(subject: Trainings) -> str | None:
-    """The rule declares a `cadence`: it exchanges in every `period`-th step and in no other."""
+    """The rule declares a `cadence`: it exchanges in every `period`-th step and in no other, unless in flight."""
     cadence = subject.rule.cadence
-    if cadence is None or cadence.is_asynchronous or cadence.period > STEPS:
+    if cadence is None or cadence.is_asynchronous or cadence.flight or cadence.period > STEPS:
         raise DoesNotApply
     sent = subject.undisturbed[0].sent_bytes
     declared = [step % cadence.period == 0 for step in range(1, STEPS + 1)]

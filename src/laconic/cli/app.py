@@ -19,6 +19,7 @@ from laconic.cli import (
     data,
     doctor,
     explain,
+    frontier,
     iteration,
     mixing,
     net,
@@ -70,6 +71,7 @@ validate.register(app)
 data.register(app)
 report.register(app)
 plan.register(app)
+frontier.register(app)
 catalogue.register(app)
 check.register(app)
 

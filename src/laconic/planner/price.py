@@ -18,6 +18,7 @@ from laconic.compression.optional import prices_of, wire_of
 from laconic.cost.closed_form import Iterated, Traffic, iterate
 from laconic.cost.collectives import CollectiveCosts, TransferTimes, Vector
 from laconic.cost.plan_arrays import PlanArrays
+from laconic.network.network_tree import Network
 from laconic.planner.codec_times import nearest_timed
 from laconic.planner.deployment import Deployment
 from laconic.planner.values import PlanError
@@ -91,6 +92,7 @@ class Pricer:
         self.collective_costs = CollectiveCosts(deployment.network, deployment.workers)
         self._compression_costs: dict[tuple[Any, ...], CompressionCosts] = {}
         self._plan_arrays: dict[Any, PlanArrays] = {}
+        self._plan_arrays_here: dict[Any, PlanArrays] = {}  # of schedules that measure the network
         self._timings: dict[Any, Timing] = {}
         self.estimated: dict[str, str] = {}  # chains that were not timed, and those whose times they were given
 
@@ -113,6 +115,13 @@ class Pricer:
             self._compression_costs[key] = self._priced_chain(sentence, self.deployment.workers, per_tensor=False)
         return self._every_step(sentence, sentence.architecture.make(), self._compression_costs[key])
 
+    def on(self, network: Network) -> Pricer:
+        """Return the pricer of the same workers on another network; both share what depends on the model alone."""
+        other = Pricer(replace(self.deployment, network=network))
+        other._compression_costs, other._plan_arrays = self._compression_costs, self._plan_arrays
+        other.estimated = self.estimated
+        return other
+
     # ------------------------------------------------------------------------------------------ shapes
 
     def _sentence(self, sentence: Sentence) -> StepPrice:
@@ -123,9 +132,8 @@ class Pricer:
         if cadence.is_asynchronous:
             return self._asynchronous(sentence, architecture, cadence)
         if not cadence.overlaps:
-            return _spread(
-                deployment, self._exchange_alone(sentence, architecture, self.collective_costs), cadence.period
-            )
+            alone = self._exchange_alone(sentence, architecture, self.collective_costs)
+            return _spread(deployment, _behind_steps(alone, cadence, deployment), cadence.period)
         once = self._every_step(sentence, architecture)
         return once if cadence.period == 1 else _spread(deployment, once, cadence.period)
 
@@ -264,13 +272,14 @@ class Pricer:
     def _plan_arrays_of(self, sentence: Sentence) -> PlanArrays:
         schedule = schedule_of(sentence)
         key = (schedule, sentence.compression if schedule.measures else None)
-        if key not in self._plan_arrays:
+        known = self._plan_arrays_here if schedule.measures else self._plan_arrays
+        if key not in known:
             timing = self._timing(sentence) if schedule.measures else None
             deployment = self.deployment
-            self._plan_arrays[key] = PlanArrays.of(
+            known[key] = PlanArrays.of(
                 schedule.plan(deployment.tensors, deployment.arrival, timing), deployment.arrival
             )
-        return self._plan_arrays[key]
+        return known[key]
 
     def _timing(self, sentence: Sentence) -> Timing:
         """Return the timing that a measuring schedule would find: linear prices fitted to this network's times."""
@@ -396,6 +405,15 @@ def _rest(whole_seconds: float, others_seconds: float) -> float:
     """Return what the others leave of a time; less than a rounding error is nothing."""
     rest = whole_seconds - others_seconds
     return rest if rest > 1e-12 * whole_seconds else 0.0
+
+
+def _behind_steps(once: StepPrice, cadence: Cadence, deployment: Deployment) -> StepPrice:
+    """Return the price of an exchange whose parts are in flight while workers compute, and share the links."""
+    if not cadence.flight:
+        return once
+    step, parts = deployment.own_seconds(cadence.period), cadence.parts
+    late = parts * max(0.0, once.exposed_seconds / parts - cadence.flight * step)
+    return replace(once, exposed_seconds=max(late, once.exposed_seconds - cadence.period * step))
 
 
 def _spread(deployment: Deployment, once: StepPrice, period: int) -> StepPrice:

@@ -11,6 +11,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State, SyncContext, average_buffers
 from laconic.sync.moments import SIGNS, MomentRule
 from laconic.sync.tensor_lists import copies, copy_into, keep, kept
+from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
 
@@ -24,6 +25,10 @@ class FrozenAdam(MomentRule):
     correction. Where v is 0 nothing moves. It continues torch's Adam and AdamW after some steps of their own: `bsp
     until step 1000, then frozen_adam / …`; the paper spends 15 to 20 % of all steps on these.
     """
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(1, overlaps=False)
 
     @torch.no_grad()
     def stepping(self, context: SyncContext, state: State) -> Communication[State]:

@@ -14,6 +14,7 @@ from laconic.registry import knob, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import BucketContext
 from laconic.sync.outer_optimizer import OFFLOAD, Outer, OuterBucket
+from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
 _MEAN = "mean"
@@ -34,6 +35,10 @@ class OverlapLocalSGD(Outer):
     alpha: float = knob(0.6, low=0, high=1, doc="how far a worker is pulled towards the anchor")
     beta: float = knob(0.7, low=0, below=1, doc="the anchor's momentum")
     offload: bool = knob(False, doc=OFFLOAD)
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(self.period, overlaps=False, flight=self.period)
 
     def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         assert momentum is not None

@@ -16,6 +16,7 @@ from laconic.registry import knob, named_sentence, technique
 from laconic.sync.base import State
 from laconic.sync.contexts import BucketContext
 from laconic.sync.outer_optimizer import OFFLOAD, Outer, OuterBucket, nesterov, outer_step
+from laconic.values.cadence import Cadence
 from laconic.worker import Communication
 
 _PAPER = "Douillard et al., arXiv 2501.18512, 2025"
@@ -47,6 +48,10 @@ class StreamingDiLoCo(Outer):
                 f"streaming_diloco cannot wait {self.overlap} steps for a fragment that is due again after "
                 f"{self.period}; write overlap={self.period - 1} or less"
             )
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(self.period, overlaps=False, parts=self.fragments, flight=self.overlap)
 
     @property
     def guarantee(self) -> str:

@@ -14,11 +14,16 @@ class Cadence:
     schedule plans; otherwise everything leaves in one message after the step, and all wait for it. `pace` is whose
     speed counts: in "common" all workers step together; "bounded" lets one run ahead for a while, so that in the long
     run all are as fast as the slowest; with "own" nobody waits for another. The last two push to servers and pull.
+
+    What does not overlap with backward may leave in equal `parts`, at different steps of the period, and each may be
+    in `flight` for so many steps before anybody waits for it.
     """
 
     period: int = 1
     overlaps: bool = True
     pace: Literal["common", "bounded", "own"] = "common"
+    parts: int = 1
+    flight: int = 0
 
     @property
     def is_asynchronous(self) -> bool:
