@@ -5,7 +5,7 @@
     python bench/ladder.py depth --corpus runs/corpus.xz --processes 3 --minutes 9
 
 `rungs.toml` names the rungs and the methods. A run is the unit that resumes: each appends one line to
-`src/laconic/planner/measured/losses/<task>-<rung>.jsonl` (or `--out`), and a run whose line is there is not made again.
+`src/laconic/planner/measured/runs/<task>-<rung>.jsonl` (or `--out`), and a run whose line is there is not made again.
 Rates are chosen on a seed of their own at a share of the steps, and never on a seed that is reported. Several processes
 share the device, each with all virtual workers of one run, whose gradients are computed at once (`laconic.batched`).
 """
@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
 
-MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "losses"
+MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "runs"
 
 
 def main() -> None:
@@ -40,8 +40,10 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=ROOT / "runs" / "corpus.xz", help="the frozen text")
     parser.add_argument("--processes", type=int, default=1, help="runs side by side on the device")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run that would end later")
-    parser.add_argument("--only", action="append", default=[], help="methods whose `optimizer: sentence` contains this text")
-    parser.add_argument("--without", action="append", default=[], help="leave out methods that contain this text")
+    parser.add_argument(
+        "--only", action="append", default=[], help="methods whose `optimizer: sentence` contains this text"
+    )
+    parser.add_argument("--without", action="append", default=[], help="leave out methods that do, as `muon:`")
     parser.add_argument("--rungs", type=Path, default=ROOT / "bench" / "rungs.toml", help="rungs and methods")
     parser.add_argument("--out", type=Path, help="the rows; default: beside those that are shipped")
     parser.add_argument("--alone", action="store_true", help="each virtual worker computes for itself")
@@ -145,9 +147,10 @@ class Packed:
         self._rates.append(row["seconds"] / run.steps)
         self._table.append(row)
         shown = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
+        minutes = (time.monotonic() - self._begin) / 60
         print(
-            f"{(time.monotonic() - self._begin) / 60:5.1f} min  {run.purpose:6} {shown:>8}  {run.lr:<7g} seed {run.seed}"
-            f"  {row['seconds']:6.1f} s  {row['bytes'] or 0:.3g} B  {run.steps} steps  {run.optimizer} {run.sentence}",
+            f"{minutes:5.1f} min  {run.purpose:6} {shown:>8}  {run.lr:<7g} seed {run.seed}  {row['seconds']:6.1f} s"
+            f"  {row.get('bytes', 0):.3g} B  {run.steps} steps  {run.optimizer}: {run.sentence}",
             flush=True,
         )
 

@@ -40,6 +40,7 @@ class Rung:
     tuning: float
     seeds: tuple[int, ...]
     fewer: tuple[float, ...]
+    skewed: bool = False
 
 
 def read(table: Mapping[str, Any], rung: str) -> tuple[Rung, list[Method]]:
@@ -79,7 +80,17 @@ def run_of(rung: Rung, method: Method, rate: float, seed: int, purpose: str, sha
     share = rung.tuning if purpose == "rate" else share
     steps = round(share * rung.steps / 10) * 10
     return Run(
-        rung.task, rung.name, method.workers, method.optimizer, method.sentence, rate, seed, steps, rung.steps, purpose
+        task=rung.task,
+        rung=rung.name,
+        workers=method.workers,
+        optimizer=method.optimizer,
+        method=method.sentence,
+        lr=rate,
+        seed=seed,
+        steps=steps,
+        full_steps=rung.steps,
+        purpose=purpose,
+        skewed=rung.skewed,
     )
 
 

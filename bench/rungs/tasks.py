@@ -12,9 +12,7 @@ from bench.rungs.choosing import WORKERS, Rung
 from bench.tasks.bytes import Bytes, Shape
 
 
-def task_of(
-    rung: Rung, corpus: Path, device: torch.device, workers: int, skewed: bool, texts: dict[str, Any]
-) -> Any:
+def task_of(rung: Rung, corpus: Path, device: torch.device, workers: int, skewed: bool, texts: dict[str, Any]) -> Any:
     """Return a rung's task for so many workers, who share the batch of eight; `texts` keeps what was read."""
     if not texts:
         training, validation = read(corpus)

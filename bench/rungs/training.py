@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from bench.rungs.guards import refuse
 from bench.rungs.run import Run, share_of_rate
 from torch import Tensor, nn
 
@@ -46,7 +47,9 @@ def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimize
 
 def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> dict[str, Any]:
     """Train a run to its end, and return its row."""
+    refuse(run)
     strategy = Strategy.parse(run.trained)
+    built = [p.shape for p in task.build(run.seed).parameters()]
     curve: list[tuple[int, float]] = []
     metrics: dict[str, float] = {}
     every = max(1, run.steps // POINTS)
@@ -77,16 +80,14 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         laconic.finish(model, optimizer)  # what is evaluated is what would be shipped, not a worker's own
         if laconic.rank() == 0:
             validate(model, run.steps)
-        counts.append((sum(p.numel() for p in model.parameters()), len(list(model.parameters()))))
 
-    counts: list[tuple[int, int]] = []
     begin = time.perf_counter()
-    sent: float | None = None
+    sent = {}
     try:
         done = laconic.simulate(work, run.workers)
-        sent = sum(worker.ledger.sent_bytes() for worker in done.workers) / run.workers
+        sent = {"bytes": round(sum(worker.ledger.sent_bytes() for worker in done.workers) / run.workers)}
     except DivergedError:
-        counts.append((0, 0))
+        pass  # and the row says so
     finally:
         gc.collect()  # a simulation is a circle of references, and its graphs hold a device's memory
         if torch.cuda.is_available():
@@ -97,13 +98,13 @@ def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> 
         **asdict(run),
         "sentence": run.sentence,
         "kind": task.kind,
-        "parameters": counts[0][0],
-        "tensors": counts[0][1],
+        "parameters": sum(shape.numel() for shape in built),
+        "tensors": len(built),
         "samples_per_step": task.samples * run.workers,
         "loss": None if diverged else round(loss_at_end, 5),
         "metrics": {name: round(value, 5) for name, value in metrics.items()},
         "curve": [point for point in curve if math.isfinite(point[1])],
-        "bytes": None if sent is None else round(sent),
+        **sent,
         "seconds": round(time.perf_counter() - begin, 2),
         **({"diverged": True} if diverged else {}),
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 

@@ -146,8 +146,14 @@ class Computation:
         """
         from torch._inductor import compile  # takes a second to load
 
-        traced = make_fx(lambda *given: self._eager(*given))(stacked, batch)
-        return compile(traced, [stacked, batch])
+        count = len(stacked)
+
+        def flat(*given: Tensor) -> tuple[Tensor, Tensor]:
+            return self._eager(list(given[:count]), list(given[count:]))
+
+        inputs: list[Any] = [*stacked, *batch]
+        compiled: Any = compile(make_fx(flat)(*inputs), inputs)
+        return lambda stacked, batch: compiled(*stacked, *batch)
 
     def _recorded(self, asked: Sequence[Asked], batch: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Compute as a CUDA graph does: it reads the parameters where they were when it was recorded."""
@@ -180,4 +186,3 @@ class Computation:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._result = self._computed(asked, self._batch)
-

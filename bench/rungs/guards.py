@@ -1,0 +1,34 @@
+"""What would make a table worth nothing, refused before a run begins."""
+
+from __future__ import annotations
+
+from bench.rungs.run import Run
+
+from laconic.errors import LaconicError
+from laconic.frontier.methods import phases_of, steps_outside
+from laconic.strategy import Sentence, Strategy
+
+ADAMS = ("adam", "adamw")
+
+
+def refuse(run: Run) -> None:
+    """Raise an error where a run would be no fair picture of its method."""
+    strategy = Strategy.parse(run.trained)
+    if outside := steps_outside(strategy, run.steps):
+        raise LaconicError(
+            f"the last {outside} of {run.steps} steps of `{run.trained}` belong to no whole period, so that their work "
+            "would be lost or evaluated before workers meet: choose steps that are a multiple of the period"
+        )
+    first, _ = phases_of(strategy, run.steps)[0]
+    if run.optimizer in ADAMS and _remembers_errors_of_gradients(first):
+        raise LaconicError(
+            f"`{run.trained}` remembers errors of gradients from the first step on, and Adam divides them by variances "
+            "that know nothing of them: begin dense, as in `bsp until step {10%}, then …`"
+        )
+
+
+def _remembers_errors_of_gradients(strategy: Strategy) -> bool:
+    if not isinstance(strategy, Sentence):
+        return any(map(_remembers_errors_of_gradients, strategy.parts_within))
+    remembers = any(word.name in ("error_feedback", "compensation", "loco") for word in strategy.compression)
+    return remembers and strategy.sync.make().averages_gradients(0)
