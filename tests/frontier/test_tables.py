@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.experiments.statistics import Spread
 from laconic.frontier.equivalence import LEAST, MOST, Equivalence
 from laconic.frontier.tables import FrontierError, Line, Table, tables
 from laconic.planner.runs import Run
@@ -198,6 +199,16 @@ def test_a_rate_with_a_run_that_diverged_is_not_chosen() -> None:
 
 
 CURVE = Equivalence(((0.5, 1.1), (0.7, 1.05), (0.85, 1.02), (1.0, 1.0)))
+
+
+def test_a_loss_that_ddp_never_had_has_no_known_least_share() -> None:
+    """Nothing is claimed of how many tokens more such a method needs: DDP was not trained on so few."""
+    inside, partly, outside = (
+        CURVE.spread(Spread(*ends)) for ends in ((1.04, 1.03, 1.1), (1.08, 1.05, 1.2), (2, 1.9, 2.1))
+    )
+    assert 0.5 <= inside.low < inside.middle < inside.high
+    assert partly.low != partly.low and 0.5 < partly.middle < partly.high == CURVE.share(1.05)
+    assert outside.low != outside.low
 
 
 @settings(max_examples=200, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import exp, isfinite, log, nan
 from statistics import fmean
 
 from laconic.experiments.statistics import Spread
@@ -35,8 +35,10 @@ class Equivalence:
         return min(MOST, max(LEAST, exp(min(at, 1.0))))
 
     def spread(self, ratio: Spread) -> Spread:
-        """Return the share with its interval, whose lower end belongs to the largest loss."""
-        return Spread(self.share(ratio.middle), _or_nan(self, ratio.high), _or_nan(self, ratio.low))
+        """Return the share with its interval, whose lower end belongs to the largest loss. Where DDP was never trained
+        on so few samples that its loss was as large, that end is not known (NaN)."""
+        least = _or_nan(self, ratio.high) if ratio.high <= self.points[0][1] else nan
+        return Spread(self.share(ratio.middle), least, _or_nan(self, ratio.low))
 
     def within(self, ratio: float) -> bool:
         """Return whether the ratio lies between measured ones."""
@@ -65,4 +67,4 @@ def equivalence(fewer: Iterable[Run], full: Sequence[Run], lr: float) -> Equival
 
 
 def _or_nan(curve: Equivalence, ratio: float) -> float:
-    return curve.share(ratio) if ratio == ratio else float("nan")
+    return curve.share(ratio) if ratio == ratio else nan
