@@ -1,8 +1,8 @@
 """Tables of losses: every method on one rung of the ladder, as virtual workers that share a GPU.
 
     python bench/corpus.py runs/corpus.xz
-    python bench/ladder.py breadth --corpus runs/corpus.xz            # goes on where it was
-    python bench/ladder.py depth --corpus runs/corpus.xz --processes 3 --minutes 9
+    python bench/ladder.py breadth --processes 14 --compile           # goes on where it was
+    python bench/ladder.py depth --processes 4 --compile --minutes 9
 
 `rungs.toml` names the rungs and the methods. A run is the unit that resumes: each appends one line to
 `src/laconic/planner/measured/runs/<task>-<rung>.jsonl` (or `--out`), and a run whose line is there is not made again.
@@ -37,7 +37,9 @@ MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "runs"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rung", help="a table of rungs.toml")
-    parser.add_argument("--corpus", type=Path, default=ROOT / "runs" / "corpus.xz", help="the frozen text")
+    parser.add_argument(
+        "--data", type=Path, help="the task's file: a frozen text, or images; default: where it is made"
+    )
     parser.add_argument("--processes", type=int, default=1, help="runs side by side on the device")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run that would end later")
     parser.add_argument(
@@ -50,7 +52,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile the gradients' computation")
     parser.add_argument("--most", type=int, default=sys.maxsize, help="runs at most")
     given = parser.parse_args()
-    rung, methods = read(tomllib.loads(given.rungs.read_text()), given.rung)
+    families = tomllib.loads((ROOT / "bench" / "compressors.toml").read_text())
+    rung, methods = read(tomllib.loads(given.rungs.read_text()), given.rung, families)
     named = {method: f"{method.optimizer}: {method.sentence}" for method in methods}
     methods = [m for m in methods if not given.only or any(text in named[m] for text in given.only)]
     methods = [m for m in methods if not any(text in named[m] for text in given.without)]
@@ -167,11 +170,10 @@ def _serve(end: Connection, given: argparse.Namespace, rung: Rung) -> None:
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "torch": torch.__version__.partition("+")[0],
     }
-    texts: dict[str, Any] = {}
     while True:
         run = end.recv()
         try:
-            task = task_of(rung, given.corpus, device, run.workers, run.skewed, texts)
+            task = task_of(rung, given.data, device, run.workers)
             end.send(train(run, task, not given.alone, given.compile) | facts)
         except Exception as error:
             end.send(f"{type(error).__name__}: {error}")

@@ -10,7 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.rungs.run import Run, identity_of
+from bench.rungs.guards import ADAMS, remembers_errors_of_gradients
+from bench.rungs.run import Run, at_length, identity_of
+
+from laconic.frontier.methods import steps_outside
+from laconic.strategy import Strategy
 
 TUNING_SEED = 0
 WORKERS = 8
@@ -32,27 +36,52 @@ class Rung:
 
     name: str
     task: str
-    layers: int
-    width: int
-    context: int
     rows: int
     steps: int
     tuning: float
     seeds: tuple[int, ...]
     fewer: tuple[float, ...]
     skewed: bool = False
+    layers: int = 0
+    width: int = 0
+    context: int = 0
+    optimizer: str = "adamw"
+    """Of methods that name none."""
+    compressors: tuple[str, ...] = ()
+    """The families of `compressors.toml` that are trained beside the methods of the ladder."""
 
 
-def read(table: Mapping[str, Any], rung: str) -> tuple[Rung, list[Method]]:
-    """Return a rung of the ladder and its methods, from what `rungs.toml` holds."""
-    given = dict(table[rung])
-    chosen = Rung(rung, **{key: tuple(x) if isinstance(x, list) else x for key, x in given.items()})
-    methods = []
-    for entry in table["method"]:
-        optimizer = entry.get("optimizer", "adamw")
-        rates = tuple(entry.get("rates", table["optimizers"][optimizer]))
-        methods.append(Method(entry["sentence"], optimizer, rates, entry.get("workers", WORKERS)))
-    return chosen, methods
+def read(table: Mapping[str, Any], rung: str, families: Mapping[str, Mapping[str, Any]]) -> tuple[Rung, list[Method]]:
+    """Return a rung of the ladder and its methods, from what `rungs.toml` and `compressors.toml` hold."""
+    given = {key: tuple(x) if isinstance(x, list) else x for key, x in table[rung].items()}
+    chosen = Rung(rung, **given)
+    rates = table["rates"][chosen.task]
+    entries = [entry for entry in table["method"] if chosen.task in entry.get("tasks", ("bytes", "bpe"))]
+    entries += [entry for family in chosen.compressors for entry in _of_family(families[family], chosen)]
+    methods: dict[tuple[str, str, int], Method] = {}
+    for entry in entries:
+        optimizer, workers = entry.get("optimizer", chosen.optimizer), entry.get("workers", WORKERS)
+        if optimizer not in rates:  # the task has no grid for it, and does without what is made for it
+            continue
+        tried = tuple(rate * entry.get("factor", 1.0) for rate in entry.get("rates", rates[optimizer]))
+        key = str(Strategy.parse(at_length(entry["sentence"], chosen.steps))), optimizer, workers
+        methods.setdefault(key, Method(entry["sentence"], optimizer, tried, workers))
+    return chosen, list(methods.values())
+
+
+def _of_family(family: Mapping[str, Any], rung: Rung) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a family of compressors: under Adam with a dense start where they remember errors. What has
+    phases of its own is left to the ladder's methods, whose phases are shares of the steps."""
+    for name, entry in family.items():
+        if name == "title" or "until" in entry.get("sentence", ""):
+            continue
+        optimizer = entry.get("optimizer", rung.optimizer)
+        sentence = entry.get("sentence", name)
+        if optimizer in ADAMS and remembers_errors_of_gradients(Strategy.parse(sentence)):
+            sentence = f"bsp until step {{10%}}, then {sentence}"
+        of_images, of_text = entry.get("rate", (1.0, 1.0))
+        factor = of_text if rung.task in ("bytes", "bpe") else of_images
+        yield {"sentence": sentence, "optimizer": optimizer, "factor": factor}
 
 
 def needed(rung: Rung, methods: Sequence[Method], rows: Iterable[Mapping[str, Any]]) -> Iterator[Run]:
@@ -76,9 +105,11 @@ def needed(rung: Rung, methods: Sequence[Method], rows: Iterable[Mapping[str, An
 
 
 def run_of(rung: Rung, method: Method, rate: float, seed: int, purpose: str, share: float = 1.0) -> Run:
-    """Return a run of a method; one that chooses a rate, or has fewer tokens, has a schedule of its own length."""
+    """Return a run of a method; one that chooses a rate, or has fewer tokens, has a schedule of its own length. It ends
+    with a whole period of the method."""
     share = rung.tuning if purpose == "rate" else share
     steps = round(share * rung.steps / 10) * 10
+    steps -= steps_outside(Strategy.parse(at_length(method.sentence, steps)), steps)
     return Run(
         task=rung.task,
         rung=rung.name,

@@ -20,15 +20,16 @@ def refuse(run: Run) -> None:
             "would be lost or evaluated before workers meet: choose steps that are a multiple of the period"
         )
     first, _ = phases_of(strategy, run.steps)[0]
-    if run.optimizer in ADAMS and _remembers_errors_of_gradients(first):
+    if run.optimizer in ADAMS and remembers_errors_of_gradients(first):
         raise LaconicError(
             f"`{run.trained}` remembers errors of gradients from the first step on, and Adam divides them by variances "
             "that know nothing of them: begin dense, as in `bsp until step {10%}, then …`"
         )
 
 
-def _remembers_errors_of_gradients(strategy: Strategy) -> bool:
+def remembers_errors_of_gradients(strategy: Strategy) -> bool:
+    """Return whether a strategy adds to gradients what earlier messages of them left out."""
     if not isinstance(strategy, Sentence):
-        return any(map(_remembers_errors_of_gradients, strategy.parts_within))
+        return any(map(remembers_errors_of_gradients, strategy.parts_within))
     remembers = any(word.name in ("error_feedback", "compensation", "loco") for word in strategy.compression)
     return remembers and strategy.sync.make().averages_gradients(0)

@@ -1,23 +1,29 @@
-"""The tasks of the ladder by name, on a device."""
+"""The tasks of the ladder by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from bench.corpus import read
 from bench.rungs.choosing import WORKERS, Rung
-from bench.tasks.bytes import Bytes, Shape
+from bench.tasks import Task
+from bench.tasks.bpe import Bpe
+from bench.tasks.bytes import Bytes
+from bench.tasks.cifar import Cifar
+from bench.tasks.recommender import Recommender
+from bench.tasks.transformer import Shape
+
+OF_TEXT = {"bytes": Bytes, "bpe": Bpe}
 
 
-def task_of(rung: Rung, corpus: Path, device: torch.device, workers: int, skewed: bool, texts: dict[str, Any]) -> Any:
-    """Return a rung's task for so many workers, who share the batch of eight; `texts` keeps what was read."""
-    if not texts:
-        training, validation = read(corpus)
-        texts["training"], texts["validation"] = (
-            torch.from_numpy(np.frombuffer(text, np.uint8).copy()).to(device) for text in (training, validation)
-        )
-    shape = Shape(rung.layers, rung.width, rung.context)
-    return Bytes(texts["training"], texts["validation"], shape, rung.rows * WORKERS // workers, workers, skewed)
+def task_of(rung: Rung, data: Path | None, device: torch.device, workers: int) -> Task:
+    """Return a rung's task for so many workers, who share the batch of eight."""
+    batch, given = rung.rows * WORKERS // workers, {} if data is None else {"data": data}
+    if rung.task in OF_TEXT:
+        shape = Shape(rung.layers, rung.width, rung.context)
+        return OF_TEXT[rung.task](device, batch, workers, rung.skewed, shape=shape, **given)
+    if rung.task == "cifar":
+        return Cifar(device, batch, workers, rung.skewed, **given)
+    if rung.task == "recommender":
+        return Recommender(device, batch, workers, rung.skewed)
+    raise SystemExit(f"there is no task {rung.task!r}: a rung has bytes, bpe, cifar or recommender")

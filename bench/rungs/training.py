@@ -18,8 +18,8 @@ import laconic
 from laconic.runtime.tiers import is_collective
 from laconic.strategy import Strategy
 
-DECAY, LONGEST = 0.1, 1.0
-"""The weight decay of matrices, and the norm to which gradients are clipped."""
+DECAY, WITH_MOMENTUM, LONGEST = 0.1, 5e-4, 1.0
+"""The weight decay of matrices, the same where it is added to gradients, and the norm to which these are clipped."""
 POINTS = 10
 """The validations of a run."""
 
@@ -40,9 +40,14 @@ def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimize
     fused = parameters[0].is_cuda
     if name == "adamw":
         return torch.optim.AdamW(groups, lr, betas=(0.9, 0.95), fused=fused)
-    if name == "adam":  # frozen variances and decoupled decay do not go together: no decay
+    if name == "adam":  # for rules with frozen variances, which know no decoupled decay
         return torch.optim.Adam(parameters, lr, betas=(0.9, 0.95), fused=fused)
-    return torch.optim.SGD(groups, lr, fused=fused)
+    if name == "lamb":
+        return laconic.optim.LAMB(groups, lr, betas=(0.9, 0.95))
+    for group in groups:
+        group["weight_decay"] = WITH_MOMENTUM * bool(group["weight_decay"])
+    momentum = 0.9 if name == "sgd" else 0.0
+    return torch.optim.SGD(groups, lr, momentum=momentum, nesterov=momentum > 0, fused=fused)
 
 
 def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> dict[str, Any]:

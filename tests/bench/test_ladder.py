@@ -21,7 +21,7 @@ from torch.nn import functional
 from laconic.errors import LaconicError
 from laconic.planner.runs import read as read_runs
 
-RUNG = Rung("tiny", "line", 1, 1, 1, 1, steps=60, tuning=0.5, seeds=(1, 2), fewer=(0.5,))
+RUNG = Rung("tiny", "line", 1, steps=60, tuning=0.5, seeds=(1, 2), fewer=(0.5,))
 METHODS = [Method("bsp", rates=(0.1, 0.2)), Method("local(10)", rates=(0.1, 0.2, 0.4))]
 
 
@@ -56,9 +56,11 @@ class TestChoosing:
         assert len(rows) == 5 + 6
 
     def test_every_method_of_the_ladder_is_understood_and_fair(self) -> None:
-        table = tomllib.loads((Path(__file__).parents[2] / "bench" / "rungs.toml").read_text())
-        for name in ("breadth", "skewed", "depth", "confirm"):
-            rung, methods = read(table, name)
+        bench = Path(__file__).parents[2] / "bench"
+        table, families = (tomllib.loads((bench / name).read_text()) for name in ("rungs.toml", "compressors.toml"))
+        for name in table.keys() - {"rates", "method"}:
+            rung, methods = read(table, name, families)
+            assert len(methods) > (50 if rung.compressors else 1)
             for run in needed(rung, methods, []):
                 refuse(run)
                 assert run.skewed == (name == "skewed")

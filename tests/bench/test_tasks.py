@@ -3,8 +3,12 @@ all that is held out."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import lzma
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +16,11 @@ import pytest
 import torch
 from bench.tasks import Task, cifar
 from bench.tasks.bpe import Bpe
+from bench.tasks.bytes import Bytes
 from bench.tasks.cifar import Cifar, shards_by_label
 from bench.tasks.draws import below, uniform
 from bench.tasks.recommender import Recommender
-from examples.chars import Shape
+from bench.tasks.transformer import Shape
 from examples.recommender import GROUPS
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -45,13 +50,23 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
         sizes = {"users": 5 * GROUPS, "items": 150, "held_out": 3000}
         return Recommender(**{"batch": 40, "workers": WORKERS} | sizes | given)
 
+    corpus = folder / "text.xz"
+    raw = draw.integers(256, size=1105, dtype=np.uint8).tobytes()
+    corpus.write_bytes(lzma.compress(raw))
+    corpus.with_suffix(".json").write_text(
+        json.dumps({"training_bytes": 900, "sha256": hashlib.sha256(raw).hexdigest()})
+    )
+
+    def of_bytes(**given: object) -> Task:
+        return Bytes(**{"batch": 2, "workers": WORKERS, "data": corpus, "shape": Shape(1, 64, 20)} | given)
+
     def of_tokens(**given: object) -> Task:
-        return Bpe(**{"batch": 2, "workers": WORKERS, "data": text, "shape": Shape(1, 32, 20)} | given)
+        return Bpe(**{"batch": 2, "workers": WORKERS, "data": text, "shape": Shape(1, 64, 20)} | given)
 
-    return {"cifar": of_images, "recommender": of_clicks, "bpe": of_tokens}
+    return {"cifar": of_images, "recommender": of_clicks, "bpe": of_tokens, "bytes": of_bytes}
 
 
-every = pytest.mark.parametrize("name", ["cifar", "recommender", "bpe"])
+every = pytest.mark.parametrize("name", ["cifar", "recommender", "bpe", "bytes"])
 
 
 @every
@@ -226,22 +241,35 @@ def test_nats_a_byte_of_a_model_that_knows_nothing(small: dict[str, Make]) -> No
     task = small["bpe"]()
     assert isinstance(task, Bpe)
     found = task.evaluate(lambda x: torch.zeros(*x.shape, 300))
-    held_out = task.lengths[task.validation[1:201]].sum().item()
+    held_out = task.tokens.lengths[task.tokens.validation[1:201]].sum().item()
     assert found["loss"] == pytest.approx(200 * math.log(300) / held_out, rel=1e-5)
     assert found["nats_per_token"] == pytest.approx(math.log(300), rel=1e-5)
 
 
-def test_windows_of_tokens_stay_in_their_part_and_targets_are_one_ahead(small: dict[str, Make]) -> None:
-    for skewed in (False, True):
-        task = small["bpe"](skewed=skewed, batch=400)
-        assert isinstance(task, Bpe)
-        task.training = torch.arange(900)
+@pytest.mark.parametrize("skewed", [False, True])
+def test_an_epoch_takes_every_window_once_and_skewed_workers_stay_in_their_part(
+    skewed: bool, small: dict[str, Make]
+) -> None:
+    """899 tokens have 44 windows of 20: 7 steps of two for each of three workers, and 14 windows for each alone."""
+    task = small["bpe"](skewed=skewed)
+    assert isinstance(task, Bpe)
+    task.tokens = replace(task.tokens, training=torch.arange(900))
+    for epoch in (0, 1):
+        seen: list[int] = []
         for worker in range(WORKERS):
-            inputs, targets = task.batch(1, 2, worker)
-            assert torch.equal(inputs + 1, targets)
-            begin, end = (300 * worker, 300 * worker + 300) if skewed else (0, 900)
-            assert begin <= inputs.min() < begin + 10 and end - 10 < targets.max() < end
-    with pytest.raises(SystemExit, match="do not fill a context of 250"):
-        small["bpe"](shape=Shape(1, 32, 250))
+            own: list[int] = []
+            for step in range(7):
+                inputs, targets = task.batch(1, 7 * epoch + step, worker)
+                assert torch.equal(inputs + 1, targets) and torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
+                own += (inputs[:, 0] // 20).tolist()
+            assert not skewed or sorted(own) == list(range(14 * worker, 14 * worker + 14))
+            seen += own
+        assert len(set(seen)) == 42
+    assert not torch.equal(task.batch(1, 0, 0)[0], task.batch(1, 7, 0)[0]), "each epoch has an order of its own"
+
+
+def test_a_text_that_is_too_short_or_not_there_is_refused(small: dict[str, Make]) -> None:
+    with pytest.raises(SystemExit, match="it is too short"):
+        small["bpe"](shape=Shape(1, 64, 250))
     with pytest.raises(SystemExit, match=r"run bench/corpus.py"):
         small["bpe"](data=Path("nowhere.npz"))
