@@ -98,6 +98,11 @@ def test_sizes_beyond_the_ladder_rest_on_the_trend_or_on_the_last_rung() -> None
     assert usual().measured_up_to == 10_000_000 and alone.measured_up_to == 3_000_000
 
 
+def test_tokens_beyond_the_lengths_of_ddp_are_marked() -> None:
+    cell = mapped(ladder({DILOCO: 0.02, "diloco(100)": 0.3}, noise=0.0005), (3e6,), (1e9,)).cells[0]
+    assert {offer.method.name: offer.tokens_measured for offer in cell.offers} == {DILOCO: True, "diloco(100)": False}
+
+
 def test_one_seed_borrows_the_interval_of_others_and_pays_nothing_where_there_is_none() -> None:
     three = ladder(GAPS, noise=0.0005)
     one = [run for run in ladder(GAPS, rungs=("breadth", "depth")) if run.rung == "depth" and run.seed in (0, 1)]

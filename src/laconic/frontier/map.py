@@ -33,10 +33,11 @@ class Contender:
     traffic: Traffic
     equivalence: Equivalence
 
-    def tokens(self, parameters: float) -> Spread:
-        """Return the DDP-equivalent share of its tokens at a size."""
+    def tokens(self, parameters: float) -> tuple[Spread, bool]:
+        """Return the DDP-equivalent share of its tokens at a size, and whether DDP was run at about that length."""
         gap = self.trend.at(parameters)
-        return self.equivalence.spread(Spread(1 + gap.middle, 1 + gap.low, 1 + gap.high))
+        found = self.equivalence.spread(Spread(1 + gap.middle, 1 + gap.low, 1 + gap.high))
+        return found, self.equivalence.within(1 + gap.middle)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Offer:
     method: Method
     step: StepTime
     tokens: Spread
+    tokens_measured: bool  # whether DDP was run at about this share of the tokens
     basis: Basis
     speed_up: Spread
 
@@ -170,11 +172,12 @@ def _widest(gaps: Sequence[Spread]) -> float | None:
 
 def _offer(one: Contender, clock: Clock, ddp: StepTime, rate: float) -> Offer:
     step, size = clock.step(one.method.strategy, one.traffic, rate), clock.shape.size
-    tokens = one.tokens(size)
+    tokens, measured = one.tokens(size)
     middle = float(ddp.seconds / step.seconds * tokens.middle)
     low = exp(-_joined(_apart(tokens.middle, tokens.low), log(step.high_factor)))
     high = exp(_joined(_apart(tokens.high, tokens.middle), -log(step.low_factor)))
-    return Offer(one.method, step, tokens, one.trend.basis(size), Spread(middle, middle * low, middle * high))
+    gain = Spread(middle, middle * low, middle * high)
+    return Offer(one.method, step, tokens, measured, one.trend.basis(size), gain)
 
 
 def _apart(larger: float, smaller: float) -> float:
