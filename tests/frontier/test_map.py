@@ -51,12 +51,12 @@ def test_the_speed_up_is_the_ratio_of_steps_times_the_tokens() -> None:
             expected = cell.ddp.seconds / offer.step.seconds * offer.tokens.middle
             assert offer.speed_up.middle == pytest.approx(expected)
             assert offer.speed_up.low <= offer.speed_up.middle <= offer.speed_up.high
-            assert offer.pays == (offer.speed_up.low > 1)
+            assert offer.pays == (offer.reaches and offer.speed_up.low > 1)
 
 
 def test_offers_are_in_the_order_of_their_speed_ups() -> None:
     for cell in usual().cells:
-        gains = [offer.speed_up.middle for offer in cell.offers]
+        gains = [(offer.reaches, offer.speed_up.middle) for offer in cell.offers]
         assert gains == sorted(gains, reverse=True)
 
 
@@ -96,6 +96,15 @@ def test_sizes_beyond_the_ladder_rest_on_the_trend_or_on_the_last_rung() -> None
     alone = mapped(ladder(GAPS, noise=0.0005), (3e6, 1e9), (1e9,))
     assert {offer.basis for offer in alone.cells[1].offers} == {"last rung"}
     assert usual().measured_up_to == 10_000_000 and alone.measured_up_to == 3_000_000
+
+
+def test_what_ends_too_far_from_ddp_never_pays_and_comes_last() -> None:
+    """On half of the tokens DDP's loss is 4.2 % higher: beyond that nothing says how many tokens make up for it."""
+    gaps = {DILOCO: 0.04, "diloco(100)": 0.045, "diloco(10)": -0.01}
+    cell = mapped(ladder(gaps, noise=0.0001), (3e6,), (50e6,)).cells[0]
+    found = {offer.method.name: (offer.reaches, offer.pays, offer.speed_up.low > 1) for offer in cell.offers}
+    assert found[DILOCO] == found["diloco(10)"] == (True, True, True)
+    assert found["diloco(100)"] == (False, False, True) and cell.offers[-1].method.name == "diloco(100)"
 
 
 def test_one_seed_borrows_the_interval_of_others_and_pays_nothing_where_there_is_none() -> None:

@@ -19,9 +19,14 @@ import laconic
 from laconic.experiments.folder import Folder, read_settings
 from laconic.experiments.rivals.text import check
 from laconic.experiments.tuning_protocol import CachedTrials, Curve, Trial
+from laconic.frontier.answer import Frontier
+from laconic.frontier.orderings import judge
+from laconic.frontier.short import short_runs
+from laconic.frontier.tables import tables
 from laconic.launch.net import state as network_state
 from laconic.launch.request import read_slowness, read_stragglers, read_target
 from laconic.liveness.detection import Lost
+from laconic.planner import runs as trainings
 from laconic.planner.iteration_models import IterationTable, iteration_inputs, iteration_table
 from laconic.planner.networks import links_of
 from laconic.planner.risk import TABLE, measured_losses, risk_of
@@ -32,6 +37,7 @@ from laconic.planner.values import Advice
 from laconic.profile.gpus import gpu, measured, profile_of
 from laconic.profile.inputs import kineto, nvidia_topo
 from laconic.profile.zoo import canonical
+from laconic.report.frontier_json import to_json
 from laconic.report.page.page import write as write_page
 from laconic.report.validation import all_as_json
 from laconic.rpc import control, snapshots
@@ -47,6 +53,7 @@ from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.virtual.membership import lives
 from laconic.virtual.script import VirtualSetup
 from laconic.worker import ActorMessage
+from tests.frontier.rows import ladder
 from tests.fuzz.trying import Subject, write
 from tests.profile.inputs.test_nccl_tests import ROWS, as_csv, as_json
 from tests.profile.inputs.test_nccl_tests import table as nccl_table
@@ -154,6 +161,7 @@ def _files() -> Iterator[Subject]:
     yield Subject("PyTorch trace", {"t.json": _trace()}, lambda folder: kineto.read(folder / "t.json"))
     yield Subject("measured losses", {"a.csv": _head(TABLE, 8)}, _losses)
     yield Subject("measured runs", {"s.csv": _head(TABLE.parent / "steps.csv", 8)}, _runs)
+    yield Subject("trainings", {"bytes-breadth.jsonl": _trainings()}, _frontier)
     yield Subject("plan", {"plan.json": samples.advice().to_json().encode()}, _plan)
     yield Subject("iterations", {"i.json": _iteration_table()}, _iterations)
     yield Subject("timeline", {"trace.json": _timeline()}, lambda folder: Timeline.read(folder / "trace.json"))
@@ -185,6 +193,18 @@ def _losses(folder: Path) -> object:
 
 def _runs(folder: Path) -> object:
     return runs.read((folder / "s.csv").read_bytes().decode(errors="replace")).errors
+
+
+def _trainings() -> bytes:
+    made = ladder({"diloco(30)": 0.01, "bsp / two_bit+ef": 0.02, "bsp / two_bit": 0.1}, seeds=(1, 2), noise=0.001)
+    return b"".join(msgspec.json.encode(run) + b"\n" for run in made)
+
+
+def _frontier(folder: Path) -> object:
+    """Read trainings, make all tables of them, and write these as JSON; the map, which takes longer, is left out."""
+    found = tables(trainings.read(folder))
+    short = tuple((table, one) for table in found for one in short_runs(table))
+    return to_json(Frontier("bytes", 8, 1e9, 1e9, found, judge(found), short))
 
 
 def _plan(folder: Path) -> object:

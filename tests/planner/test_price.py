@@ -101,15 +101,16 @@ def test_momenta_are_averaged_after_backward(rate: float) -> None:
     assert found.seconds == pytest.approx(ran, rel=0.01)
 
 
-@pytest.mark.parametrize("rate", [1e7, 1e9])
+@pytest.mark.parametrize("rate", [3e6, 1e7, 1e9])
 @pytest.mark.parametrize("overlap", [0, 1, 2, 5])
 @pytest.mark.parametrize("fragments", [1, 2, 3])
 def test_parts_in_flight_are_hidden_by_as_many_steps(fragments: int, overlap: int, rate: float) -> None:
-    """Parts count as equal, which they are where all layers are."""
+    """Parts count as equal, which they are where all layers are; those that share a slow link take turns, so that two
+    periods are one cycle."""
     profile, network = profile_of([20_480] * 6, [1] * 6), Network.flat(4, rate, 1e-4)
     strategy = f"streaming_diloco(8, fragments={fragments}, overlap={overlap})"
     found = Pricer(Deployment(profile, network, 4)).price(strategy)
-    assert found.seconds == pytest.approx(virtual_seconds(profile, strategy, network, 4, 8), rel=0.01)
+    assert found.seconds == pytest.approx(virtual_seconds(profile, strategy, network, 4, 16), rel=0.01)
 
 
 @pytest.mark.long
@@ -188,6 +189,15 @@ def test_tiers_send_as_much_as_one_group_and_less_of_it_across(inner: str) -> No
     units = Pricer(Deployment(PROFILE, Network.flat(4, 1e8), 4))
     assert thin == pytest.approx(units.price("power_sgd(2)").sent_bytes, rel=1e-6)
     assert sparse == pytest.approx(units.price("topk(0.1)").sent_bytes / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "bsp / mg_wfbp", "bsp / topk(0.01)+ef", "local(4) / cast_bf16"])
+def test_prices_on_another_network_are_those_of_a_pricer_of_its_own(strategy: str) -> None:
+    slow, fast = (Deployment(PROFILE, Network.flat(4, rate, 1e-4), 4) for rate in (1e7, 1e9))
+    first = Pricer(slow)
+    before = first.price(strategy).seconds
+    assert first.on(fast.network).price(strategy).seconds == Pricer(fast).price(strategy).seconds < before
+    assert first.price(strategy).seconds == before
 
 
 def test_what_has_no_closed_form_is_refused() -> None:

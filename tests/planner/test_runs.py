@@ -40,6 +40,12 @@ def test_a_repeated_run_counts_once_with_its_last_row(tmp_path):
     assert [(run.seed, run.loss) for run in read(folder)] == [(2, 1.5), (3, 1.0312)]
 
 
+def test_a_row_that_is_appended_is_read_too(tmp_path):
+    folder = write(tmp_path, ROW)
+    assert len(read(folder)) == 1
+    assert len(read(write(tmp_path, ROW, {**ROW, "seed": 3}))) == 2
+
+
 def test_further_notes_of_a_command_are_left_out(tmp_path):
     assert read(write(tmp_path, {**ROW, "gpu_minutes": 3}))[0].sentence == ROW["sentence"]
 

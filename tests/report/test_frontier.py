@@ -17,6 +17,7 @@ from laconic.cli.app import app
 from laconic.errors import LaconicError
 from laconic.planner.runs import Run
 from tests.frontier.rows import ladder
+from tests.report.page.browser import browsing, missing
 from tests.report.page.reading import Element, parsed, saved
 
 GAPS = {"bsp / cast_bf16": 0.0, "diloco(30)": 0.01, "local(30)": 0.03, "bsp / power_sgd(4)+ef": 0.02}
@@ -97,6 +98,16 @@ def test_the_page_loads_nothing_and_escapes_what_rows_say(shown: tuple[str, str]
     _, text = shown
     assert "a &lt;GPU&gt;" in text and "a <GPU>" not in text
     assert "http" not in text.replace("http-equiv", "") and "default-src" in text
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_page_fits_a_screen_and_a_phone(shown: tuple[str, str], tmp_path: Path, width: int) -> None:
+    (tmp_path / "page.html").write_text(shown[1])
+    with browsing(tmp_path / "browser") as browser:
+        browser.show(tmp_path / "page.html", width)
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.complaints() == []
 
 
 def test_the_map_has_a_cell_for_each_place_and_a_line_where_losses_are_extrapolated(page: Element) -> None:

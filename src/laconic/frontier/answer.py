@@ -49,7 +49,8 @@ class Frontier:
         best = self.here.best
         if best is None:
             kept = f"Nothing pays for certain at {self.place}: keep tuned DDP with 16-bit gradients."
-            return kept if not self.here.offers else f"{kept} {self._nearest(self.here.offers[0])}"
+            near = [offer for offer in self.here.offers if offer.reaches]
+            return f"{kept} {self._nearest(near[0]) if near else 'No method ends near enough to its loss.'}"
         rests = {
             "measured": "by losses measured at this size",
             "trend": f"by losses measured up to {write_size(self.largest)} and their trend",

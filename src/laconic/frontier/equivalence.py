@@ -10,7 +10,7 @@ from statistics import fmean
 from laconic.experiments.statistics import Spread
 from laconic.planner.runs import Run
 
-LEAST, MOST = 0.1, 2.0
+LEAST, MOST = 0.01, 2.0
 """The shares between which a loss is converted at all; outside the shares that were measured the curve's end is
 continued."""
 
@@ -40,9 +40,13 @@ class Equivalence:
         least = _or_nan(self, ratio.high) if ratio.high <= self.points[0][1] else nan
         return Spread(self.share(ratio.middle), least, _or_nan(self, ratio.low))
 
+    def reached(self, ratio: float) -> bool:
+        """Return whether DDP on the least share of the samples that was run ends no lower than this ratio."""
+        return ratio <= self.points[0][1]
+
     def within(self, ratio: float) -> bool:
         """Return whether the ratio lies between measured ones."""
-        return self.points[-1][1] <= ratio <= self.points[0][1]
+        return self.points[-1][1] <= ratio and self.reached(ratio)
 
 
 def equivalence(fewer: Iterable[Run], full: Sequence[Run], lr: float) -> Equivalence | None:

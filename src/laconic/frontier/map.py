@@ -33,10 +33,10 @@ class Contender:
     traffic: Traffic
     equivalence: Equivalence
 
-    def tokens(self, parameters: float) -> Spread:
-        """Return the DDP-equivalent share of its tokens at a size."""
+    def loss_ratio(self, parameters: float) -> Spread:
+        """Return its loss over DDP's at a size."""
         gap = self.trend.at(parameters)
-        return self.equivalence.spread(Spread(1 + gap.middle, 1 + gap.low, 1 + gap.high))
+        return Spread(1 + gap.middle, 1 + gap.low, 1 + gap.high)
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,28 @@ class Offer:
     """A method in one cell: a step's time, its DDP-equivalent tokens, and the speed-up to DDP's loss.
 
     The speed-up is DDP's step time over the method's, times the method's share of DDP-equivalent tokens. Its interval
-    joins that of the loss over seeds and the errors that predictions of steps were measured to have.
+    joins that of the loss over seeds and the errors that predictions of steps were measured to have. A method `reaches`
+    DDP's loss where its own is no higher than DDP's on the fewest tokens that DDP was run on: what is farther away has
+    no tokens that anybody measured.
     """
 
     method: Method
     step: StepTime
     tokens: Spread
+    reaches: bool
     basis: Basis
     speed_up: Spread
 
     @property
     def pays(self) -> bool:
-        """Whether the whole interval is above 1; an unknown interval does not pay."""
-        return self.speed_up.low > 1
+        """Whether it reaches DDP's loss and the whole interval is above 1; an unknown interval does not pay."""
+        return self.reaches and self.speed_up.low > 1
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One bandwidth and one size: DDP's time of a step, and every method's offer, the fastest first."""
+    """One bandwidth and one size: DDP's time of a step, and every method's offer, the fastest first; those that do not
+    reach DDP's loss come last."""
 
     bits_per_second: float
     size: float
@@ -130,7 +134,7 @@ def draw(
         for rate in bandwidths() if rates is None else rates:
             ddp = clock.ddp(rate)
             offers = [_offer(one, clock, ddp, rate) for one in found]
-            ordered = sorted(offers, key=lambda offer: -offer.speed_up.middle)
+            ordered = sorted(offers, key=lambda offer: (not offer.reaches, -offer.speed_up.middle))
             cells.append(Cell(rate, size, ddp, clock.computing_seconds, tuple(ordered)))
     largest = max((one.trend.measured_up_to for one in found), default=0)
     return Map(task, workers, tuple(found), tuple(cells), largest)
@@ -170,11 +174,13 @@ def _widest(gaps: Sequence[Spread]) -> float | None:
 
 def _offer(one: Contender, clock: Clock, ddp: StepTime, rate: float) -> Offer:
     step, size = clock.step(one.method.strategy, one.traffic, rate), clock.shape.size
-    tokens = one.tokens(size)
+    ratio = one.loss_ratio(size)
+    tokens, reaches = one.equivalence.spread(ratio), one.equivalence.reached(ratio.middle)
     middle = float(ddp.seconds / step.seconds * tokens.middle)
     low = exp(-_joined(_apart(tokens.middle, tokens.low), log(step.high_factor)))
     high = exp(_joined(_apart(tokens.high, tokens.middle), -log(step.low_factor)))
-    return Offer(one.method, step, tokens, one.trend.basis(size), Spread(middle, middle * low, middle * high))
+    gain = Spread(middle, middle * low, middle * high)
+    return Offer(one.method, step, tokens, reaches, one.trend.basis(size), gain)
 
 
 def _apart(larger: float, smaller: float) -> float:

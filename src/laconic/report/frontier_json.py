@@ -85,6 +85,7 @@ def _cell_tree(cell: Cell) -> dict[str, Any]:
                 "sent_bytes": offer.step.sent_bytes,
                 "priced": offer.step.priced,
                 "tokens": _tree(offer.tokens),
+                "reaches_ddp": offer.reaches,
                 "speed_up": _tree(offer.speed_up),
                 "pays": offer.pays,
                 "loss_by": offer.basis,

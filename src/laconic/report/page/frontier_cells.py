@@ -50,10 +50,10 @@ def offer_cells(name: str, offer: Offer) -> list[str]:
         name,
         f"{with_unit(offer.step.seconds, 'seconds')}{'' if offer.step.priced else ' ~'}",
         with_unit(offer.step.sent_bytes, "bytes"),
-        f"{offer.tokens.middle:.3f}",
+        f"{'' if offer.reaches else '~'}{offer.tokens.middle:.3f}",
         times(gain.middle),
         MISSING if math.isnan(gain.low) else f"{number(gain.low)} to {number(gain.high)}",
-        "yes" if offer.pays else "",
+        "yes" if offer.pays else "" if offer.reaches else "too far",
         offer.basis,
     ]
 

@@ -30,7 +30,7 @@ def block(drawn: Map) -> Markup:
     known = signs(drawn)
     wide, narrow = (_picture(drawn, known, width) for width in (WIDE, NARROW))
     entries = [(_swatch(place), f"{letter(place)}: {method.name}") for method, place in known.items()]
-    entries.append((_swatch(None), "nothing pays: DDP is the fastest, or the interval does not exclude it"))
+    entries.append((_swatch(None), "nothing pays: DDP is the fastest, or may be, or no loss is near enough"))
     note = (
         "Figures are speed-ups over tuned DDP with 16-bit gradients to its own loss. Above the line the loss is "
         f"extrapolated from models of up to {write_size(drawn.measured_up_to)} parameters; a larger model's worker is "
@@ -77,7 +77,7 @@ def _tip(cell: Cell) -> str:
     where = f"{write_rate(cell.bits_per_second)}, {write_size(cell.size)}"
     lines = [
         f"{offer.method.name}: {number(offer.speed_up.middle)}× [{number(offer.speed_up.low)}–"
-        f"{number(offer.speed_up.high)}], loss by {offer.basis}"
+        f"{number(offer.speed_up.high)}], loss by {offer.basis}{'' if offer.reaches else ', too far from that of DDP'}"
         for offer in cell.offers[:4]
     ]
     return "\n".join([where, *lines] if cell.best is not None else [f"{where}: nothing pays", *lines])
