@@ -65,6 +65,12 @@ def test_what_is_registered_is_counted_as_it_is() -> None:
     assert {g: int(n) for g, n in re.findall(r"^- `([\w-]+)`, (\d+): ", page, re.MULTILINE)} == grades
 
 
+def test_the_page_of_losses_shows_the_rows_that_are_shipped() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "losses.py"))["written"]()
+    stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, "run python docs/losses.py"
+
+
 def test_the_rooms_are_drawn_as_they_are() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "house.py"))["written"]()
     stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]

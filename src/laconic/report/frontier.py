@@ -53,7 +53,7 @@ def show(found: Frontier, console: Console | None = None) -> None:
         for warning in warnings(table):
             say(f"  {warning}", "yellow")
     say("\nOrderings", "bold")
-    console.print(_grid(("ordering", "verdict", "pairs"), list(_orderings(found))))
+    console.print(_grid(("ordering", "verdict", "pairs"), list(orderings(found))))
     for table, one in found.short:
         say(
             f"{table.title}: runs of {100 * one.share:.3g} % of the steps rank {one.methods} methods within 5 % of DDP "
@@ -82,7 +82,7 @@ def _grid(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
     return grid
 
 
-def _orderings(found: Frontier) -> Iterator[list[str]]:
+def orderings(found: Frontier) -> Iterator[list[str]]:
     for one in found.judged:
         counts = {verdict: sum(pair.verdict == verdict for pair in one.pairs) for verdict in ("holds", "refuted")}
         pairs = f"{counts['holds']} hold, {counts['refuted']} refute, of {len(one.pairs)}" if one.pairs else ""

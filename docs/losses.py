@@ -1,0 +1,87 @@
+"""Write docs/losses.md from the measured trainings that come with the package: tables, orderings, the map.
+
+python docs/losses.py            # write
+python docs/losses.py --check    # exit code 1 where the page is not what it would write
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from laconic.frontier.answer import PROTOCOL, Frontier, answer
+from laconic.planner.runs import read
+from laconic.report.frontier import letters, orderings
+from laconic.report.page.frontier_cells import LINE_COLUMNS, about, line_cells, warnings
+
+PAGE = Path(__file__).resolve().parent / "losses.md"
+HEAD = "# What strategies do to the loss"
+ABOUT = (
+    "Written by `python docs/losses.py` from `src/laconic/planner/measured/runs/`, where every training is a line with its device, "
+    "seed, command and commit. `python bench/ladder.py RUNG` makes the rows and goes on where it was; `bench/rungs.toml` names models, "
+    f"methods and rates. {PROTOCOL} How to read the columns: [the frontier](frontier.md); what is trained: [tasks](tasks.md). All "
+    "workers are virtual ones with real gradients and counted bytes; masters are fp32, matrix products bf16, gradients are clipped to "
+    "a norm of 1, matrices have a weight decay of 0.1, the rate rises over 5 % of the steps and falls along a cosine to a tenth.",
+    "**What these rows do not say.** One small model so far, and 25 M tokens: rounds of 30 steps are only 50, where the papers on rare "
+    "exchanges have hundreds, at models whose gaps they report to shrink with size. Outer rates were not tuned (0.7, momentum 0.9). An "
+    "ordering that is refuted here is refuted at these settings.",
+)
+WIDTH = 125
+
+
+def page() -> str:
+    """Return the whole page."""
+    tasks = dict.fromkeys(run.task for run in read())
+    said = [textwrap.fill(paragraph, WIDTH, break_on_hyphens=False, break_long_words=False) for paragraph in ABOUT]
+    return (
+        "\n\n".join([HEAD, *said, *(part for task in tasks for part in sections(answer(task, "1gbit", 8, "1b")))])
+        + "\n"
+    )
+
+
+def sections(found: Frontier) -> Iterator[str]:
+    """Yield a task's tables, its orderings and its map."""
+    yield f"## {found.task}"
+    for table in found.tables:
+        yield about(table)[0].upper() + about(table)[1:] + "."
+        yield grid(LINE_COLUMNS, [line_cells(table, line) for line in table.lines])
+        if notes := list(warnings(table)):
+            yield "\n".join(f"- {note}" for note in notes)
+    yield grid(("ordering", "verdict", "pairs"), list(orderings(found)))
+    for table, one in found.short:
+        yield (
+            f"{table.title}: among {one.methods} methods within 5 % of DDP, runs of {100 * one.share:.3g} % of the steps cost "
+            f"{100 * one.regret:.2f} % of loss where one chooses by them."
+        )
+    if found.map is not None:
+        yield "The fastest method to the loss of tuned DDP, by bandwidth and size of the model (· nothing pays for certain):"
+        yield "\n".join(["```", *letters(found.map), "```"])
+
+
+def grid(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def written() -> dict[Path, str]:
+    """Return the page that this command writes, with its text."""
+    return {PAGE: page()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where it is out of date")
+    check, text = parser.parse_args().check, page()
+    stale = not PAGE.is_file() or PAGE.read_text() != text
+    if stale and check:
+        print(f"{PAGE.name} is out of date: run python docs/losses.py", file=sys.stderr)
+    elif stale:
+        PAGE.write_text(text)
+    return int(check and stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
