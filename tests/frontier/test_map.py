@@ -130,7 +130,8 @@ def test_phases_of_the_same_share_are_one_method_on_all_rungs() -> None:
              if run.rung == "depth"]  # fmt: skip
     (found,) = contenders(tables([*small, *large]), "bytes", 8)
     assert [rung.gap for rung in found.trend.rungs] == pytest.approx([0.02, 0.01])
-    assert found.method.name == f"bsp until step 300, then {DILOCO}" and found.traffic.steps == 3000
+    assert found.name == f"bsp until 10 % of the steps, then {DILOCO}" and found.traffic.steps == 3000
+    assert found.method.name == f"bsp until step 300, then {DILOCO}"
     other = [replace(run, sentence=run.sentence.replace("300", "600")) for run in large]
     assert len(contenders(tables([*small, *other]), "bytes", 8)) == 2
 

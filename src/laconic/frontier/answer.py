@@ -7,7 +7,6 @@ from pathlib import Path
 
 from laconic.frontier.ledger import disagreements
 from laconic.frontier.map import Cell, Map, Offer, contenders, draw
-from laconic.frontier.methods import Method
 from laconic.frontier.orderings import Judged, judge
 from laconic.frontier.shapes import read_size, write_size
 from laconic.frontier.short import ShortRuns, short_runs
@@ -58,18 +57,14 @@ class Frontier:
         }
         gain = best.speed_up
         return (
-            f"`{self.name(best.method)}` reaches the loss of tuned DDP {gain.middle:.3g} times as fast at {self.place} "
+            f"`{best.name}` reaches the loss of tuned DDP {gain.middle:.3g} times as fast at {self.place} "
             f"({gain.low:.3g} to {gain.high:.3g}), {rests[best.basis]}."
         )
 
     def _nearest(self, first: Offer) -> str:
         gain = first.speed_up
         ends = "an unknown interval" if gain.low != gain.low else f"{gain.low:.3g} to {gain.high:.3g}"
-        return f"In the mean `{self.name(first.method)}` is the fastest, {gain.middle:.3g} times as fast ({ends})."
-
-    def name(self, method: Method) -> str:
-        """Return a method's name, with what differs from the main baseline of the largest model."""
-        return self.tables[-1].name(method)
+        return f"In the mean `{first.name}` is the fastest, {gain.middle:.3g} times as fast ({ends})."
 
     @property
     def largest(self) -> float:

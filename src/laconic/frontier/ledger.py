@@ -22,6 +22,6 @@ def disagreements(contenders: Sequence[Contender], workers: int) -> Iterator[str
         predicted = step.sent_bytes / clock.shape.parameters
         if step.priced and counted and abs(predicted / counted - 1) > TOLERANCE:
             yield (
-                f"`{one.method.name}` was counted to send {counted:.3g} bytes a parameter and step, and is priced with "
+                f"`{one.name}` was counted to send {counted:.3g} bytes a parameter and step, and is priced with "
                 f"{predicted:.3g}"
             )

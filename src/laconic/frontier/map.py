@@ -9,7 +9,7 @@ from math import exp, isfinite, log, nan, sqrt
 from laconic.experiments.statistics import Spread
 from laconic.frontier.clock import Clock, StepTime, Traffic
 from laconic.frontier.equivalence import Equivalence
-from laconic.frontier.methods import Method, by_shares, parsed
+from laconic.frontier.methods import Method, by_shares, parsed, with_shares
 from laconic.frontier.shapes import SIZES, Shape
 from laconic.frontier.tables import SIXTEEN_BITS, FrontierError, Line, Table
 from laconic.frontier.trend import Basis, Rung, Trend
@@ -26,8 +26,12 @@ def bandwidths(count: int = 17) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A method that was measured: its gap by size, what the ledger counted, and how gaps convert to tokens."""
+    """A method that was measured: its gap by size, what the ledger counted, and how gaps convert to tokens.
 
+    Its `name` says the ends of phases as shares of the steps, and what differs from the main baseline.
+    """
+
+    name: str
     method: Method
     trend: Trend
     traffic: Traffic
@@ -49,6 +53,7 @@ class Offer:
     no tokens that anybody measured.
     """
 
+    name: str
     method: Method
     step: StepTime
     tokens: Spread
@@ -150,8 +155,7 @@ def _contends(line: Line, table: Table) -> bool:
 def _contender(found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> Contender:
     """Join a method's lines of several rungs; a single seed is given the widest interval known of it, or of others.
 
-    Phases that end at a step are the same method where they end at the same share of the steps; it is named as on the
-    largest rung.
+    Phases that end at a step are the same method where they end at the same share of the steps.
     """
     ordered = sorted(found, key=lambda entry: entry[0].parameters)
     gaps = {table.parameters: line.gap_by_t for table, line in ordered if line.gap_by_t is not None}
@@ -164,7 +168,8 @@ def _contender(found: Sequence[tuple[Table, Line]], tables: Sequence[Table]) -> 
     nearest = [one for one in curves if one.parameters <= table.parameters] or curves[:1]
     curve = nearest[-1].equivalence
     assert curve is not None
-    return Contender(line.method, Trend(rungs), traffic, curve)
+    name = with_shares(table.name(line.method), traffic.steps)
+    return Contender(name, line.method, Trend(rungs), traffic, curve)
 
 
 def _widest(gaps: Sequence[Spread]) -> float | None:
@@ -180,7 +185,7 @@ def _offer(one: Contender, clock: Clock, ddp: StepTime, rate: float) -> Offer:
     low = exp(-_joined(_apart(tokens.middle, tokens.low), log(step.high_factor)))
     high = exp(_joined(_apart(tokens.high, tokens.middle), -log(step.low_factor)))
     gain = Spread(middle, middle * low, middle * high)
-    return Offer(one.method, step, tokens, reaches, one.trend.basis(size), gain)
+    return Offer(one.name, one.method, step, tokens, reaches, one.trend.basis(size), gain)
 
 
 def _apart(larger: float, smaller: float) -> float:

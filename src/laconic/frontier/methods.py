@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -87,6 +88,11 @@ def by_shares(method: Method, steps: int) -> tuple[object, ...]:
         return method.sentence, method.optimizer, method.workers
     parts = tuple((part, round(share, 3)) for part, share in phases_of(strategy, steps))
     return parts, method.optimizer, method.workers
+
+
+def with_shares(name: str, steps: int) -> str:
+    """Return a method's name with the ends of its phases as shares of so many steps, which hold for any training."""
+    return re.sub(r"until step (\d+)", lambda found: f"until {100 * int(found[1]) / steps:.3g} % of the steps", name)
 
 
 def steps_outside(strategy: Strategy | None, steps: int) -> int:

@@ -17,6 +17,7 @@ from laconic.frontier.shapes import write_size
 from laconic.report.frontier_json import to_json
 from laconic.report.page.frontier import render
 from laconic.report.page.frontier_cells import LINE_COLUMNS, OFFER_COLUMNS, about, line_cells, offer_cells, warnings
+from laconic.report.page.frontier_map import letter, signs
 from laconic.report.page.units import MISSING
 from laconic.units import write_rate
 
@@ -62,7 +63,7 @@ def show(found: Frontier, console: Console | None = None) -> None:
         )
     if found.here is not None:
         say(f"\nTime to the loss of tuned DDP at {found.place}", "bold")
-        console.print(_grid(OFFER_COLUMNS, [offer_cells(found.name(o.method), o) for o in found.here.offers]))
+        console.print(_grid(OFFER_COLUMNS, [offer_cells(offer) for offer in found.here.offers]))
     if found.map is not None:
         say("\nThe fastest method to the loss of tuned DDP (· nothing pays)", "bold")
         for line in letters(found.map):
@@ -91,14 +92,13 @@ def orderings(found: Frontier) -> Iterator[list[str]]:
 
 def letters(drawn: Map) -> list[str]:
     """Return the map as lines of text: a letter for the method that wins a cell, and a legend."""
-    winners = list(dict.fromkeys(cell.best.method for cell in drawn.cells if cell.best is not None))
-    sign = {method: chr(ord("A") + place) for place, method in enumerate(winners)}
+    known = signs(drawn)
     rates = list(dict.fromkeys(cell.bits_per_second for cell in drawn.cells))
     sizes = list(dict.fromkeys(cell.size for cell in drawn.cells))
     lines = [" " * 5 + "".join(f"{write_rate(rate):>10}" for rate in rates[::2])]
     for size in sizes:
         row = [drawn.cell(rate, size).best for rate in rates]
-        signs = "".join(f"{'·' if best is None else sign[best.method]:>4} " for best in row)
-        lines.append(f"{write_size(size):>8}{'*' if size > 1.1 * drawn.measured_up_to else ' '}{signs}")
-    lines += [f"  {sign[method]}  {method.name}" for method in winners]
+        row_signs = "".join(f"{'·' if best is None else letter(known[best.name]):>4} " for best in row)
+        lines.append(f"{write_size(size):>8}{'*' if size > 1.1 * drawn.measured_up_to else ' '}{row_signs}")
+    lines += [f"  {letter(place)}  {name}" for name, place in known.items()]
     return [*lines, f"  *  the loss is extrapolated from models of up to {write_size(drawn.measured_up_to)}"]

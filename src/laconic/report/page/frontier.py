@@ -56,10 +56,7 @@ def _map(found: Frontier) -> Markup:
     measured = max((size for size in sizes if size <= 1.1 * drawn.measured_up_to), default=sizes[0])
     chosen = sorted({measured, asked, sizes[-1]})
     shape = Shape(found.size, found.workers)
-    rows = [
-        _cells(offer_cells(found.name(offer.method), offer), first=offer is found.here.best)
-        for offer in found.here.offers
-    ]
+    rows = [_cells(offer_cells(offer), first=offer is found.here.best) for offer in found.here.offers]
     return _section(
         "Map",
         "Where communicating less pays",
@@ -92,7 +89,7 @@ def _trends(drawn: Map) -> Markup:
         half = MISSING if slope is None else f"{100 * slope:+.2f} ± {100 * one.trend.slope_half:.2f}"
         at = one.trend.at(70e9)
         far = f"{100 * at.middle:+.2f} [{100 * at.low:+.2f} to {100 * at.high:+.2f}]"
-        rows.append([Cell(one.method.name), Cell(gaps), Cell(half, slope), Cell(far, at.middle)])
+        rows.append([Cell(one.name), Cell(gaps), Cell(half, slope), Cell(far, at.middle)])
     columns = [Column("method", "code"), Column("gap % by size", "text"), Column("% for each tenfold size")]
     columns.append(Column("gap % taken at 70 B"))
     csv = as_csv([column.heading for column in columns], [[cell.shown for cell in row] for row in rows])

@@ -43,11 +43,11 @@ def line_cells(table: Table, line: Line) -> list[str]:
     ]
 
 
-def offer_cells(name: str, offer: Offer) -> list[str]:
+def offer_cells(offer: Offer) -> list[str]:
     """Return the cells of a method at a place, in the order of `OFFER_COLUMNS`."""
     gain = offer.speed_up
     return [
-        name,
+        offer.name,
         f"{with_unit(offer.step.seconds, 'seconds')}{'' if offer.step.priced else ' ~'}",
         with_unit(offer.step.sent_bytes, "bytes"),
         f"{'' if offer.reaches else '~'}{offer.tokens.middle:.3f}",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import isnan
 
 from laconic.frontier.map import Cell, Map
-from laconic.frontier.methods import Method
 from laconic.frontier.shapes import write_size
 from laconic.report.page.axes import Axis, axis_for
 from laconic.report.page.html import Markup, el
@@ -27,11 +26,11 @@ class TimeCurve:
     points: tuple[tuple[float, float, float, float], ...]
 
 
-def block(drawn: Map, sizes: Sequence[float], shown: Sequence[Method]) -> Markup:
+def block(drawn: Map, sizes: Sequence[float], shown: Sequence[str]) -> Markup:
     """Return a plot for each of these sizes, with DDP and the given methods."""
-    methods = list(shown)[: COLOURS - 1]
-    plots = [_plot(curves(drawn, size, methods), size) for size in sizes]
-    entries = [(swatch(place), name) for place, name in enumerate(["DDP, 16 bits", *(m.name for m in methods)])]
+    names = list(shown)[: COLOURS - 1]
+    plots = [_plot(curves(drawn, size, names), size) for size in sizes]
+    entries = [(swatch(place), name) for place, name in enumerate(["DDP, 16 bits", *names])]
     note = (
         "Seconds for the work of one step of DDP: a step's time over the DDP-equivalent share of its tokens, so that "
         "curves are in the order of the time to DDP's loss. Bands are 95 % intervals."
@@ -46,21 +45,21 @@ def block(drawn: Map, sizes: Sequence[float], shown: Sequence[Method]) -> Markup
     )
 
 
-def curves(drawn: Map, size: float, methods: Sequence[Method]) -> list[TimeCurve]:
+def curves(drawn: Map, size: float, names: Sequence[str]) -> list[TimeCurve]:
     """Return the curves of DDP and of these methods at a size of the map's."""
     cells = [cell for cell in drawn.cells if cell.size == size]
     ddp = tuple((cell.bits_per_second, *(cell.ddp.seconds,) * 3) for cell in cells)
-    return [TimeCurve("DDP, 16 bits", 0, ddp), *(_curve(cells, m, place) for place, m in enumerate(methods, 1))]
+    return [TimeCurve("DDP, 16 bits", 0, ddp), *(_curve(cells, name, place) for place, name in enumerate(names, 1))]
 
 
-def _curve(cells: Sequence[Cell], method: Method, place: int) -> TimeCurve:
+def _curve(cells: Sequence[Cell], name: str, place: int) -> TimeCurve:
     points = []
     for cell in cells:
-        gain = next(offer.speed_up for offer in cell.offers if offer.method == method)
+        gain = next(offer.speed_up for offer in cell.offers if offer.name == name)
         middle = cell.ddp.seconds / gain.middle
         ends = (middle, middle) if isnan(gain.low) else (cell.ddp.seconds / gain.high, cell.ddp.seconds / gain.low)
         points.append((cell.bits_per_second, middle, *ends))
-    return TimeCurve(method.name, place, tuple(points))
+    return TimeCurve(name, place, tuple(points))
 
 
 def _plot(found: Sequence[TimeCurve], size: float) -> Markup:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from laconic.frontier.map import Cell, Map
-from laconic.frontier.methods import Method
 from laconic.frontier.shapes import write_size
 from laconic.report.page.html import Child, Markup, as_csv, el, save
 from laconic.report.page.svg import colour, drawing, figure, legend, rect, segment, text
@@ -14,10 +13,10 @@ WIDE, NARROW = 1000.0, 340.0
 _LEFT, _TOP, _BOTTOM, _ROW = 62.0, 20.0, 40.0, 40.0
 
 
-def signs(drawn: Map) -> dict[Method, int]:
-    """Return the methods that win a cell, numbered from the slowest network on; in pictures, colour 0 is DDP."""
-    winners = (cell.best.method for cell in sorted(drawn.cells, key=lambda c: c.bits_per_second) if cell.best)
-    return {method: place for place, method in enumerate(dict.fromkeys(winners))}
+def signs(drawn: Map) -> dict[str, int]:
+    """Return the methods that win a cell, numbered from the slowest network on; colour 0 is that of DDP."""
+    winners = (cell.best.name for cell in sorted(drawn.cells, key=lambda c: c.bits_per_second) if cell.best)
+    return {name: place for place, name in enumerate(dict.fromkeys(winners))}
 
 
 def letter(place: int) -> str:
@@ -29,7 +28,7 @@ def block(drawn: Map) -> Markup:
     """Return the map with its legend, and a link that saves every offer of every cell as CSV."""
     known = signs(drawn)
     wide, narrow = (_picture(drawn, known, width) for width in (WIDE, NARROW))
-    entries = [(_swatch(place), f"{letter(place)}: {method.name}") for method, place in known.items()]
+    entries = [(_swatch(place), f"{letter(place)}: {name}") for name, place in known.items()]
     entries.append((_swatch(None), "nothing pays: DDP is the fastest, or may be, or no loss is near enough"))
     note = (
         "Figures are speed-ups over tuned DDP with 16-bit gradients to its own loss. Above the line the loss is "
@@ -40,7 +39,7 @@ def block(drawn: Map) -> Markup:
     return figure(wide, narrow, "The fastest method to the loss of tuned DDP", below)
 
 
-def _picture(drawn: Map, known: dict[Method, int], width: float) -> Markup:
+def _picture(drawn: Map, known: dict[str, int], width: float) -> Markup:
     rates = list(dict.fromkeys(cell.bits_per_second for cell in drawn.cells))
     sizes = list(dict.fromkeys(cell.size for cell in drawn.cells))
     across = (width - _LEFT - 6) / max(len(rates), 1)
@@ -53,10 +52,10 @@ def _picture(drawn: Map, known: dict[Method, int], width: float) -> Markup:
             cell = drawn.cell(rate, size)
             left = _LEFT + across * column
             best = cell.best
-            kind = "cell none" if best is None else f"cell {colour(known[best.method] + 1)}"
+            kind = "cell none" if best is None else f"cell {colour(known[best.name] + 1)}"
             parts.append(rect(left, top, across - 1.5, _ROW - 1.5, kind, _tip(cell)))
             if best is not None:
-                sign = letter(known[best.method])
+                sign = letter(known[best.name])
                 gain = best.speed_up.middle
                 shown = sign if width == NARROW else f"{sign} {gain:.{0 if gain >= 9.95 else 1}f}"
                 parts.append(text(left + across / 2, top + _ROW / 2 + 4, shown, "small", "middle"))
@@ -76,7 +75,7 @@ def _picture(drawn: Map, known: dict[Method, int], width: float) -> Markup:
 def _tip(cell: Cell) -> str:
     where = f"{write_rate(cell.bits_per_second)}, {write_size(cell.size)}"
     lines = [
-        f"{offer.method.name}: {number(offer.speed_up.middle)}× [{number(offer.speed_up.low)}–"
+        f"{offer.name}: {number(offer.speed_up.middle)}× [{number(offer.speed_up.low)}–"
         f"{number(offer.speed_up.high)}], loss by {offer.basis}{'' if offer.reaches else ', too far from that of DDP'}"
         for offer in cell.offers[:4]
     ]
