@@ -20,14 +20,15 @@ from laconic.report.page.frontier_cells import LINE_COLUMNS, about, line_cells, 
 PAGE = Path(__file__).resolve().parent / "losses.md"
 HEAD = "# What strategies do to the loss"
 ABOUT = (
-    "Written by `python docs/losses.py` from `src/laconic/planner/measured/runs/`, where every training is a line with its device, "
-    "seed, command and commit. `python bench/ladder.py RUNG` makes the rows and goes on where it was; `bench/rungs.toml` names models, "
-    f"methods and rates. {PROTOCOL} How to read the columns: [the frontier](frontier.md); what is trained: [tasks](tasks.md). All "
-    "workers are virtual ones with real gradients and counted bytes; masters are fp32, matrix products bf16, gradients are clipped to "
-    "a norm of 1, matrices have a weight decay of 0.1, the rate rises over 5 % of the steps and falls along a cosine to a tenth.",
-    "**What these rows do not say.** One small model so far, and 25 M tokens: rounds of 30 steps are only 50, where the papers on rare "
-    "exchanges have hundreds, at models whose gaps they report to shrink with size. Outer rates were not tuned (0.7, momentum 0.9). An "
-    "ordering that is refuted here is refuted at these settings.",
+    "Written by `python docs/losses.py` from `src/laconic/planner/measured/runs/`, where every training is a line with its "
+    "device, seed, command and commit. `python bench/ladder.py RUNG` makes the rows and goes on where it was; "
+    f"`bench/rungs.toml` names models, methods and rates. {PROTOCOL} How to read the columns: [the frontier](frontier.md); "
+    "what is trained: [tasks](tasks.md). All workers are virtual ones with real gradients and counted bytes; masters are "
+    "fp32, matrix products bf16, gradients are clipped to a norm of 1, matrices have a weight decay of 0.1, the rate rises "
+    "over 5 % of the steps and falls along a cosine to a tenth.",
+    "**What these rows do not say.** One small model so far, and 25 M tokens: rounds of 30 steps are only 50, where the "
+    "papers on rare exchanges have hundreds, at models whose gaps they report to shrink with size. Outer rates were not "
+    "tuned (0.7, momentum 0.9). An ordering that is refuted here is refuted at these settings.",
 )
 WIDTH = 125
 
@@ -53,11 +54,11 @@ def sections(found: Frontier) -> Iterator[str]:
     yield grid(("ordering", "verdict", "pairs"), list(orderings(found)))
     for table, one in found.short:
         yield (
-            f"{table.title}: among {one.methods} methods within 5 % of DDP, runs of {100 * one.share:.3g} % of the steps cost "
-            f"{100 * one.regret:.2f} % of loss where one chooses by them."
+            f"{table.title}: among {one.methods} methods within 5 % of DDP, runs of {100 * one.share:.3g} % of the "
+            f"steps cost {100 * one.regret:.2f} % of loss where one chooses by them."
         )
     if found.map is not None:
-        yield "The fastest method to the loss of tuned DDP, by bandwidth and size of the model (· nothing pays for certain):"
+        yield "The fastest method to the loss of tuned DDP, by bandwidth and size (· nothing pays for certain):"
         yield "\n".join(["```", *letters(found.map), "```"])
 
 
