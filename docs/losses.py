@@ -20,15 +20,17 @@ from laconic.report.page.frontier_cells import LINE_COLUMNS, about, line_cells, 
 PAGE = Path(__file__).resolve().parent / "losses.md"
 HEAD = "# What strategies do to the loss"
 ABOUT = (
-    "Written by `python docs/losses.py` from `src/laconic/planner/measured/runs/`, where every training is a line with its "
-    "device, seed, command and commit. `python bench/ladder.py RUNG` makes the rows and goes on where it was; "
-    f"`bench/rungs.toml` names models, methods and rates. {PROTOCOL} How to read the columns: [the frontier](frontier.md); "
-    "what is trained: [tasks](tasks.md). All workers are virtual ones with real gradients and counted bytes; masters are "
-    "fp32, matrix products bf16, gradients are clipped to a norm of 1, matrices have a weight decay of 0.1, the rate rises "
-    "over 5 % of the steps and falls along a cosine to a tenth.",
-    "**What these rows do not say.** One small model so far, and 25 M tokens: rounds of 30 steps are only 50, where the "
-    "papers on rare exchanges have hundreds, at models whose gaps they report to shrink with size. Outer rates were not "
-    "tuned (0.7, momentum 0.9). An ordering that is refuted here is refuted at these settings.",
+    "Written by `python docs/losses.py` from `src/laconic/planner/measured/runs/`, where every training is a "
+    "line with its device, seed, command and commit. `python bench/ladder.py RUNG` makes the rows and goes on "
+    f"where it was; `bench/rungs.toml` names models, methods and rates. {PROTOCOL} How to read the columns: "
+    "[the frontier](frontier.md); what is trained: [tasks](tasks.md). All workers are virtual ones with real "
+    "gradients and counted bytes; masters are fp32, matrix products bf16, gradients are clipped to a norm of "
+    "1, matrices have a weight decay of 0.1, the rate rises over 5 % of the steps and falls along a cosine to "
+    "a tenth.",
+    "**What these rows do not say.** One small model so far, and 25 M tokens: rounds of 30 steps are only 50, "
+    "where the papers on rare exchanges have hundreds, at models whose gaps they report to shrink with size. "
+    "Outer rates were not tuned (0.7, momentum 0.9). An ordering that is refuted here is refuted at these "
+    "settings.",
 )
 WIDTH = 125
 
