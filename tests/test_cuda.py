@@ -305,3 +305,36 @@ def test_offloaded_outer_state_gives_the_same_bits_and_leaves_the_gpu(
     assert all(torch.equal(a, b) for a, b in zip(near, away, strict=True))
     copies = 2 if chain == "none" else 3  # point, momentum and the error memory
     assert held_near - held_away > 0.9 * copies * 16 * 256 * 256 * 4
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("sentence", ["bsp", "diloco(3)", "bsp / topk(0.05)+ef", "accumulate(3)"])
+def test_virtual_workers_compute_together_by_a_graph_what_each_computes_alone(sentence: str, compiled: bool) -> None:
+    """More steps than a warm-up has, so that the last ones are a graph's, which reads parameters where they lie."""
+
+    def mean_loss(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x), y)
+
+    def trained(together: bool) -> list[torch.Tensor]:
+        def work() -> torch.Tensor:
+            torch.manual_seed(laconic.rank())
+            model: nn.Module = nn.Sequential(
+                nn.Embedding(11, 64), nn.Linear(64, 90), nn.GELU(), nn.Linear(90, 11)
+            ).cuda()
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), 0.01, fused=True)
+            model, optimizer = laconic.distribute(model, optimizer, sentence)
+            loss = laconic.batched(mean_loss, compiled) if together else mean_loss
+            for step in range(12):
+                draw = torch.Generator().manual_seed(100 * step + laconic.rank())
+                x, y = torch.randint(11, (2, 32), generator=draw).cuda()
+                loss(model, x, y).backward()
+                laconic.clip_grad_norm_(optimizer, 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            laconic.finish(model, optimizer)
+            return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+        return laconic.simulate(work, 4).results
+
+    for alone, together in zip(trained(False), trained(True), strict=True):
+        torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
