@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ import laconic
 from laconic import claims, registry
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
+from laconic.schedule.auto import Auto, worth_sending_plain
+from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
+from laconic.values.timing import Timing
 from laconic.virtual.compute import Compute
 from laconic.virtual.simulate import simulate
 
@@ -68,6 +73,16 @@ def test_far_apart_every_worker_serves_a_share() -> None:
     far = (1e9, 5e-3)
     own = times("auto(false)", "few large", far)
     assert own < 0.95 * min(times(word, "few large", far) for word in ("sequential", "mg_wfbp", "wfbp"))
+
+
+def test_what_compression_makes_no_faster_is_sent_as_it_is() -> None:
+    """Encoding starts up in two seconds, and then halves the bytes: 16 bytes at a quarter of a second each take as
+    long either way."""
+    specs = [TensorSpec(str(n), (n,), torch.float32) for n in (1, 4, 8)]
+    timing = Timing((0.0,) * 3, (0.0,) * 3, Price(0.0, 0.25), compressed=Price(2.0, 0.125))
+    assert worth_sending_plain(specs, timing) == {0, 1}
+    assert worth_sending_plain(specs, replace(timing, compressed=None)) == frozenset()
+    assert Auto().plan(specs, [2, 1, 0], timing).plain == {0, 1}
 
 
 def planned(compute: Compute, steps: int) -> list[tuple[int, int, bool, float]]:

@@ -77,6 +77,32 @@ def test_slower_networks_have_more_compressed_the_large_ones_first(name: str, ga
     assert counts[0] > 0 and counts[-1] == 0
 
 
+def test_encoding_delays_backward_and_decoding_the_forward_pass() -> None:
+    """By hand: two tensors of 8 and 4 bytes at a second each, half of which is sent; encoding takes 0.5 seconds and
+    decoding 0.25. Backward is over at 2, with the second encoded at 2.5 and with both at 3."""
+    layers, price = LayerTimes((1.0, 1.0), (1.0, 1.0), (8.0, 4.0)), Price(0.0, 1.0)
+    coding = Coding(Price(0.5, 0.0), Price(0.25, 0.0), 0.5)
+
+    def taking(*tensors: int, gated: bool = False) -> float:
+        return seconds([(1,), (0,)], layers, price, coding, frozenset(tensors), gated)
+
+    assert taking() == 1 + 4 + 8 + 2
+    assert taking(1) == 1.5 + 2 + 8 + 0.25 + 2
+    assert taking(0, 1) == 1.5 + 2 + 4 + 0.5 + 2
+    assert taking(0) == 1 + 4 + 4 + 0.25 + 2
+    assert taking(0, 1, gated=True) == 1.5 + 2 + 4 + 0.25 + 1 + 0.25 + 1
+
+
+@pytest.mark.parametrize("large", [0, 1, 5, 16, 20, 24])
+def test_only_tensors_that_gain_are_compressed(large: int) -> None:
+    """Of 24 tensors these have 40 bytes and the others one, at a second each; encoding takes two seconds."""
+    sizes = tuple(40.0 if i < large else 1.0 for i in range(24))
+    layers = LayerTimes((0.0,) * 24, (0.0,) * 24, sizes)
+    groups = [(i,) for i in reversed(range(24))]
+    chosen = compressed(groups, layers, Price(0.0, 1.0), Coding(FREE, Price(2.0, 0.0), 0.5))
+    assert chosen.tensors == set(range(large)) and chosen.seconds == 22 * large + 24 - large
+
+
 def test_groups_of_other_tensors_are_refused() -> None:
     with pytest.raises(LaconicError, match="each of 2 tensors once"):
         compressed([(0,)], LayerTimes((0.0,) * 2, (0.0,) * 2, (1.0,) * 2), FREE, Coding(FREE, FREE, 0.5))

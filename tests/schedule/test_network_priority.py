@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from laconic.cost.iteration import Order, Stage, Transfer, period
 from laconic.cost.lanes import Lane
-from laconic.cost.server_star import ServerStar, class_of, gated_period, sliced, star_period
+from laconic.cost.server_star import ServerStar, Slice, class_of, gated_period, sliced, star_period
 from laconic.cost.server_star_flows import carry
 from laconic.errors import LaconicError
 from laconic.network.fluid import Fluid, Job
@@ -137,6 +137,16 @@ def fifo(star: ServerStar, tensors: Sequence[tuple[float, float]]) -> list[float
             port = max(port, nic) + size * second
         back.append(port)
     return back
+
+
+def test_a_packet_passes_four_links_and_waits_at_each_for_those_of_the_other_worker() -> None:
+    """By hand, in packets' times: both workers' packets reach the switch at 1 and the server at 3, the last reply
+    leaves it at 5 and arrives at 6. What another server sums is a packet behind on the worker's two links."""
+    star = ServerStar(2, 1, 8 * 1500.0)  # a packet a second
+    assert switched([Slice(0, 0, 1500.0)], [0.0], star) == [6.0]
+    two = replace(star, servers=2)
+    assert switched([Slice(0, 0, 1500.0), Slice(1, 1, 1500.0)], [0.0, 0.0], two) == [6.0, 7.0]
+    assert switched([Slice(0, 0, 1500.0), Slice(0, 1, 1500.0)], [2.0], two) == [8.0, 9.0]
 
 
 def drawn(seed: int, tensors: int = 16) -> LayerTimes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,6 +76,19 @@ def test_none_postponed_is_bytescheduler_and_the_best_number_is_never_worse(give
     plain = given.seconds(ByteScheduler(partition, credit))
     assert given.seconds(OutOfOrder(0, partition, credit)) == plain
     assert given.seconds(OutOfOrder(None, partition, credit)) <= plain * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("seed", "best"), [(1, 8), (13, 2), (35, 9), (38, 6)])
+def test_without_a_number_powers_of_two_and_eighths_are_tried(seed: int, best: int) -> None:
+    """Random models of 24 tensors at servers, each with another best number."""
+    chance = random.Random(seed)
+    elements = [chance.choice([200, 1000, 6000]) for _ in range(24)]
+    forward, backward = ([chance.uniform(0, longest) for _ in range(24)] for longest in (0.3, 1.0))
+    given = case(forward, backward, elements, Price(0.0, chance.choice([1, 2, 3]) / 12000), duplex=True)
+    tried = {0, 1, 2, 4, 8, 16, 3, 6, 9, 12, 15, 18, 21, 24}
+    seconds = {first: given.seconds(OutOfOrder(first, 1000, 0)) for first in tried}
+    assert min(sorted(tried), key=lambda first: seconds[first]) == best and seconds[best] < seconds[0]
+    assert given.seconds(OutOfOrder(None, 1000, 0)) == seconds[best]
 
 
 @pytest.mark.technique("ooo_backprop_dp", check=2)

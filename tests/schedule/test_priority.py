@@ -20,6 +20,7 @@ from laconic.schedule.bytescheduler import P3, ByteScheduler
 from laconic.schedule.wfbp import WFBP
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price
+from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.clock import Operation
 from laconic.virtual.send_queue import VirtualSendQueue as VirtualQueue
 from laconic.worker import Priority
@@ -28,6 +29,13 @@ from tests.schedule.cnns import CNNS, Layer
 from tests.schedule.plans import Case, cases, of_layers
 
 ENDLESS = 2**40
+
+
+def test_a_credit_counts_elements_of_the_widest_type() -> None:
+    specs = [TensorSpec("a", (8,), torch.float32), TensorSpec("b", (8,), torch.float64)]
+    plans = [ByteScheduler(4, 10).plan(kept, range(len(kept))) for kept in (specs[:1], specs)]
+    assert [plan.credit_bytes for plan in plans] == [40, 80]
+    assert P3(4).plan(specs, [1, 0]).credit_bytes == 0, "one slice at a time"
 
 
 # ------------------------------------------------------------------------------------------------ the queue

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 
+from laconic.cost.comm_plan import predicted_seconds
 from laconic.schedule.bytescheduler import ByteScheduler
 from laconic.schedule.dear import DeAR
 from laconic.schedule.mg_wfbp import MGWFBP
-from laconic.schedule.search import search
+from laconic.schedule.search import ScheduleChoice, _moved, search
 from laconic.schedule.sequential import Sequential
 from laconic.schedule.wfbp import WFBP
 from laconic.values.price import Price, ring
 from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
 from tests.schedule.cnns import profile
-from tests.schedule.plans import Case, cases, of_layers
+from tests.schedule.plans import Case, case, cases, of_layers
 
 
 @pytest.mark.long
@@ -53,6 +57,36 @@ def bert_case(price: Price) -> Case:
     shares = [0.0, *(n / total for n in sizes[1:])]  # looking words up takes next to nothing
     timing = Timing(tuple(0.08 * s for s in shares), tuple(0.16 * s for s in shares), price)
     return Case(specs, tuple(reversed(range(len(specs)))), timing)
+
+
+@pytest.mark.technique("general_scheduler", check=1)
+@pytest.mark.parametrize("word", [ByteScheduler(), ByteScheduler(100_000, 400_000)], ids=str)
+def test_before_any_trial_it_is_as_fast_as_pieces_by_priority(word: ByteScheduler) -> None:
+    """At servers, where the last layers have the weights and the first one is waited for: cut, they let it pass."""
+    sizes = [1000, *[4 * word.partition] * 3]  # a second each, both ways
+    given = case([0.1] * 4, [0.1] * 4, sizes, Price(0.0, 1 / (16 * word.partition)), duplex=True)
+    found = search(given.specs, given.arrival, given.timing, trials=0)
+    assert found.seconds <= given.seconds(word) < 0.9 * given.seconds(WFBP(0))
+    assert given.seconds(word) in found.starts and found.decision.piece is not None
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_halves_all_reduces_where_that_is_cheaper(late: bool) -> None:
+    given = case([0.1] * 3, [0.1] * 3, [1000] * 3, Price(1.0, 1e-4))
+    for halved, expected in ((Price(0.1, 1e-4), True), (Price(2.0, 1e-4), False)):
+        timing = replace(given.timing, halved=halved)
+        found = search(given.specs, given.arrival, timing, late=late, trials=0)
+        assert found.plan.halves is expected
+        assert found.seconds == predicted_seconds(found.plan, given.arrival, timing)
+
+
+def test_a_move_switches_the_order_by_urgency_on_and_off() -> None:
+    def orders(credit: int | None) -> set[int | None]:
+        choice = ScheduleChoice(((2, 1), (0,)), 1_000_000, credit, gated=True)
+        return {_moved(choice, (2, 1, 0), random.Random(seed)).credit for seed in range(100)}
+
+    assert orders(None) == {None, 4_000_000, 8_000_000, 2_000_000}
+    assert orders(6_000_000) == {6_000_000, None, 12_000_000, 3_000_000}
 
 
 @pytest.mark.long

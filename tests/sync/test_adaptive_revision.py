@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
 from laconic.sync.adaptive_revision import AdaptiveRevision
 from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import Field
 from tests.sync import rounds
 
 RULE = AdaptiveRevision()
@@ -33,8 +35,8 @@ def read(store: Store, worker: int) -> tuple[int, Tensor]:
     return store.version, store.values[0].detach().clone()
 
 
-def push(store: Store, worker: int, version: int, gradient: Tensor) -> None:
-    RULE.receive(store, Push(worker, 0, version, [gradient], {}))
+def push(store: Store, worker: int, version: int, gradient: Tensor) -> Mapping[str, Field]:
+    return RULE.receive(store, Push(worker, 0, version, [gradient], {}))
 
 
 @pytest.mark.technique("adaptive_revision", check=1)
@@ -66,6 +68,15 @@ def test_rates_never_rise_whatever_the_interleaving(seed: int) -> None:
         revised = revised or bool((store.memory["z"][0] < largest[-1]).any())
     assert all((after >= before).all() for before, after in pairwise(largest))
     assert revised  # z itself has fallen somewhere, which its largest value did not follow
+
+
+def test_staleness_is_how_many_updates_came_since_the_read() -> None:
+    store, gradient = store_of(torch.zeros(1, dtype=torch.float64), 1.0), torch.ones(1, dtype=torch.float64)
+    (first, _), (second, _) = read(store, 0), read(store, 1)
+    assert [push(store, worker, first, gradient)["staleness"] for worker in (0, 2, 3)] == [0, 1, 2]
+    assert push(store, 1, second, gradient)["staleness"] == 3
+    (third, _) = read(store, 2)
+    assert push(store, 2, third, gradient)["staleness"] == 0
 
 
 def test_the_update_is_that_of_the_paper_and_remembers_each_read() -> None:

@@ -9,10 +9,12 @@ from torch import nn
 
 import laconic
 from laconic.errors import StrategyError
+from laconic.sync.asp import ASP
 from laconic.theory import delay_rates as rates
 from laconic.theory.delayed.momentum import first_guess, staleness_law
 from laconic.virtual.compute import Compute, Stragglers
 from tests.sync import digits, rounds, serving
+from tests.sync.stores import Served
 
 ONE_SECOND = {"forward_seconds": 0.4, "backward_seconds": 0.5, "step_seconds": 0.1}
 
@@ -108,6 +110,26 @@ FACTORS = {
     "drop": lambda tau, t, total: float(tau <= 4),
     "adaptive": rates.aviv,
 }
+
+
+@pytest.mark.parametrize(
+    ("rule", "factors"),
+    [
+        (ASP(), [1, 1, 1, 1, 1]),
+        (ASP(staleness="inverse"), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]),
+        (ASP(staleness="capped"), [1, 1, 1, 2 / 3, 2 / 4]),
+        (ASP(staleness="capped", limit=1), [1, 1, 1 / 2, 1 / 3, 1 / 4]),
+        (ASP(staleness="drop"), [1, 1, 1, 0, 0]),
+    ],
+    ids=str,
+)
+def test_a_push_steps_with_its_part_of_the_rate(rule: ASP, factors: list[float]) -> None:
+    """By hand, for staleness 0, 1, 2, 3 and 4: two workers' pushes count a half each, at the rate 0.5."""
+    for tau, factor in enumerate(factors):
+        served = Served(rule, workers=2, rate=0.5)
+        served.store.version = 7
+        assert served.push(1, 8.0, version=7 - tau) == {"staleness": tau, "factor": factor}
+        assert served.value == [-0.5 * 0.5 * 8.0 * factor] and served.store.version == 7 + (factor > 0)
 
 
 @pytest.mark.long

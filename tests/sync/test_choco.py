@@ -116,6 +116,15 @@ def test_a_ring_of_eight_agrees_from_a_tenth_of_the_coordinates() -> None:
     assert np.linalg.norm(x - mean) > 0.3 * np.linalg.norm(mean) * np.sqrt(8)
 
 
+@pytest.mark.parametrize(
+    ("contraction", "gap", "distance", "gamma"),
+    [(1.0, 1.0, 1.0, 1 / 15), (0.5, 1.0, 1.0, 0.5 / 19), (1.0, 0.5, 2.0, 0.25 / 24.25), (0.1, 0.5, 0.0, 0.025 / 7.85)],
+)
+def test_the_theorys_step_is_the_papers(contraction: float, gap: float, distance: float, gamma: float) -> None:
+    """Theorem 2 by hand: ρ²δ/(16ρ + ρ² + 4β² + 2ρβ² − 8ρδ)."""
+    assert ChocoSGD.consensus_step(contraction, gap, distance) == pytest.approx(gamma)
+
+
 @pytest.mark.long
 def test_the_theorys_step_converges_too() -> None:
     mixing = mixing_of("dpsgd / ring", 8)

@@ -19,6 +19,26 @@ def unsaid(tier: Any) -> tuple[float, int]:
     return float((state["said.0"] - state["x.0"]).abs().sum()), broadcasts(tier)
 
 
+def test_a_pull_is_towards_what_was_last_sent_and_little_is_not_sent() -> None:
+    """The docstring's formula written out, with what each worker last sent; of 4 workers on a ring some are silent."""
+    steps, (threshold, gain, decay) = 8, (0.5, 0.6, 0.05)
+    seen = walk(
+        f"detsgrad({threshold}, gain={gain}, decay={decay})", 4, steps, targets=draws(4, DIMENSION), look=unsaid
+    )
+    laplacian = np.eye(4) - mixing_of("detsgrad", 4).at(0)
+    x = sent = np.zeros((4, DIMENSION))
+    counts = np.zeros(4, dtype=int)
+    for step in range(steps):
+        fade, following = (1 / (decay * k + 1) for k in (step, step + 1))
+        x = x - gain * (decay * step + 1) ** -0.1 * laplacian @ sent - 0.1 * fade * seen.gradients[step]
+        np.testing.assert_allclose(seen.x[step + 1], x, atol=1e-12)
+        speaks = np.abs(x - sent).sum(axis=1) > threshold * DIMENSION * 0.1 * following
+        sent, counts = np.where(speaks[:, None], x, sent), counts + speaks
+        assert [count for _, count in seen.seen[step]] == counts.tolist()
+    assert 0 < counts.min() <= counts.max() < steps
+    assert seen.sent_bytes == [2 * 8 * DIMENSION * count for count in counts.tolist()]
+
+
 @pytest.mark.long
 @pytest.mark.technique("detsgrad", check=1)
 def test_without_a_threshold_everything_is_sent() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from laconic.sync import outer_optimizer
 from tests.sync.rounds import Make, adamw, assert_same, by_hand, muon, sgd, simulated
 
 
@@ -17,6 +18,18 @@ def averaging(parameters: object) -> torch.optim.Optimizer:
 
 def nesterov(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)  # type: ignore[arg-type]
+
+
+def test_the_outer_step_is_torchs() -> None:
+    point, momentum = torch.tensor([1.0, -2.0]), torch.zeros(2)
+    theirs = point.clone()
+    optimizer = nesterov([theirs])
+    for step in range(4):
+        gradient = torch.tensor([0.5, 1.0 - step])
+        theirs.grad = gradient.clone()
+        optimizer.step()
+        outer_optimizer.nesterov(point, momentum, gradient, rate=0.7, mu=0.9)
+        torch.testing.assert_close(point, theirs)
 
 
 @pytest.mark.long

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.sync.ashl import local_steps
+import laconic
+from laconic.sync.a2s import A2S
+from laconic.sync.ashl import ASHL, local_steps
 from laconic.sync.fsp import breakpoint_of
 from laconic.sync.gssp import groups_by_speed
-from laconic.virtual.compute import Stragglers
+from laconic.virtual.compute import Compute, Stragglers
+from tests.sync import rounds
 from tests.sync.racing import Race, race
+from tests.sync.stores import Served
 
 CLASSES = (1.0,) * 4 + (2.0,) * 4 + (3.0,) * 4 + (4.0,) * 4
 
@@ -35,6 +39,15 @@ def spread_at_starts(run: Race, workers: list[int]) -> int:
 def test_workers_of_like_speed_form_groups() -> None:
     assert groups_by_speed([1.0, 4.1, 1.1, 4.0], 2) == [0, 1, 0, 1]
     assert groups_by_speed([1.0, 1.0, 1.0], 1) == [0, 0, 0]
+
+
+def test_workers_push_to_the_server_of_their_group() -> None:
+    """Until three steps are timed that is the group of their rank, then that of their speed."""
+    compute = Compute(forward_seconds=0.01, slowness=(1, 4, 1.1, 4.2))
+    run = laconic.simulate(lambda: rounds.train("gssp(groups=2)", 6), 4, compute=compute)
+    assert run.rpc is not None
+    pushes = [Counter(w for _, w, kind in one.calls if kind == "push") for one in run.rpc.hosted_actors.values()]
+    assert pushes == [{0: 6, 1: 3, 2: 3}, {1: 3, 2: 3, 3: 6}]
 
 
 @pytest.mark.long
@@ -97,6 +110,23 @@ def test_sixteen_workers_in_four_classes_are_sooner_than_under_ssp() -> None:
 # ---------------------------------------------------------------------------------------------- A2S
 
 
+def test_a_round_of_fast_workers_is_one_step_and_who_is_late_for_it_is_applied_as_a_slow_one() -> None:
+    """By hand, at the rate 1: the mean of three of four workers counts three quarters, the fourth one, two updates
+    old, a third of a quarter; and the fourth joins the round after the last that is complete."""
+    served = Served(A2S(), workers=4)
+    served.push(3, 8.0, seconds=5.0, round=-1)
+    assert served.value == [-2.0], "a slow worker's gradient is applied on arrival"
+    for worker, gradient in ((1, 3.0), (0, 6.0)):
+        served.push(worker, gradient, seconds=1.0, round=0)
+        assert served.value == [-2.0] and served.pull(worker) is None, "the barrier"
+    served.push(2, 9.0, seconds=1.0, round=0)
+    assert served.value == [-2.0 - 0.75 * 6.0]
+    assert [served.pull(worker) for worker in range(4)] == [{"round": 1}] * 3 + [{"round": -1}]
+    assert served.push(3, 12.0, version=0, seconds=1.0, round=0) == {"staleness": 2}
+    assert served.value == [-6.5 - 12.0 / 4 / 3]
+    assert served.pull(3) == {"round": 1}
+
+
 @pytest.mark.long
 @pytest.mark.technique("a2s", check=1)
 def test_all_fast_is_bsp_and_all_slow_is_asp() -> None:
@@ -135,6 +165,23 @@ def test_one_slow_worker_of_four_costs_a2s_little() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- ASHL
+
+
+def test_changes_count_by_workers_and_the_mean_loss_switches_to_short_rounds_that_wait() -> None:
+    served = Served(ASHL(coarse=8, fine=2, staleness=1, switch=1.0), workers=2)
+    served.push(0, 3.0, step_seconds=1.0, transfer_seconds=0.0, loss=0.5)
+    assert served.value == [1.5], "half of a change of one of two workers"
+    assert served.pull(0) == {"steps": 2, "fine": True}, "the mean of one loss is below the switch"
+    served = Served(ASHL(coarse=8, fine=2, staleness=1, switch=1.0), workers=2)
+    served.push(1, 0.0, step_seconds=0.5, transfer_seconds=0.0, loss=2.0)
+    for _ in range(3):
+        served.push(0, 0.0, step_seconds=1.0, transfer_seconds=0.0, loss=0.5)
+        assert served.pull(0) == {"steps": 8, "fine": False}, "nobody waits, and 1.25 is above the switch"
+    served.push(0, 0.0, step_seconds=1.0, transfer_seconds=0.0, loss=-0.1)
+    assert served.pull(0) is None and served.pull(1) == {"steps": 4, "fine": True}, "three rounds ahead of a bound of 1"
+    for _ in range(2):
+        served.push(1, 0.0, step_seconds=0.5, transfer_seconds=0.0)
+    assert served.pull(0) == {"steps": 2, "fine": True}
 
 
 @pytest.mark.long
@@ -212,6 +259,39 @@ def test_the_bend_of_a_noisy_curve_is_found(bend: float) -> None:
     clean = np.where(work < bend, work, bend + 0.1 * (work - bend))
     noisy = clean + np.random.default_rng(0).normal(0, 0.01 * clean.max(), len(work))
     assert breakpoint_of(work, noisy) == pytest.approx(bend, rel=0.05)
+
+
+@pytest.mark.parametrize("slowness", [(1,), (1, 1.7)], ids=str)
+def test_an_interval_ends_with_the_mean_of_the_changes_weighted_by_steps(slowness: tuple[float, ...]) -> None:
+    """Written out for three intervals, of 4 steps per worker on average; no loss is logged, so that there is no bend.
+    The barrier is called when the last of these steps is made, and everybody ends the step it has begun by then."""
+
+    def body() -> list[tuple[int, torch.Tensor]]:
+        def look(run: rounds.Run, step: int) -> None:
+            seen.append((int(run.optimizer.session.partitions[0].tiers[0].sync_state["interval"]), run.path[-1]))
+
+        seen: list[tuple[int, torch.Tensor]] = []
+        rounds.train("fsp(first=4)", 20, after=look)
+        return seen
+
+    results = laconic.simulate(body, len(slowness), compute=Compute(0.4, 0.5, 0.1, slowness)).results
+    replicas, done = [rounds.net() for _ in slowness], [0] * len(slowness)
+    anchor = rounds.flat(replicas[0].parameters())
+    for interval in range(1, 4):
+        ends = [1 + next(k for k, (number, _) in enumerate(seen) if number == interval) for seen in results]
+        steps = [end - begun for end, begun in zip(ends, done, strict=True)]
+        assert steps == ([5] if len(slowness) == 1 else [6, 4])
+        for rank, replica in enumerate(replicas):
+            optimizer = rounds.sgd(replica.parameters())
+            for step in range(done[rank], ends[rank]):
+                optimizer.zero_grad()
+                rounds.loss(replica, rank, step).backward()
+                optimizer.step()
+        changes = [n * (rounds.flat(r.parameters()) - anchor) for n, r in zip(steps, replicas, strict=True)]
+        anchor, done = anchor + sum(changes) / sum(steps), ends
+        for replica, end, seen in zip(replicas, ends, results, strict=True):
+            torch.testing.assert_close(seen[end - 1][1], anchor, rtol=0, atol=1e-12)
+            torch.nn.utils.vector_to_parameters(anchor.clone(), replica.parameters())
 
 
 @pytest.mark.long

@@ -13,8 +13,9 @@ from torch import nn
 import laconic
 from laconic.architecture.server.store import Store
 from laconic.errors import StrategyError
-from laconic.sync.lag import lagged_sum
+from laconic.sync.lag import LAG, lagged_sum
 from tests.sync import rounds
+from tests.sync.stores import Served
 
 WORKERS, DIMENSION = 9, 50
 
@@ -118,6 +119,18 @@ def test_a_gradient_that_has_not_changed_at_all_is_not_sent() -> None:
         return optimizer.session.noted["uploads"]
 
     assert laconic.simulate(body, 2).results == [5, 1]
+
+
+@pytest.mark.parametrize(("xi", "asked"), [(3.9, False), (1.9, True)])
+def test_the_server_asks_by_the_fastest_change_of_a_gradient_seen(xi: float, asked: bool) -> None:
+    """By hand, one worker at the rate 1: the gradient changes by 4 over a step of length 2, so that L is 2 and the next
+    gradient, 2 from there, may differ by 4, squared 16; the threshold is xi times 4 + 4."""
+    served = Served(LAG(by="server", xi=xi), workers=1)
+    served.push(0, 2.0)
+    assert served.pull(0) == {"asked": True}, "nothing is known of L yet"
+    served.push(0, -2.0)
+    assert served.value == [0.0] and served.store.memory["smoothness"] == {"0": 2.0}
+    assert served.pull(0) == {"asked": asked}
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +100,21 @@ def test_the_estimate_converges_to_a_constant_gradient(a: float) -> None:
         push(rule, store, *value.tolist())
         push(rule, store, LEFT_OUT, LEFT_OUT, LEFT_OUT)
     torch.testing.assert_close(store.memory["smoothed"][0], value, rtol=0.01, atol=0)
+
+
+def test_alone_and_with_nothing_left_out_it_is_serial_sgd() -> None:
+    """To the bit, and zeros that a gradient has with a negative sign are sent, not left out."""
+    (run,) = rounds.simulated("smoothed_asp", 6, rounds.with_momentum, workers=1)
+    rounds.assert_same([run], rounds.by_hand(6, 6, rounds.with_momentum, None, workers=1), tolerance=0)
+
+    def body() -> float:
+        model: Any = torch.nn.Linear(3, 1, bias=False)
+        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "smoothed_asp")
+        (model.weight * torch.tensor([-0.0, 0.0, 1.0])).sum().backward()
+        optimizer.step()
+        return optimizer.session.noted["touched"]
+
+    assert laconic.simulate(body, 1).results == [3]
 
 
 def test_the_rule_by_hand() -> None:

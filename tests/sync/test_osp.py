@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 import pytest
@@ -49,6 +50,34 @@ def test_all_replicas_agree_after_each_correction(architecture: str, make: round
         for mine, theirs in zip(first, other, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
     assert not torch.equal(first[-1], first[-2])
+
+
+@pytest.mark.parametrize("make", [rounds.sgd, rounds.with_momentum])
+def test_a_prediction_is_undone_and_the_optimizer_steps_on_means_alone(make: rounds.Make) -> None:
+    """Every tensor in the second stage: a common model steps on the means of the iteration before, and each worker
+    computes at that model after a step of its own, of which the optimizer remembers nothing."""
+    common, replicas, means = rounds.net(), [rounds.net() for _ in range(2)], None
+    optimizer = make(common.parameters())
+    for step in range(5):
+        own = []
+        for rank, replica in enumerate(replicas):
+            replica.zero_grad()
+            rounds.loss(replica, rank, step).backward()
+            own.append([p.grad.clone() for p in replica.parameters()])  # type: ignore[union-attr]
+        if means is not None:
+            for p, mean in zip(common.parameters(), means, strict=True):
+                p.grad = mean
+            optimizer.step()
+        for rank, replica in enumerate(replicas):
+            replica.load_state_dict(common.state_dict())
+            ahead = make(replica.parameters())
+            ahead.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            for p, gradient in zip(replica.parameters(), own[rank], strict=True):
+                p.grad = gradient.clone()
+            ahead.step()
+        means = [torch.stack(parts).mean(dim=0) for parts in zip(*own, strict=True)]
+    found = rounds.simulated("osp(share=1)", 5, make, workers=2)
+    rounds.assert_same(found, [rounds.flat(replica.parameters()) for replica in replicas], 1e-12)
 
 
 @pytest.mark.long

@@ -18,11 +18,13 @@ from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.sync.equal_times import divide, fit
 from laconic.sync.hsp import HSP
+from laconic.sync.r2p import R2P
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute
 from laconic.virtual.rpc import Delivery
 from laconic.virtual.simulate import Simulated
 from tests.sync import rounds
+from tests.sync.stores import Served
 
 WORKERS = 4
 RATE = 1e9
@@ -119,6 +121,31 @@ def test_batches_are_tuned_until_all_compute_equally_long() -> None:
     assert max(seconds) - min(seconds) < 0.05 * min(seconds)
     assert sum(noted["batch"] for noted in last) == 256
     assert last[0]["batch"] < last[1]["batch"] < last[2]["batch"]
+
+
+@pytest.mark.parametrize("rule", ["r2p", "hsp", "hsp(none)"])
+def test_pushes_come_in_the_order_of_ranks_whoever_is_ready_first(rule: str) -> None:
+    compute = Compute(forward_seconds=0.1, slowness=(3.0, 1.0, 2.0))
+    run = laconic.simulate(lambda: rounds.train(rule, 4), 3, compute=compute)
+    assert run.rpc is not None
+    (hosted,) = run.rpc.hosted_actors.values()
+    assert [sender for _, sender, kind in hosted.calls if kind == "push"] == [0, 1, 2] * 4
+
+
+def test_an_update_counts_by_its_share_of_the_batch_and_times_divide_the_batch_again() -> None:
+    """By hand: two workers, of which the first computes one sample in a second and the other three."""
+    served = Served(R2P(), workers=4)
+    served.push(2, 8.0)
+    assert served.value == [-2.0], "without a batch, one of four"
+    served = Served(R2P(batch=8, retune=2), workers=2)
+    assert served.push(0, 4.0, batch=4) == {"staleness": 0, "batch": 4}, "the first turn is not timed"
+    assert served.push(1, 4.0, batch=4) == {"staleness": 0, "batch": 4} and served.value == [-4.0]
+    for turn in range(2):
+        assert served.push(0, 0.0, batch=4, seconds=4.0)["batch"] == 4
+        assert served.push(1, 0.0, batch=4, seconds=4 / 3)["batch"] == (6 if turn else 4)
+    assert served.push(0, 4.0, batch=4, seconds=4.0)["batch"] == 2
+    served.push(1, 4.0, batch=6, seconds=2.0)
+    assert served.value == [-4.0 - 2.0 - 3.0]
 
 
 def test_a_batch_is_divided_by_lines() -> None:

@@ -50,7 +50,7 @@ class Auto(Schedule):
 
 
 def worth_sending_plain(tensors: Sequence[TensorSpec], timing: Timing) -> frozenset[int]:
-    """Return the indices of tensors whose compression takes longer than it saves."""
+    """Return the indices of tensors whose compression takes no less time than sending them as they are."""
     if timing.compressed is None:
         return frozenset()
     coded, dense = timing.compressed, timing.price

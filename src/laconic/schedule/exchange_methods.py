@@ -148,9 +148,8 @@ def _arriving(layers: LayerTimes) -> range:
 
 
 def _cut(nbytes: float, most: float) -> list[float]:
-    if nbytes <= most:
-        return [nbytes]
-    return [min(most, nbytes - start * most) for start in range(math.ceil(nbytes / most))]
+    """Return the bytes of each piece: all but the last are as large as they may be, and nothing is one piece too."""
+    return [min(most, nbytes - start * most) for start in range(max(1, math.ceil(nbytes / most)))]
 
 
 def _merged(layers: LayerTimes, cluster: Cluster) -> LayerTimes:

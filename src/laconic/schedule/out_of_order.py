@@ -22,8 +22,9 @@ class OutOfOrder(Schedule):
     """Defer the first layers' weight gradients to the end of backward, and compute them in the order of layers.
 
     So what the next forward pass needs first is sent first, while the large last layers are transferred. It extends
-    `bytescheduler`. Inputs of deferred layers are kept until then. Reading chosen: without a number, the fastest by
-    measured times, and none until times were measured. Only linear and convolution layers are deferred.
+    `bytescheduler`. Inputs of deferred layers are kept until then. Reading chosen: without a number, the power of two
+    or the eighths of all tensors that are fastest by measured times, and none until times were measured. Only linear
+    and convolution layers are deferred.
     """
 
     first: int | None = knob(None, low=0, doc="number of first tensors that are deferred; none: as many as pay")

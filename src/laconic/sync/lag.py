@@ -69,7 +69,7 @@ class LAG(ServerSync):
 
     def open(self, store: Store) -> None:
         store.memory = {
-            "gradients": {}, "uploads": {}, "spoken": [], "by": 0,
+            "gradients": {}, "spoken": [], "by": 0,
             "asked": None, "places": {}, "changes": [], "smoothness": {},
         }  # fmt: skip
 
@@ -79,7 +79,6 @@ class LAG(ServerSync):
             self._learn(store, push)
             memory["places"][worker] = copies(store.values)
         memory["gradients"][worker] = copies(push.tensors)
-        memory["uploads"][worker] = memory["uploads"].get(worker, 0) + 1
         memory["by"] = push.worker
         self._count_answer(store, push.worker)
         return {}
