@@ -29,6 +29,7 @@ from laconic.compression.truncated import (
     sweep,
 )
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.data import cases
 from tests.sync import digits
@@ -330,3 +331,13 @@ def test_a_level_moves_to_the_best_place_of_a_fine_grid(zero: bool, j: int) -> N
 def test_a_level_between_equal_neighbours_stays() -> None:
     levels = np.array([0.5, 0.5, 0.5, 1.0])
     assert moved(levels, 1, Normals.of(0.0, 0.3).folded, zero=True) == 0.5
+
+
+def test_statistics_are_those_of_the_shares_of_a_norm() -> None:
+    """Buckets of four, of which the last has two coordinates: mean and deviation over the norm, and the norm."""
+    flat = torch.tensor([3.0, 4.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, -6.0, 8.0])
+    found = ALQ(bucket=4, buckets=9).statistics(flat, Meeting(0, 1, 0, "x"))
+    shares = torch.tensor([0.6, 0.8, 0.0, 0.0]), torch.full((4,), 0.5), torch.zeros(4), torch.tensor([-0.6, 0.8])
+    norms = (5.0, 4.0, 0.0, 10.0)
+    expected = [[float(s.mean()), float(s.std(correction=0)), norm] for s, norm in zip(shares, norms, strict=True)]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-5)

@@ -93,3 +93,12 @@ def test_the_memory_around_a_codec_that_gathers_stays_where_it_is(text: str) -> 
         state, came, sent = outcome.state, came + x, sent + outcome.result
         assert state["error"].data_ptr() == place
         torch.testing.assert_close(state["error"], came - sent, atol=1e-5, rtol=1e-5)
+
+
+def test_parts_of_a_bucket_are_scaled_each_by_its_own_factor() -> None:
+    specs = (TensorSpec("a", (2,), torch.float32), TensorSpec("b", (1, 3), torch.float32))
+    flat = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    bucket = TensorBucket(specs, flat)
+    assert bucket.scaled(flat, [2.0, 0.5]).tolist() == [2.0, 4.0, 1.5, 2.0, 2.5]
+    assert bucket.scaled(flat, [3.0, 3.0]).tolist() == [3.0, 6.0, 9.0, 12.0, 15.0]
+    assert flat.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]

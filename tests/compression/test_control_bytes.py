@@ -91,3 +91,11 @@ def test_a_step_sends_what_is_promised_and_bounded_control(text: str) -> None:
     assert 0 < control <= bound + 1e-3
     if "ps" not in text and not ragged and "rank" not in text:
         assert control == pytest.approx(bound, abs=1e-3), "nothing but the flags"
+
+
+def test_where_every_payload_is_ragged_the_promise_is_what_is_sent() -> None:
+    """Every worker's flags, and to each other worker a length for each tensor."""
+    text = "bsp / three_lc(least=1) / allreduce"
+    _, control = sent_in_a_step(text, 2)
+    _, bound, ragged = promised(text)
+    assert ragged and control == pytest.approx(bound) == pytest.approx(WORKERS * (5 * 4 * 2 * 2 / 3 + 5 * 8 * 2))
