@@ -306,7 +306,9 @@ def _asking(architecture: Word) -> tuple[str, ...]:
 def _check_chain(chain: tuple[Word, ...]) -> None:
     others = [word for word in chain if word.name != ERROR_FEEDBACK]
     if all(word.technique.wraps for word in chain):
-        raise StrategyError("error feedback needs a compressor to wrap; write bf16+ef, or none for no compression")
+        what = "+".join(word.name for word in others) or "error feedback"
+        around = f"{others[0].name}+topk" if others and getattr(others[0].technique, "joins", False) else "bf16+ef"
+        raise StrategyError(f"{what} needs a compressor to wrap; write {around}, or none for no compression")
     if len(chain) > 1 and any(word.name == "none" for word in chain):
         without = [str(word) for word in others if word.name != "none"]
         raise StrategyError(f"none stands alone, it compresses nothing; write {'+'.join(without) or 'none'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from laconic.architecture.server import read_snapshots
 from laconic.architecture.server.sharding import Range
 from laconic.architecture.server.store import Store
 from laconic.values.tensor_spec import TensorSpec
@@ -40,3 +41,59 @@ def test_settings_that_the_stepping_optimizer_does_not_know_are_left_out(make: t
     (group,) = store.optimizer.param_groups
     assert set(group) == before and group["lr"] == 0.125
     assert group.get("betas", (0.5, 0.75)) == (0.5, 0.75)
+
+
+def test_every_update_is_counted_and_no_replacement_is() -> None:
+    store, change = store_of(torch.optim.SGD, lr=0.5), torch.tensor([1.0, -2.0, 4.0])
+    store.add([change])
+    store.add([change], 0.5)
+    assert store.version == 2 and store.values[0].tolist() == [1.5, -3.0, 6.0]
+    store.apply([change], 0)
+    assert store.version == 3 and store.values[0].tolist() == [1.0, -2.0, 4.0]
+    store.set([torch.zeros(3)])
+    assert store.version == 3 and not store.values[0].any()
+
+
+def test_each_shard_continues_with_its_part_of_the_optimizers_state() -> None:
+    """Momentum and counts that the user's optimizer has when the servers take over, cut as the values are."""
+    torch.manual_seed(0)
+    x, rest = torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(2))
+    specs = [TensorSpec("x", (3, 4), x.dtype), TensorSpec("rest", (2,), x.dtype)]
+    optimizer = torch.optim.Adam([x, rest], lr=0.1)
+    first, second = ([torch.randn_like(p) for p in (x, rest)] for _ in range(2))
+    for p, gradient in zip((x, rest), first, strict=True):
+        p.grad = gradient
+    optimizer.step()
+    ranges = [Range(0, 0, 5, 0), Range(0, 5, 12, 1), Range(1, 0, 2, 1)]
+    stores = [Store([r for r in ranges if r.shard == k], specs, [x, rest], optimizer, size=1) for k in range(2)]
+    with torch.no_grad():
+        stores[0].set([x.reshape(-1)[:5]])
+        stores[1].set([x.reshape(-1)[5:], rest])
+    stores[0].apply([second[0].reshape(-1)[:5]], 0)
+    stores[1].apply([second[0].reshape(-1)[5:], second[1]], 0)
+    for p, gradient in zip((x, rest), second, strict=True):
+        p.grad = gradient
+    optimizer.step()
+    held = torch.cat([value.detach().reshape(-1) for store in stores for value in store.values])
+    torch.testing.assert_close(held, torch.cat([x.detach().reshape(-1), rest.detach()]))
+
+
+def test_a_snapshot_of_a_read_is_redeemed_by_its_version_and_forgotten_with_its_reader() -> None:
+    store, made = store_of(torch.optim.SGD, lr=0.5), []
+
+    def snapshot() -> read_snapshots.Snapshot:
+        made.append(store.values[0].detach().clone())
+        return [made[-1]]
+
+    read_snapshots.issue_first(store, snapshot)
+    assert len(made) == 1, "workers that read one version share one snapshot"
+    store.add([torch.ones(3)])
+    for worker in (0, 1):
+        read_snapshots.issue(store, worker, snapshot)
+    assert len(made) == 2
+    for worker in (0, 1):
+        assert read_snapshots.redeem(store, worker, 0) == [made[0]]
+    assert read_snapshots.redeem(store, 0, 1) == [made[1]] and read_snapshots.redeem(store, 0, 0) is None
+    read_snapshots.forget(store, 1)
+    assert read_snapshots.redeem(store, 1, 0) is None and read_snapshots.redeem(store, 1, 1) is None
+    assert read_snapshots.redeem(store, 0, 1) == [made[1]], "the other reader's stays"

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.ac_sgd import ACSGD, _Scaled
+from laconic.compression.ac_sgd import ACSGD, _Scaled, variance
 from laconic.compression.base import Compressor
 from laconic.compression.egc import EGC, entropy
+from laconic.compression.stochastic_levels import QSGD
 from laconic.runtime.meeting import Meeting
 from tests.compression.table import meet, spec_of
 from tests.sync import digits
@@ -123,3 +124,60 @@ def test_a_fiftieth_of_the_bytes_trains_as_well() -> None:
     assert bsp > 95
     assert low >= bsp - 1
     assert dense >= 50 * sent
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+
+
+def test_a_step_may_spend_what_its_weight_and_the_rest_of_the_budget_allow() -> None:
+    """A bit a coordinate in four steps: 800 for 200 coordinates, of which 500 are spent or none."""
+    even = ACSGD(bits=1.0, horizon=4, discount=1.0)
+    assert even.allowance(200, made=0, spent=0, now=3.0, seen=3.0) == 200, "equal norms share equally"
+    assert even.allowance(200, made=1, spent=500, now=3.0, seen=3.0) == 100, "a third of what is left"
+    assert even.allowance(200, made=2, spent=500, now=2.0, seen=1.0) == 200, "twice the norm, twice the share"
+    assert even.allowance(200, made=3, spent=500, now=1.0, seen=9.0) == 300, "the last step takes the rest"
+    assert even.allowance(200, made=2, spent=500, now=0.0, seen=9.0) == 72, "and no step less than one byte of values"
+    growing = ACSGD(bits=1.0, horizon=2, discount=0.25)
+    assert growing.allowance(300, made=0, spent=0, now=1.0, seen=1.0) == pytest.approx(600 / 3), (
+        "later steps weigh more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "b", "expected"), [(100, 16, 4, 7.290816), (100, 25, 3, 9.666667), (60, 60, 2, 7.745967)]
+)
+def test_the_variance_is_that_of_a_drawing_and_a_rounding(n: int, k: int, b: int, expected: float) -> None:
+    """(n/k)(1 + ω) - 1, where ω is QSGD's for k values in one bucket: min(k/s², √k/s)."""
+    omega = QSGD(levels=2 ** (b - 1) - 1, bucket=k).variance(spec_of(torch.zeros(k)))
+    assert omega is not None
+    assert variance(n, k, b) == pytest.approx(n / k * (1 + omega) - 1) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("b", range(2, 9))
+def test_a_coordinate_takes_its_bits_and_is_one_of_its_levels(b: int) -> None:
+    """On 2^(b-1) - 1 levels of the norm of the k values, times n/k; two workers draw the same places."""
+    k, x = 24, torch.randn(2, 96, generator=torch.Generator().manual_seed(b))
+    messages: list[list[tuple[str, torch.Tensor]]] = []
+    outcomes = meet(_Scaled(k, b), list(x), payloads=messages)
+    assert all(sum(part.nbytes for _, part in sent) == 3 * b + 4 for sent in messages)
+    assert outcomes[0].sent is not None and outcomes[1].sent is not None
+    torch.testing.assert_close(outcomes[0].result, (outcomes[0].sent + outcomes[1].sent) / 2)
+    for own, outcome in zip(x, outcomes, strict=True):
+        assert outcome.sent is not None
+        (norm,) = messages[0 if outcome is outcomes[0] else 1][-1][1][-4:].clone().view(torch.float32)
+        levels = outcome.sent / 4 / norm * (2 ** (b - 1) - 1)
+        torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
+        chosen = outcome.sent != 0
+        assert int(chosen.sum()) <= k and float(levels.abs().max()) <= 2 ** (b - 1) - 1
+        assert bool((outcome.sent[chosen].sign() == own[chosen].sign()).all())
+
+
+def test_the_share_grows_linearly_with_the_entropy() -> None:
+    """From the floor at one value to the ratio at a flat histogram; half of 16 bins in equal parts are three bits of
+    four."""
+    made = EGC(ratio=0.1, floor=0.02, bins=16)
+    assert made.kept(torch.zeros(100)) == 0.02
+    assert made.kept(torch.arange(16.0).repeat(5)) == pytest.approx(0.1)
+    assert made.kept(torch.tensor([0.0, 15.0]).repeat(40)) == pytest.approx(0.02 + 0.08 / 4)
+    assert made.kept(torch.tensor([0.0, 1, 2, 3, 4, 5, 6, 15]).repeat(9)) == pytest.approx(0.02 + 0.08 * 3 / 4)
+    assert EGC(ratio=0.01, floor=0.5).kept(torch.zeros(10)) == 0.01, "no floor is above the ratio"

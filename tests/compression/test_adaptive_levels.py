@@ -29,6 +29,7 @@ from laconic.compression.truncated import (
     sweep,
 )
 from laconic.errors import StrategyError
+from laconic.runtime.meeting import Meeting
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.data import cases
 from tests.sync import digits
@@ -297,3 +298,46 @@ def test_a_level_takes_b_bits_and_a_bucket_a_norm(word: str, bits: int) -> None:
 
 def _spec() -> Any:
     return spec_of(tensor("normal"))
+
+
+# ---------------------------------------------------------------------------------------------- by hand
+
+
+def test_buckets_count_by_their_squared_norms_or_equally() -> None:
+    """Those without a norm, or with a value that is not finite, count nothing."""
+    rows = np.array([[0.1, 0.2, 1.0], [0.0, 0.3, 2.0], [0.5, 0.5, 0.0], [0.0, np.nan, 9.0]])
+    weighted, equal = mixture(rows, weighted=True), mixture(rows, weighted=False)
+    assert weighted is not None and equal is not None
+    np.testing.assert_allclose(weighted.weight, [0.2, 0.8])
+    np.testing.assert_allclose(equal.weight, [0.5, 0.5])
+    np.testing.assert_allclose(weighted.mean, [0.1, 0.0])
+    np.testing.assert_allclose(weighted.deviation, [0.2, 0.3])
+    assert mixture(rows[2:], weighted=True) is None
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("j", [0, 1, 2])
+def test_a_level_moves_to_the_best_place_of_a_fine_grid(zero: bool, j: int) -> None:
+    model = Normals.of([0.02, -0.01], [0.1, 0.3], [1.0, 2.0]).folded
+    levels = np.array([0.1, 0.2, 0.6, 1.0])
+    low, high = levels[j - 1] if j else 0.0, levels[j + 1]
+    tables = np.tile(levels, (2001, 1))
+    tables[:, j] = np.linspace(low, high, 2001)
+    best = tables[np.argmin(model_variance(tables, model, zero)), j]
+    found = moved(levels, j, model, zero)
+    assert found == pytest.approx(best, abs=(high - low) / 1000) and abs(found - levels[j]) > 0.005
+
+
+def test_a_level_between_equal_neighbours_stays() -> None:
+    levels = np.array([0.5, 0.5, 0.5, 1.0])
+    assert moved(levels, 1, Normals.of(0.0, 0.3).folded, zero=True) == 0.5
+
+
+def test_statistics_are_those_of_the_shares_of_a_norm() -> None:
+    """Buckets of four, of which the last has two coordinates: mean and deviation over the norm, and the norm."""
+    flat = torch.tensor([3.0, 4.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, -6.0, 8.0])
+    found = ALQ(bucket=4, buckets=9).statistics(flat, Meeting(0, 1, 0, "x"))
+    shares = torch.tensor([0.6, 0.8, 0.0, 0.0]), torch.full((4,), 0.5), torch.zeros(4), torch.tensor([-0.6, 0.8])
+    norms = (5.0, 4.0, 0.0, 10.0)
+    expected = [[float(s.mean()), float(s.std(correction=0)), norm] for s, norm in zip(shares, norms, strict=True)]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-5)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression.codes import bits, golomb, trits
+from laconic.compression.codes import bits, golomb, places, trits
 
 
 @settings(max_examples=80, deadline=None)
@@ -50,3 +50,14 @@ def test_golomb_is_near_the_entropy_of_random_places() -> None:
     p = k / n
     entropy = n * (-p * math.log2(p) - (1 - p) * math.log2(1 - p))
     assert 8 * golomb.write(places, n).numel() <= 1.03 * entropy < k * bits.width(n - 1)
+
+
+@pytest.mark.parametrize("code", places.PLACES)
+@pytest.mark.parametrize(("numel", "k"), [(1, 1), (37, 5), (64, 64), (1000, 9)])
+def test_places_are_read_as_they_were_written_and_what_follows_stays(code: str, numel: int, k: int) -> None:
+    chosen = torch.randperm(numel, generator=torch.Generator().manual_seed(numel))[:k].sort().values
+    behind = torch.tensor([7, 0, 255], dtype=torch.uint8)
+    written = places.write(code, chosen, numel)
+    assert written.numel() <= places.most(code, k, numel)
+    read, rest = places.read(code, torch.cat([written, behind]), k, numel)
+    assert torch.equal(read, chosen) and torch.equal(rest, behind)

@@ -21,6 +21,8 @@ SHAPES = [(45,), (1,), (9, 7), (3, 5, 3), (130,)]
 """Small tensors of odd sizes, for which control bytes count most."""
 ARCHITECTURES = ["allreduce", "allreduce(order=rank)", "ps(2)"]
 WORKERS = 3
+SHORT = [f"bsp / {codec} / {how}" for codec in ("power_sgd", "three_lc") for how in ARCHITECTURES]
+"""Messages of known and of unknown length: what a change must pass."""
 
 
 def sentences() -> list[str]:
@@ -77,8 +79,9 @@ def promised(text: str) -> tuple[float, float, bool]:
     return WORKERS * payload, WORKERS * architecture.control_bytes(len(SHAPES), WORKERS, rounds, ragged), ragged
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("text", sentences())
+@pytest.mark.parametrize(
+    "text", [pytest.param(text, marks=() if text in SHORT else pytest.mark.long) for text in sentences()]
+)
 def test_a_step_sends_what_is_promised_and_bounded_control(text: str) -> None:
     compressor = Strategy.parse(text).compressor  # type: ignore[union-attr]
     payload, control = sent_in_a_step(text, settling_of(compressor) + 2)
@@ -88,3 +91,11 @@ def test_a_step_sends_what_is_promised_and_bounded_control(text: str) -> None:
     assert 0 < control <= bound + 1e-3
     if "ps" not in text and not ragged and "rank" not in text:
         assert control == pytest.approx(bound, abs=1e-3), "nothing but the flags"
+
+
+def test_where_every_payload_is_ragged_the_promise_is_what_is_sent() -> None:
+    """Every worker's flags, and to each other worker a length for each tensor."""
+    text = "bsp / three_lc(least=1) / allreduce"
+    _, control = sent_in_a_step(text, 2)
+    _, bound, ragged = promised(text)
+    assert ragged and control == pytest.approx(bound) == pytest.approx(WORKERS * (5 * 4 * 2 * 2 / 3 + 5 * 8 * 2))

@@ -121,3 +121,12 @@ def test_on_text_it_ends_near_muon_with_half_the_bytes() -> None:
     dion = text.trained('{"layers.*": dion(0.25), else: none}', of(Split, 0.008), 600, width=64, warmup=30)
     assert sum(muon.sent_bytes) > 2 * sum(dion.sent_bytes)
     assert dion.loss < 1.06 * muon.loss
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-8, 1e-7, 1e-3])
+def test_the_tiniest_gradients_make_no_longer_steps(size: float) -> None:
+    """The three columns of the factor are no longer than one, since 1e-8 is added to what they are divided by."""
+    made, x = Dion(rank=0.5), size * tensor("normal", (12, 6), seed=3)
+    (outcome,) = meet(made, [x])
+    columns = float(outcome.result.square().sum()) / 2  # the squared factor √(12/6)
+    assert 0.0 < columns <= 3 * (1 + 1e-5) and (size < 1e-3 or columns > 3 * (1 - 1e-4))

@@ -160,3 +160,24 @@ def test_bytes_are_those_of_the_meetings() -> None:
     each = sum(-(-2 * n // 8) + 4 * -(-n // 512) for n in sizes)
     out = digits.trained("pqasgd", 24, 8, digits.sgd(0.1))
     assert out.sent_bytes == 3 * 3 * each
+
+
+@pytest.mark.parametrize("inner", ["qsgd(levels=4)", "topk(0.2)"])
+def test_old_errors_are_added_weakly_and_fade(inner: str) -> None:
+    """Two workers, by the formulas: u = g + αh is compressed to each one's own q, and h becomes βh + g - q."""
+    made, plain = compressor(f"{inner}+compensation(0.3, 0.8)"), compressor(inner)
+    states = [made.init(spec_of(torch.zeros(30))) for _ in range(2)]
+    memories = [torch.zeros(30), torch.zeros(30)]
+    for step in range(4):
+        gradients = [tensor("normal", (30,), seed=10 * step + rank) for rank in range(2)]
+        alone = meet(plain, [g + 0.3 * h for g, h in zip(gradients, memories, strict=True)], step=step)
+        memories = [
+            0.8 * h + g - (o.result if o.sent is None else o.sent)
+            for g, h, o in zip(gradients, memories, alone, strict=True)
+        ]
+        outcomes = meet(made, gradients, states, step)
+        states = [outcome.state for outcome in outcomes]
+        for outcome, expected, h in zip(outcomes, alone, memories, strict=True):
+            torch.testing.assert_close(outcome.result, expected.result)
+            torch.testing.assert_close(outcome.state["errors"], h)
+    assert not torch.allclose(memories[0], memories[1])

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import laconic
+from laconic import registry
+from laconic.compression.chain import chain
+from laconic.compression.flat import Flat
+from laconic.compression.wrapper import Wrapping
+from laconic.errors import StrategyError
+from tests.compression.table import compressor, meet, spec_of
 
 
 class TwoTypes(nn.Module):
@@ -36,3 +43,22 @@ def test_tensors_of_two_types_are_joined_by_type() -> None:
     first, second = laconic.simulate(_train, workers=2).results
     assert {x.dtype for x in first} == {torch.float32, torch.float64}
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_the_scope_alone_compresses_nothing_and_says_so() -> None:
+    alone = chain([Flat()])
+    assert alone.payload_bytes(spec_of(torch.zeros(40)), 2) == 0
+    with pytest.raises(StrategyError, match=r"scope of compression.*flat\+topk\+ef"):
+        meet(alone, [torch.zeros(40)])
+    with pytest.raises(StrategyError, match=r"flat needs a compressor to wrap; write flat\+topk"):
+        compressor("flat")
+
+
+def test_words_that_wrap_send_no_bytes_of_their_own() -> None:
+    wrapping = [entry.target for entry in registry.entries("compression") if getattr(entry.target, "wraps", False)]
+    assert len(wrapping) > 5
+    for word in wrapping:
+        if isinstance(made := word(), Wrapping):
+            assert made.payload_bytes(spec_of(torch.zeros(40)), 2) == 0
+            with pytest.raises(StrategyError, match="wraps what stands before it"):
+                meet(made, [torch.zeros(40)])

@@ -55,3 +55,10 @@ def test_the_mean_is_made_in_float32_whatever_the_model_holds() -> None:
 
     out = laconic.simulate(mean_gradient, workers=3).results
     assert all(torch.equal(grad, torch.full((1, 4), 7 / 12).bfloat16()) for grad in out)
+
+
+def test_the_bytes_of_an_example() -> None:
+    """Two values in a byte, the first in the lower half, a sign in the eight; the scale comes last. Zeros are zeros."""
+    scale = list(torch.tensor([4.0]).view(torch.uint8))
+    assert encode(torch.tensor([4.0, -2.0, 0.0, 1.0, -0.0625])).tolist() == [7 + 16 * 14, 0 + 16 * 5, 9, *scale]
+    assert encode(torch.zeros(5)).tolist() == [0] * 7

@@ -355,3 +355,16 @@ def test_shifts_and_changes_on_workers() -> None:
             assert sent == plain and torch.equal(parameters[0], parameters[1])
     parameters = train("randk(0.05)+marina", 8, 3, make)[0]
     assert all(torch.equal(p, parameters[0]) for p in parameters)
+
+
+def test_shifts_move_by_the_share_that_the_variance_allows() -> None:
+    """a = 1/(1 + ω): all the way where nothing is lost, a tenth where a tenth of the coordinates is drawn."""
+    x = tensor("normal", (40,))
+    (outcome,) = meet(compressor("randk(1.0)+diana"), [x])
+    torch.testing.assert_close(outcome.state["common"], x)
+    made = compressor("randk(0.1)+diana")
+    (first,) = meet(made, [x])
+    torch.testing.assert_close(first.state["common"], first.result / 10)
+    (second,) = meet(made, [x], [first.state], step=1)
+    moved = second.state["common"] - first.state["common"]
+    torch.testing.assert_close(moved, (second.result - first.state["common"]) / 10)

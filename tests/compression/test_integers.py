@@ -123,3 +123,10 @@ def test_nearest_integers_are_at_most_half_a_step_away(kind: str) -> None:
     norm = x.double().square().sum().float() + 1e-3
     (outcome,) = meet(IntSGD(bits=32, rounding="nearest"), [x], [{"norm": norm}])
     assert float((outcome.result - x).abs().max()) <= 0.5001 / scale(float(norm), x.numel(), 1)
+
+
+def test_the_scale_is_the_papers() -> None:
+    """α² = n/(2N·r + ε²) with ε = 1e-8, so that nothing is divided by zero where nothing has moved yet."""
+    assert scale(0.5, 400, 4) == pytest.approx(10.0)
+    assert scale(0.0, 400, 4) == pytest.approx(20 * 1e8)
+    assert scale(1e-16, 9, 1) == pytest.approx(math.sqrt(9 / 3e-16))

@@ -221,3 +221,10 @@ def test_joined_lengths_reach_the_compressor() -> None:
     made = LayerwiseBits()
     budget = made.payload_bytes(TensorSpec("", (2410,), torch.float32, parts=(2048, 32, 320, 10)), 2)
     assert laconic.simulate(body, 2).results[0] <= budget
+
+
+def test_a_network_without_a_price_per_element_hides_all_or_next_to_nothing() -> None:
+    assert hidden_density(0.1, 10**6, 4, 0.01, 0.0) == 1.0
+    assert hidden_density(0.1, 10**6, 4, 0.06, 0.0) == 0.001
+    assert hidden_density(0.1, 1000, 4, 0.02, 1e-5, least=0.2) == pytest.approx(1.0)
+    assert hidden_density(0.1, 1000, 4, 0.02, 2e-5) == pytest.approx(0.06 / 0.12)

@@ -208,3 +208,29 @@ def test_two_processes_and_two_virtual_workers_end_with_the_same_bits(pool: Pool
     real = pool.run(two_of, strategy, workers=2)
     (virtual,) = pool.run(virtually, strategy, workers=1)
     assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
+
+
+def test_the_first_weights_neither_blow_up_nor_lose_a_vector() -> None:
+    """Each layer's weights are drawn for its fan-in: ten layers leave a vector's size within two orders."""
+    for seed, width in enumerate((8, 32)):
+        weights = weights_of(LGC(ratio=0.1, width=width).init(TensorSpec(f"x{seed}", (6400,), torch.float32)))
+        x = torch.randn(8, 640, generator=torch.Generator().manual_seed(seed))
+        code = encoded(x, weights)
+        again = decoded(code, weights)
+        assert 0.05 < float(code.std()) < 5 and 0.01 < float(again.std()) < 5
+
+
+def test_workers_learn_every_vector_and_their_mean_from_the_mean_code() -> None:
+    """One step: Adam's first moment is a tenth of the gradient of both losses, of vectors scaled to size one."""
+    made = LGC(ratio=0.1, dense=0, learn=5, width=4)
+    state = made.init(TensorSpec("x", (480,), torch.float32))
+    weights = [w.clone().requires_grad_() for w in weights_of(state)]
+    values = torch.randn(3, 48, generator=torch.Generator().manual_seed(2))
+    made.train(values, state)
+    unit = values / values.square().mean().sqrt()
+    codes = [encoded(row[None], weights) for row in unit]
+    loss = sum((decoded(code, weights)[0] - row).square().mean() / 3 for code, row in zip(codes, unit, strict=True))
+    of_mean = decoded((codes[0] + codes[1] + codes[2]) / 3, weights)[0]
+    loss = loss + (of_mean - (unit[0] + unit[1] + unit[2]) / 3).square().mean()
+    for i, gradient in enumerate(torch.autograd.grad(loss, weights)):  # type: ignore[arg-type]
+        torch.testing.assert_close(state[f"first.{i}"], gradient / 10, rtol=1e-3, atol=1e-6)

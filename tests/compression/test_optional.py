@@ -219,3 +219,10 @@ def test_every_compressor_spells_protocols_as_they_are() -> None:
                 assert list(inspect.signature(own).parameters) == list(inspect.signature(asked).parameters), kind
             elif own is not None:
                 assert not inspect.isfunction(own), f"{kind.__qualname__}.{name} must be a property"
+
+
+def test_memories_of_several_workers_are_added() -> None:
+    memories = [torch.tensor([1.0, 2.0]), torch.tensor([0.5, -4.0]), torch.tensor([0.0, 1.0])]
+    for made in (Plain(), Wrapper(Plain()), compressor("topk+ef")):
+        assert optional.added_memories(made, "error", memories).tolist() == [1.5, -1.0]
+    assert memories[0].tolist() == [1.0, 2.0], "and stay as they are"

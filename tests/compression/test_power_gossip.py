@@ -139,3 +139,18 @@ def test_mixing_keeps_the_sum_on_workers_too() -> None:
     np.testing.assert_allclose(models.sum(0).numpy(), np.sum(sums, axis=0), rtol=1e-4, atol=1e-4)
     apart = np.std(sums, axis=0).mean()
     assert float(models.std(0, correction=0).mean()) < 0.5 * apart
+
+
+@pytest.mark.parametrize(("shape", "rank"), [((9, 7), 2), ((4, 30), 1), ((3, 5, 2), 4)])
+def test_two_steps_send_the_bytes_that_are_promised(shape: tuple[int, ...], rank: int) -> None:
+    """One factor in each; rank 4 of a matrix with three rows is rank 3."""
+    made = PowerGossip(rank)
+    models = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    states, sent = (made.init(spec(models[0])), made.init(spec(models[0]))), []
+    for _ in range(5):
+        low, high, nbytes = across(made, *models, states)
+        states = low.state, high.state
+        sent.append(nbytes)
+    rows, columns = shape[0], models[0].numel() // shape[0]
+    assert sent[0] == 0 and sent[1:3] == sent[3:] == [4 * min(rank, rows) * rows, 4 * min(rank, rows) * columns]
+    assert made.payload_bytes(spec(models[0]), 2) == sum(sent[1:3]) // 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from laconic.compression.atomo import Atomo, atoms, keep_probabilities, matrix_sides
 from laconic.compression.codes import range_float
-from laconic.compression.fixed_basis import PCA
+from laconic.compression.fixed_basis import PCA, leading
 from laconic.compression.payload import unpack
 from laconic.compression.spectrum import FFTSparse
 from laconic.runtime.meeting import Meeting
@@ -199,3 +199,25 @@ def test_the_published_programs_atoms(case: int) -> None:
     assert flat.numel() == len(picked) * (1 + sum(matrix_sides(tuple(x.shape))))
     decoded = Atomo().decode(payload, x.shape, MEET)
     torch.testing.assert_close(decoded, torch.tensor(kept[f"decoded_{case}"]), atol=1e-4, rtol=1e-4)
+
+
+def test_the_code_of_zero_is_zero() -> None:
+    """Where all is zero, and where the smallest magnitude has no bit that the range keeps."""
+    assert range_float.encode(torch.zeros(5), 8)[1].tolist() == [0] * 5
+    tiny = torch.tensor([0.0, 2.0**-149, 0.0, -(2.0**-130), 2.0**-127])
+    header, packed = range_float.encode(tiny, 8)
+    assert packed.tolist()[0] == packed.tolist()[2] == 0
+    assert range_float.decode(header, packed, 8, 5)[[0, 2]].tolist() == [0.0, 0.0]
+
+
+def test_where_there_is_no_direction_the_basis_is_zero() -> None:
+    """Of gradients that are all zero none is found, and of one direction no second."""
+    assert not leading(torch.zeros(6, 3), 2).any()
+    column = torch.tensor([[3.0], [0.0], [4.0]])
+    basis = leading(torch.cat([column, -2 * column], dim=1), 2)
+    torch.testing.assert_close(basis @ basis.T, column @ column.T / 25)
+    assert not basis[:, 1].any()
+    made, states = PCA(rank=2, samples=2), [PCA(rank=2, samples=2).init(spec_of(torch.zeros(9)))]
+    for step in range(2):
+        states = [meet(made, [torch.zeros(9)], states, step)[0].state]
+    assert not meet(made, [torch.ones(9)], states, 2)[0].result.any(), "nothing lies in an empty basis"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from laconic.compression.base import Compressor, Outcome
 from laconic.compression.codec import Codec
 from laconic.compression.codes import bits, elias
 from laconic.compression.rotated import KLevel, Rotated
-from laconic.compression.stochastic_levels import QSGD, Natural, TernGrad
+from laconic.compression.stochastic_levels import QSGD, Natural, TernGrad, clipped
 from laconic.errors import ContractError, StrategyError
 from laconic.kernels import draws
 from laconic.runtime.meeting import Meeting
@@ -146,6 +147,12 @@ def test_elias_codes_are_read_as_they_were_written(numbers: list[int]) -> None:
     positive = levels.abs() + 1
     assert torch.equal(elias.decode(elias.encode(positive), len(positive)), positive)
     assert elias.encode(positive).nbytes == math.ceil(sum(elias.length(abs(n) + 1) for n in numbers) / 8)
+
+
+def test_every_window_has_the_64_bits_that_begin_at_its_bit() -> None:
+    data = np.random.default_rng(3).integers(0, 256, 21).astype(np.uint8)
+    bits_of = "".join(f"{byte:08b}" for byte in data) + 64 * "0"
+    assert elias.windows_of(data).tolist() == [int(bits_of[at : at + 64], 2) for at in range(8 * len(data))]
 
 
 @pytest.mark.parametrize(
@@ -406,3 +413,12 @@ def test_numbers_of_any_width_are_packed_without_gaps(width: int, data: st.DataO
     packed = bits.pack(torch.tensor(numbers, dtype=torch.int64), width)
     assert packed.nbytes == bits.length(len(numbers), width) == math.ceil(len(numbers) * width / 8)
     assert bits.unpack(packed, width, len(numbers)).tolist() == numbers
+
+
+def test_values_are_cut_at_deviations_and_equal_ones_are_not() -> None:
+    assert clipped(torch.full((7,), 0.5), 2.5).tolist() == [0.5] * 7, "their deviation is zero"
+    x = torch.tensor([3.0, -3.0, 3.0, -27.0])  # of mean -6 and deviation 12.37
+    torch.testing.assert_close(clipped(x, 1.0), torch.tensor([3.0, -3.0, 3.0, -math.sqrt(153)]))
+    assert torch.equal(clipped(x, 0.0), x)
+    (outcome,) = meet(TernGrad(), [torch.full((7,), 0.5)])
+    assert outcome.result.tolist() == [0.5] * 7

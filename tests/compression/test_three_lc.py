@@ -155,3 +155,8 @@ def test_it_trains_as_well_with_a_twentieth_of_the_bytes() -> None:
     assert bsp > 95
     assert low >= bsp - 1
     assert dense >= 20 * sent
+
+
+def test_tensors_of_fewer_elements_than_the_least_go_dense() -> None:
+    assert [ThreeLC().accepts(spec_of(torch.zeros(n))) for n in (63, 64, 65)] == [False, True, True]
+    assert not ThreeLC().accepts(spec_of(torch.zeros(64, dtype=torch.int64)))

@@ -642,3 +642,14 @@ def test_all_get_the_same_and_what_is_not_kept_goes_back(size: int) -> None:
         applied = applied + size * outcomes[0].result.double()
         kept = torch.stack([state["error"] for state in states]).double().sum(dim=0)
         torch.testing.assert_close(applied + kept, came, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("passes", "kept"), [(9, False), (10, True), (15, True), (20, True), (21, False)])
+def test_a_threshold_is_kept_while_k_to_2k_pass(passes: int, kept: bool) -> None:
+    """Of 1000 values 10 are wanted; both ends count."""
+    size = torch.arange(1000.0)[torch.randperm(1000, generator=torch.Generator().manual_seed(1))]
+    made, threshold = RedSync(0.01, small=0, large=0), torch.tensor([999.5 - passes, 0.0], dtype=torch.float64)
+    places = made.search(size, threshold, 0, Meeting(0, 1, 1, "x"))
+    assert (float(threshold[0]) == 999.5 - passes) is kept
+    assert len(places) == passes if kept else 10 <= len(places) <= 20
+    assert torch.equal(size[places].sort().values, torch.arange(1000.0 - len(places), 1000.0))

@@ -617,3 +617,11 @@ def test_what_it_leaves_out_is_at_most_its_share_in_the_mean(kind: str, rounds: 
     )
     slack = 4 * float(left.std()) / math.sqrt(len(left))
     assert float(left.mean()) <= (1 - made.count(x.numel()) / x.numel()) * energy(x) * (1 + 1e-9) + slack + 1e-12
+
+
+def test_a_sample_is_a_thousandth_and_enough_for_a_hundred_to_pass() -> None:
+    """The limit is aimed at nine tenths of k; where the sample would be all of a tensor, it is the k-th largest."""
+    made = TopK(0.01, threshold="sampled")
+    assert made.sample(10**8) == (10**5, 900)
+    assert made.sample(10**6) == (10**4, 90)
+    assert made.sample(9000) == (10**4, 90)

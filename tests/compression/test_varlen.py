@@ -184,3 +184,8 @@ def test_what_is_not_finite_makes_nothing_finite(poison: float) -> None:
 def test_one_level_is_refused() -> None:
     with pytest.raises(StrategyError, match="write levels=2"):
         VariableLength(levels=1)
+
+
+def test_fewer_than_no_levels_are_refused() -> None:
+    with pytest.raises(StrategyError, match="levels"):
+        VariableLength(levels=-3)

@@ -174,3 +174,13 @@ def test_what_is_not_finite_makes_nothing_finite(poison: float) -> None:
     x = tensor("normal", (50,))
     x[9] = poison
     assert bool(ZipML().decode(ZipML().encode(x, MEETING), x.shape, MEETING).isnan().all())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_few_far_values_get_levels_of_their_own(seed: int) -> None:
+    """Quantiles alone would hardly try a level among them, and a grid alone none among the many near zero."""
+    draw = np.random.default_rng(seed)
+    x = np.concatenate([1e-3 * draw.normal(size=2000), np.sqrt(draw.uniform(size=2))])
+    tables = optimal_levels(x, 4), optimal_levels(x, 4, most=2100), np.linspace(x.min(), x.max(), 4)
+    thinned, best, uniform = (float(cost(torch.from_numpy(x), torch.from_numpy(table))) for table in tables)
+    assert best <= thinned <= 1.05 * best < 0.1 * uniform

@@ -187,3 +187,11 @@ def test_a_snapshot_that_does_not_fit_is_refused_in_words_and_the_one_before_sta
     newest = kept.newest()
     assert newest is not None and newest["value"].tolist() == [1.0] * 4
     assert [path.name for path in (tmp_path / "actor").iterdir()] == ["snapshot.000000000001"]
+
+
+def test_a_copy_is_where_its_tensor_is() -> None:
+    """Memory is used again on the CPU only; a tensor without elements, or without memory here, is copied as it is."""
+    assert Copies().of(torch.empty(3, 2, device="meta")).device.type == "meta"
+    empty = torch.empty(0, 3, dtype=torch.float64)
+    copied = Copies().of(empty)
+    assert copied.shape == empty.shape and copied.dtype == empty.dtype

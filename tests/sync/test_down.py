@@ -61,6 +61,37 @@ def test_the_server_knows_what_its_reader_holds(text: str, events: list[str], se
                 assert torch.equal(decoded[1], expected)  # what the compressor does not accept is sent as it is
 
 
+@pytest.mark.parametrize("text", ["topk(0.2)", "int8", "one_bit"])
+def test_answers_are_added_up_alike_on_both_sides(text: str) -> None:
+    """Whether one is lost, comes twice or late, or the server is new: a reader holds what its server believes, and
+    every answer brings it nearer to values that stand still."""
+    made, draw = compressor(text), torch.Generator().manual_seed(4)
+    server, reader = DeltaEncoder(made, SPECS, meeting), DeltaDecoder(made, SPECS, meeting, 1)
+    values = [torch.randn(6, 4, generator=draw), torch.tensor(7)]
+    answers: list[ActorMessage] = []
+
+    def read(again: bool = False) -> float:
+        answers.append(ActorMessage("values", *copy.deepcopy(server.encode(1, reader.reads, values))))
+        held = reader.decode(answers[-1])
+        if again:
+            assert all(map(torch.equal, held, reader.decode(answers[-1]))), "what comes twice counts once"
+        assert all(map(torch.equal, held, server._known[1].values))
+        return float((held[0] - values[0]).norm())
+
+    assert read() == 0.0 and answers[0].fields["plain"], "the first answer has the values themselves"
+    values = [values[0] + torch.randn(6, 4, generator=draw), torch.tensor(8)]
+    errors = [read(again=step == 2) for step in range(5)]
+    assert 0 < errors[-1] < errors[0] / 2 or errors[-1] < 1e-3
+    lost = ActorMessage("values", *copy.deepcopy(server.encode(1, reader.reads, values)))
+    values = [values[0] + 1, torch.tensor(9)]
+    repeated = ActorMessage("values", *server.encode(1, reader.reads, values))
+    assert all(map(torch.equal, lost.tensors, repeated.tensors)), "who did not receive an answer gets it again"
+    before, late = reader.decode(repeated), reader.decode(answers[1])
+    assert all(map(torch.equal, before, late)), "an old answer changes nothing"
+    server = DeltaEncoder(made, SPECS, meeting)
+    assert read() == 0.0, "a server that knows no reader sends the values"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("text", ["topk(0.1)", "int8", "one_bit", "chunk_topk(k=1, chunk=8)+two_bit"])
 def test_what_was_not_sent_is_sent_later(text: str) -> None:

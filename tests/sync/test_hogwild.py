@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import laconic
+from laconic.architecture.shared_memory import Shared
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
 from laconic.worker import Kind
@@ -181,3 +182,19 @@ def test_a_phase_that_ends_gives_everybody_its_own_memory() -> None:
     run, *others = rounds.simulated("hogwild until step 3, then bsp", 6, workers=3)
     assert all(torch.equal(run.path[-1], other.path[-1]) for other in others)
     assert len({next(r.model.parameters()).data_ptr() for r in (run, *others)}) == 3
+
+
+def test_steps_send_what_the_shared_memory_promises_which_is_nothing() -> None:
+    def body() -> float:
+        model = nn.Linear(5, 3)
+        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "hogwild")
+        ledger = connect().ledger
+        before = ledger.sent_bytes()
+        for _ in range(3):
+            model(torch.ones(2, 5)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return ledger.sent_bytes() - before
+
+    sent = laconic.simulate(body, 3, compute=Compute(forward_seconds=1.0, slowness=(1.0, 1.4, 2.3))).results
+    assert list(sent) == [3 * Shared().sent_bytes(4 * 18, 3)] * 3 == [0.0] * 3

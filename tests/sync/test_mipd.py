@@ -167,6 +167,17 @@ def test_each_layer_has_a_limit_of_its_own(n: int, ratio: float, seed: int) -> N
         assert full or float(x[~kept].abs().max()) <= limit * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("n", [2, 10, 300])
+def test_what_is_left_out_is_no_more_than_promised(n: int, ratio: float) -> None:
+    """At worst all values are equal: below a ratio of 0.32 they miss the limit, and one alone is sent."""
+    delta = Important(ratio).contraction(TensorSpec("x", (n,), torch.float32))
+    assert delta is not None and delta >= 1 / n
+    for x in (torch.ones(n), torch.linspace(0.9, 1.1, n), torch.randn(n, generator=torch.Generator().manual_seed(n))):
+        rest = x - decoded(x, ratio)
+        assert float(rest.square().sum()) <= (1 - delta) * float(x.square().sum()) * (1 + 1e-5)
+
+
 def test_heavy_tails_send_less_and_flat_layers_no_more_than_half() -> None:
     draw = torch.Generator().manual_seed(0)
     normal = torch.randn(20_000, generator=draw)

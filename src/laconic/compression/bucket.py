@@ -191,7 +191,7 @@ class KeyTables:
         for what, times, specs in self._tables:
             keys += [moment.meet_of(spec).key(what) for spec in specs] * times
         signed = [key - (key >> 63 << 64) for key in keys]
-        self._keys[: self._used].copy_(torch.tensor(signed, pin_memory=True), non_blocking=True)
+        self._keys[: self._used].copy_(torch.tensor(signed, pin_memory=self._keys.is_cuda), non_blocking=True)
 
 
 def draw_keys(meets: Sequence[Meet], what: str = "") -> Sequence[int]:

@@ -29,7 +29,5 @@ def unpack(payload: Tensor, *parts: tuple[torch.dtype, int]) -> list[Tensor]:
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
     """Return these bytes as this type, copied where they do not begin at a multiple of its size."""
-    if dtype == torch.uint8:
-        return part
     aligned = part.storage_offset() % dtype.itemsize == 0
     return (part if aligned else part.clone()).view(dtype)
