@@ -82,7 +82,7 @@ def profile_of(
         raise LaconicError(f"a batch has at least one sample, not {batch}")
     forward = forward_seconds(tensors, chip, batch, precision)
     total = float(forward.sum())
-    times = [
+    tensor_times = [
         TensorTime(tensor.name, tensor.shape, "float32", 2 * float(seconds))
         for tensor, seconds in zip(reversed(tensors), reversed(forward), strict=True)
     ]
@@ -98,7 +98,8 @@ def profile_of(
         "fits": need <= usable_bytes(chip),
     }
     step = step_seconds(tensors, chip, optimizer)
-    return Profile(ModelTimes(tuple(times), _about(total), _about(2 * total), _about(step)), machine=known)
+    times = ModelTimes(tuple(tensor_times), _about(total), _about(2 * total), _about(step))
+    return Profile(times, machine=known, optimizer=optimizer)
 
 
 def forward_seconds(
