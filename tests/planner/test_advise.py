@@ -13,6 +13,7 @@ from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
 from laconic.planner.deployment import Deployment
 from laconic.planner.price import Pricer
+from laconic.planner.risk import training_of
 from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
 from laconic.values.profile import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
@@ -80,7 +81,7 @@ CONVOLUTIONAL = Profile(
 def test_no_row_of_a_convolutional_net_is_hidden_because_of_another_kind_of_task(budget: float) -> None:
     """On digits, `power_sgd+ef` ends at twice the loss of `bsp`; of this net nobody knows."""
     deployment = Deployment(CONVOLUTIONAL, Network.flat(4, 5e7, 1e-4), 4)
-    assert deployment.kind == "convolutional"
+    assert training_of(CONVOLUTIONAL, 4).kind == "convolutional"
     found = advise(deployment, "a model", "50mbit", Preferences(loss_budget=budget))
     rows = {option.strategy: option for option in found.options}
     low_rank = next(option for text, option in rows.items() if text.startswith("bsp / power_sgd"))

@@ -14,7 +14,7 @@ import laconic
 from laconic.cli.app import app
 from laconic.errors import LaconicError
 from laconic.planner.networks import LINE_SHARE, links_of
-from laconic.planner.plan import plan
+from laconic.planner.plan import _worth_verifying, plan
 from laconic.planner.sources import subject_of
 from laconic.planner.values import Advice, PlanError
 from laconic.profile.gpus import gpu
@@ -61,6 +61,14 @@ def test_a_profile_is_planned_on_any_network(profile: str) -> None:
     slow, fast = (plan(profile, workers=4, network=rate, consider=["bsp"]) for rate in ("10mbit", "100gbit"))
     assert slow.best.step_seconds > fast.best.step_seconds
     assert "not timed" in " ".join(slow.notes)
+
+
+def test_what_may_change_the_loss_and_pays_is_verified_the_fastest_first(profile: str) -> None:
+    asked = ["bsp", "bsp / cast_bf16", "local(2)", "local(16)", "local(4)", "bsp / topk(0.5)+ef"]
+    slow = plan(profile, workers=4, network="10mbit", consider=asked)
+    assert _worth_verifying(slow) == ["local_sgd(16) / none / allreduce", "local_sgd(4) / none / allreduce"]
+    fast = plan(profile, workers=4, network="1000gbit", consider=asked)
+    assert _worth_verifying(fast) == [option.strategy for option in fast.options], "where nothing pays"
 
 
 def test_a_network_as_a_value(profile: str) -> None:

@@ -21,7 +21,7 @@ from laconic.planner.crossover import warnings_for
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
-from laconic.planner.risk import Training, guarantee_of, mathematics_of, measured_strategies, risk_of
+from laconic.planner.risk import Training, guarantee_of, mathematics_of, measured_strategies, risk_of, training_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy, Word
@@ -141,7 +141,7 @@ def advise(
     preferences = preferences or Preferences()
     pricer = Pricer(deployment)
     base = tuned_ddp(pricer, preferences)
-    training = training_of(deployment)
+    training = training_of(deployment.profile, deployment.workers)
     asked = (
         itertools.chain(candidates(deployment), _priceable(pricer, measured_strategies(training)))
         if consider is None
@@ -183,12 +183,6 @@ def advise(
     )
 
 
-def training_of(deployment: Deployment) -> Training:
-    """Return what is trained: its losses may have been measured elsewhere."""
-    parameters = sum(spec.numel for spec in deployment.tensors)
-    return Training(deployment.kind, deployment.profile.optimizer, deployment.workers, parameters)
-
-
 @dataclass(frozen=True)
 class Baseline:
     """Tuned DDP with 16-bit gradients, with which every strategy is compared; `cap` is its bucket size in MiB."""
@@ -216,7 +210,13 @@ def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     cap = min(tried, key=lambda cap: tried[cap].seconds)
     deployment = pricer.deployment
     return Baseline(
-        Candidate(sentence, tried[cap], preferences.amount(deployment, tried[cap]), training_of(deployment)), cap
+        Candidate(
+            sentence,
+            tried[cap],
+            preferences.amount(deployment, tried[cap]),
+            training_of(deployment.profile, deployment.workers),
+        ),
+        cap,
     )
 
 
@@ -243,7 +243,7 @@ def _candidates_of(
 ) -> list[Candidate]:
     found: dict[Strategy, Candidate] = {}
     deployment = pricer.deployment
-    training = training_of(deployment)
+    training = training_of(deployment.profile, deployment.workers)
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)

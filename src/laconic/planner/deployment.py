@@ -12,7 +12,6 @@ from laconic.cost.collectives import Vector
 from laconic.cost.from_profile import tensors_of
 from laconic.network.network_tree import Level, Network
 from laconic.planner.values import PlanError
-from laconic.values.model_kind import Kind, model_kind
 from laconic.values.profile import CodecTimes, Profile
 from laconic.values.tensor_spec import TensorSpec
 
@@ -45,11 +44,6 @@ class Deployment:
     def tensors(self) -> list[TensorSpec]:
         """The model's tensors in the order of the forward pass."""
         return tensors_of(self.profile)[0]
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of the model: the profile's own word, or by its tensors."""
-        return self.profile.kind or model_kind(self.tensors)
 
     @property
     def arrival(self) -> list[int]:

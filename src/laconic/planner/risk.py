@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from laconic.cost.from_profile import tensors_of
 from laconic.errors import LaconicError
 from laconic.experiments.statistics import bootstrap_ratio
 from laconic.language.word import Word
@@ -24,7 +25,8 @@ from laconic.planner.guarantee import guarantee_of
 from laconic.planner.values import Risk
 from laconic.reading import Count, Finite, Natural, NotNegative, Source
 from laconic.strategy import DEFAULTS, Sentence, Strategy
-from laconic.values.model_kind import Kind
+from laconic.values.model_kind import Kind, model_kind
+from laconic.values.profile import Profile
 
 __all__ = ["DIVERGED", "MeasuredLoss", "MeasuredRisk", "Training", "guarantee_of", "measured_strategies", "risk_of"]
 
@@ -50,6 +52,13 @@ class Training:
     def circumstances(self) -> Circumstances:
         """What must be the same; decoupled weight decay does not make another optimizer."""
         return self.kind, self.optimizer.removesuffix("w"), self.workers
+
+
+def training_of(profile: Profile, workers: int) -> Training:
+    """Return what is trained by so many workers; the kind of model is the profile's own word, or by its tensors."""
+    tensors = tensors_of(profile)[0]
+    kind = profile.kind or model_kind(tensors)
+    return Training(kind, profile.optimizer, workers, sum(spec.numel for spec in tensors))
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,22 @@ def show_verified(found: Verified, console: Console | None = None) -> None:
             )
         )
     console.print(table)
+    console.print(Text(_length(found)), soft_wrap=True)
+
+
+def _length(found: Verified) -> str:
+    """Return in words how long the trainings were, beside what was shown to predict."""
+    if not found.least_steps:
+        return (
+            "No length was shown to predict how such a training ends, so the rounds share the time equally: do not "
+            "read the order of neighbours."
+        )
+    if found.reached:
+        return f"None was eliminated before step {found.least_steps}, the shortest length that was shown to predict."
+    return (
+        f"The time was over before step {found.least_steps}, the shortest length that was shown to predict: none was "
+        "eliminated, and the order may change. Give --verify more time."
+    )
 
 
 def _cells(option: Option, base: Option) -> dict[str, str]:
