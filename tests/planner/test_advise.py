@@ -8,6 +8,7 @@ import pytest
 
 from laconic.errors import StrategyError
 from laconic.network.network_tree import Level, Network
+from laconic.planner import risk
 from laconic.planner.advise import Preferences, _candidates_of, _one_of_each, advise, tuned_ddp
 from laconic.planner.autotune import PAYS
 from laconic.planner.candidates import candidates, chains
@@ -18,6 +19,7 @@ from laconic.planner.values import Advice, PlanError
 from laconic.strategy import Strategy
 from laconic.values.profile import CodecTimes, ModelTimes, Profile, Seconds, TensorTime
 from tests.planner.test_price import PROFILE
+from tests.planner.test_risk import run
 
 SLOW, UNCERTAIN, FAST = 1e7, 3e8, 1e12
 
@@ -91,6 +93,32 @@ def test_no_row_of_a_convolutional_net_is_hidden_because_of_another_kind_of_task
     assert "cast_fp16" in found.best.strategy and not found.pays, "what nobody has measured is not recommended"
     assert "unknown here" in found.verdict and "--verify" in found.verdict
     assert any("unknown here" in note and "convolutional" in note for note in found.notes)
+
+
+@pytest.mark.long
+def test_what_was_measured_on_such_a_net_is_a_candidate_and_recommended_within_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also settings that no technique declares to be worth trying; phases have no price and are passed over."""
+    losses = {
+        "bsp": 1.0,
+        "diloco(30, lr=0.4)": 1.02,
+        "bsp / power_sgd(rank=3)+ef": 1.04,
+        "bsp until step 5, then asp": 1,
+    }
+    facts = {"task": "cifar", "kind": "convolutional", "optimizer": "sgd", "workers": 4, "parameters": 800_000}
+    rows = [run(text, seed, loss + seed / 1000, **facts) for text, loss in losses.items() for seed in (1, 2, 3)]
+    monkeypatch.setattr(risk, "measured", lambda: tuple(risk.of_runs(rows)))
+    deployment = Deployment(CONVOLUTIONAL, Network.flat(4, 5e7, 1e-4), 4)
+    found = {budget: advise(deployment, "a", "b", Preferences(loss_budget=budget)) for budget in (0.0, 0.03, 0.045)}
+    for advice in found.values():
+        known = {option.strategy: option.risk for option in advice.options if option.risk is not None}
+        slower, faster = "diloco(30, lr=0.4) / none / allreduce", "bsp / power_sgd(3)+error_feedback / allreduce"
+        assert {text.partition("allreduce")[0] + "allreduce" for text in known} == {slower, faster}
+        assert any(note.startswith("losses as measured on cifar, a convolutional model") for note in advice.notes)
+    assert not found[0.0].pays and "was measured to end +2.0 to +2.0 % above `bsp`" in found[0.0].verdict
+    assert found[0.03].pays and found[0.03].best.strategy.startswith("diloco(30, lr=0.4)")
+    assert found[0.045].pays and found[0.045].best.strategy.startswith("bsp / power_sgd(3)")
 
 
 def test_of_an_unknown_technique_the_gentlest_setting_that_saves_most_is_shown() -> None:

@@ -410,7 +410,7 @@ def _verdict(
             if preferences.objective == "time"
             else f"`{best.strategy}` takes {1 / gain:.3g} of what {rival} takes in {preferences.objective}"
         )
-        more = _unknown_gain(ranked, base, best, preferences)
+        more = _beyond(ranked, base, best, preferences)
         if low >= 1:
             return f"{claim}.{more}"
         return f"Nothing pays for certain: {claim}; `laconic compare` tells. {_own_words(chosen, base)}{more}"
@@ -421,32 +421,37 @@ def _verdict(
             "Nothing to do: the network is not your problem. Plain DDP would take "
             f"{100 * max(waits, 0.0):.1f} % longer than computing alone. {_own_words(chosen, base)}"
         )
-    verdict = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it. {_own_words(chosen, base)}"
-    gentle = [candidate for candidate in _front(ranked) if _pays(candidate, base)]
-    if gentle and (risk := gentle[-1].risk) is not None:
-        share = gentle[-1].amount / base.candidate.amount
-        verdict += (
-            f" What comes nearest: `{gentle[-1].strategy}` would take {share:.2f} of its {preferences.objective}, and "
-            f"was measured to end {100 * (risk.low - 1):+.1f} to {100 * (risk.high - 1):+.1f} % above `bsp` in loss "
+    kept = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it. {_own_words(chosen, base)}"
+    return f"{kept}{_beyond(ranked, base, best, preferences)}"
+
+
+def _beyond(ranked: Sequence[Candidate], base: Baseline, best: Candidate | None, preferences: Preferences) -> str:
+    """Return sentences on what is better than anything admitted: what risks least of what was measured, and the best
+    of what is unknown."""
+    than = base.candidate.amount if best is None else min(best.amount, base.candidate.amount)
+    better = [candidate for candidate in ranked if candidate.amount * PAYS <= than]
+    text = ""
+    measured = [candidate for candidate in _front(better) if not candidate.admitted_by(preferences)]
+    if measured and (risk := measured[-1].risk) is not None:
+        text += (
+            f" What comes nearest: `{measured[-1].strategy}` would {_gained(measured[-1], base, preferences)}, and was "
+            f"measured to end {100 * (risk.low - 1):+.1f} to {100 * (risk.high - 1):+.1f} % above `bsp` in loss "
             "(--loss-budget)."
         )
-    return verdict + _unknown_gain(ranked, base, best, preferences)
+    unknown = _one_of_each([candidate for candidate in better if candidate.is_unknown], base)
+    found = min(unknown, key=lambda candidate: candidate.amount, default=None)
+    if found is not None:
+        text += (
+            f" By {preferences.objective} alone `{found.strategy}` would {_gained(found, base, preferences)}; what "
+            "that does to the loss is unknown here: `laconic plan --verify 5min` with your script trains it first."
+        )
+    return text
 
 
-def _unknown_gain(ranked: Sequence[Candidate], base: Baseline, best: Candidate | None, preferences: Preferences) -> str:
-    """Return a sentence on the best strategy whose risk is unknown, where it is better than what is admitted."""
-    than = base.candidate.amount if best is None else min(best.amount, base.candidate.amount)
-    unknown = [candidate for candidate in ranked if candidate.is_unknown and candidate.amount * PAYS <= than]
-    found = min(_one_of_each(unknown, base), key=lambda candidate: candidate.amount, default=None)
-    if found is None:
-        return ""
-    gain = base.candidate.amount / found.amount if found.amount else math.inf
-    better = (
-        f"be {gain:.3g} times as fast" if preferences.objective == "time" else f"take {1 / gain:.2g} of what it takes"
-    )
+def _gained(candidate: Candidate, base: Baseline, preferences: Preferences) -> str:
+    gain = base.candidate.amount / candidate.amount if candidate.amount else math.inf
     return (
-        f" By {preferences.objective} alone `{found.strategy}` would {better}; what that does to the loss is unknown "
-        "here: `laconic plan --verify 5min` with your script trains it first."
+        f"be {gain:.3g} times as fast" if preferences.objective == "time" else f"take {1 / gain:.2g} of what it takes"
     )
 
 
