@@ -1,16 +1,13 @@
 """Test whether the planner advises against gradient compression in data centres, where it seldom pays.
 
     python bench/saying_no.py              # some minutes on one core
-    python bench/saying_no.py --study      # set-ups like the published study's, seconds
 
 Models of the zoo on 8 to 256 GPUs, machines of eight, links of 10 to 400 Gb/s between them. In each set-up the planner
 prices every gradient compression and predicts whether the best of them beats tuned DDP with 16-bit gradients by 3 %;
 where it does (and in a sample of the others), the virtual engine runs both. A false "it pays" is one that the engine
 refutes.
 
-Reference: Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems (MLSys 2022), who
-found it to pay in 6 of more than 200 set-ups, against DDP in 32 bits: machines of four V100 on 10 Gb/s, computing in 32
-bits, one method at a time. `--study` prices such set-ups.
+`bench/compression_study.py` has the set-ups of a published study, which found that compression seldom pays.
 
 The engine runs with real tensors, which would take hours for whole models: so it gets every tensor, and every rate of
 links and encoders with it, divided by `SHRINK`, which leaves all times as they are; but factors of low rank shrink only
@@ -24,7 +21,7 @@ import csv
 import math
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -139,49 +136,10 @@ def scaled(codec: CodecTimes, factor: float, per_tensor: float) -> CodecTimes:
     )
 
 
-def study() -> None:
-    """Price one method at a time against DDP in 32 bits."""
-    kind = replace(gpu("v100"), per_machine=4)
-    methods = [
-        "sign_sgd",
-        *(f"power_sgd(rank={r})+ef" for r in (4, 8, 16)),
-        *(f"topk({r})+ef" for r in (0.01, 0.1, 0.2)),
-    ]
-    known = {codec.words: codec for codec in codecs_on(kind)}
-    gains: dict[str, float] = {}
-    for model, batches in (("resnet50", (16, 32, 64)), ("bert-base", (4, 8, 12))):
-        for batch in batches:
-            profile = profile_of(model, kind, batch, "fp32")
-            for workers in (8, 16, 32, 64, 96):
-                network = links_of("10gbit", workers, kind).network
-                near = {name: replace(known[like], words=name) for name, like in _like(known).items()}
-                deployment = Deployment(profile, network, workers, codecs=tuple((known | near).values()))
-                pricer = Pricer(deployment)
-                plain = min(float(pricer.ddp("none", cap * MIB).seconds) for cap in CAPS)
-                for method in methods:
-                    best = min(float(pricer.price(f"bsp / {method} / allreduce / {s}").seconds) for s in MERGED)
-                    gains[f"{model}, batch {batch}, {workers} GPUs: {method}"] = plain / best
-    pays = {name: gain for name, gain in gains.items() if gain >= PAYS}
-    for name, gain in sorted(pays.items(), key=lambda item: -item[1]):
-        print(f"{gain:.2f} {name}")
-    print(f"pays in {len(pays)} of {len(gains)} set-ups against DDP in 32 bits")
-
-
-def _like(known: Mapping[str, CodecTimes]) -> dict[str, str]:
-    """Give a compressor that was not timed the times of a similar one, which favours it."""
-    found = {f"power_sgd({rank})+error_feedback": "power_sgd(4)+error_feedback" for rank in (8, 16)}
-    found["topk(0.2)+error_feedback"] = "topk(0.1)+error_feedback"
-    return {name: like for name, like in found.items() if like in known}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--study", action="store_true", help="set-ups like the published study's")
     args = parser.parse_args()
-    if args.study:
-        study()
-        return
     chance = random.Random(0)
     found: list[Verdict] = []
     for number, one in enumerate(set_ups(), 1):

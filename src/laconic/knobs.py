@@ -23,8 +23,8 @@ Gentler = Literal["more", "less"]
 class Bounds:
     """The values a knob may take: `low` and `high` included, `above` and `below` not.
 
-    `gentler` says which values change the result less: a setting without measured losses is judged by the nearest that
-    has some, and one that is gentler than asked for proves little.
+    `gentler` says which values change the result less: where nobody has measured what a technique does to the loss, the
+    planner shows the gentler of two settings that are as good.
     """
 
     low: float | None = None

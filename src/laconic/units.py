@@ -53,3 +53,9 @@ def seconds(text: str | float) -> float:
     if not 0 <= found < math.inf:
         raise LaconicError(f"a time of {text} makes no sense: write one that is finite and not below 0, such as 50us")
     return found
+
+
+def write_seconds(duration: float) -> str:
+    """Return a time as text with the usual unit for its size."""
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if duration >= s), ("µs", 1e-6))
+    return f"{duration / size:.6g} {unit}"

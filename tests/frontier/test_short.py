@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from laconic.frontier.short import short_runs, spearman
+from laconic.experiments.statistics import spearman
+from laconic.frontier.short import short_runs
 from laconic.frontier.tables import tables
 from laconic.planner.runs import Run
 from tests.frontier.rows import ladder

@@ -29,7 +29,7 @@ from laconic.liveness.detection import Lost
 from laconic.planner import runs as trainings
 from laconic.planner.iteration_models import IterationTable, iteration_inputs, iteration_table
 from laconic.planner.networks import links_of
-from laconic.planner.risk import TABLE, measured_losses, risk_of
+from laconic.planner.risk import TABLE, measured_losses, of_table
 from laconic.planner.validation import runs
 from laconic.planner.validation.claims import NCCL, POLLUX, PUBLISHED
 from laconic.planner.validation.sections import recompute
@@ -188,7 +188,7 @@ def _head(path: Path, lines: int) -> bytes:
 
 
 def _losses(folder: Path) -> object:
-    return risk_of("local(8)", 8, measured_losses.__wrapped__(folder / "a.csv"))
+    return list(of_table(measured_losses.__wrapped__(folder / "a.csv")))
 
 
 def _runs(folder: Path) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from laconic.errors import StrategyError
 from laconic.language.auto import START, begins_as, budget_of
 from laconic.network.network_tree import Network
 from laconic.planner.loss_budget import strategies_within
-from laconic.planner.risk import risk_of
+from laconic.planner.risk import Training, risk_of
 from laconic.virtual.compute import Compute
 
-WORKERS, STEPS = 2, 14
+WORKERS, STEPS = 4, 14
+TRAINING = Training("classifier", "sgd", WORKERS, 3_556)
 COMPUTE = Compute(0.004, 0.008, 0.001)
 
 
@@ -58,7 +60,7 @@ def test_a_budget_pays_on_a_slow_network_and_is_not_spent_on_a_fast_one(capsys: 
     slow, fast = simulated("auto(loss_budget=10%)", 1e6), simulated("auto(loss_budget=10%)", 1e12)
     (name,) = {name for name, _ in slow}
     assert name != START, "all workers agree on something else"
-    risk = risk_of(name, WORKERS)
+    risk = risk_of(name, TRAINING)
     assert risk is not None and risk.high <= 1.1
     assert {name for name, _ in fast} == {START}
     message = capsys.readouterr().err
@@ -74,13 +76,18 @@ def test_a_checkpoint_goes_on_with_what_was_chosen(tmp_path: Path) -> None:
     assert {name for name, _ in again} == {name for name, _ in first}
 
 
-@pytest.mark.long
 def test_what_is_admitted_was_measured_to_stay_within_the_budget() -> None:
-    few, many = strategies_within(0.01, 4), strategies_within(0.2, 4)
-    assert set(few) <= set(many)
+    few, many = strategies_within(0.01, TRAINING), strategies_within(0.2, TRAINING)
+    assert set(few) < set(many)
     for text in many:
-        risk = risk_of(text, 4)
+        risk = risk_of(text, TRAINING)
         assert risk is not None and risk.high <= 1.2
+
+
+@pytest.mark.parametrize("of", [{"kind": "transformer"}, {"optimizer": "adamw"}, {"workers": 5}, {"parameters": 10**8}])
+def test_of_another_training_nothing_is_known_and_only_rounding_is_admitted(of: dict[str, object]) -> None:
+    within = strategies_within(10.0, replace(TRAINING, **of))  # type: ignore[arg-type]
+    assert within == [f"bsp / {cast} / allreduce / auto(false)" for cast in ("cast_bf16", "cast_fp16")]
 
 
 def test_the_text_of_a_choice() -> None:

@@ -1,58 +1,71 @@
-"""What is predicted of a strategy's accuracy: the nearest measured row, and what its words promise."""
+"""What is known of a strategy: rows that were measured in a training like this one, and what its words promise."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from laconic import registry
 from laconic.errors import LaconicError
+from laconic.experiments.statistics import bootstrap_ratio
 from laconic.planner.guarantee import EXACT
-from laconic.planner.risk import TABLE, MeasuredLoss, guarantee_of, measured_losses, risk_of
+from laconic.planner.risk import (
+    DIVERGED,
+    TABLE,
+    MeasuredRisk,
+    Training,
+    guarantee_of,
+    measured,
+    measured_losses,
+    of_runs,
+    of_table,
+    risk_of,
+)
+from laconic.planner.runs import Run
 from laconic.strategy import Strategy
 
-
-def row(sentence: str, ratio: float, workers: int = 4, task: str = "digits", rates: int = 3) -> MeasuredLoss:
-    return MeasuredLoss(sentence, task, workers, ratio, ratio * 0.9, ratio * 1.1, 10.0, rates)
-
-
-ROWS = (
-    row("bsp / topk(0.1)+ef", 1.1),
-    row("bsp / topk(0.01)+ef", 1.5),
-    row("bsp / topk(0.01)+ef", 1.8, workers=16),
-    row("bsp / topk(0.001)+ef", 3.0),
-    row("bsp / topk(0.01)+ef", 1.6, task="chars", rates=0),
-    row("local(4)", 1.05),
-    row("local(32)", 1.4),
-    row("diloco(8) / cast_int8", 1.2),
-    row("bsp / cast_int8", 0.98),
-    row("bsp until step 20, then frozen_adam / scaled_sign+ef", 1.3),
-)
+HERE = Training("transformer", "adamw", 8, 10_000_000)
+SENTENCE = "diloco(30, lr=0.7)"
+LOSSES = {"bsp": (1.00, 1.02, 0.98), SENTENCE: (1.03, 1.04, 1.02), "local(8)": (1.10, 1.00, 1.20)}
 
 
-def asked(strategy: str, workers: int = 4) -> float:
-    risk = risk_of(strategy, workers, ROWS)
-    assert risk is not None
-    return risk.loss_ratio
+def run(sentence: str, seed: int, loss: float | None, **more: Any) -> Run:
+    facts: dict[str, Any] = {
+        **{"task": "bytes", "rung": "depth", "kind": "transformer", "parameters": 10_678_272, "tensors": 77},
+        **{"workers": 8, "optimizer": "adamw", "samples_per_step": 65536, "lr": 0.001, "steps": 3000},
+        **{"full_steps": 3000, "purpose": "report", "diverged": loss is None},
+    }
+    return Run(sentence=sentence, seed=seed, loss=loss, **facts | more)
+
+
+def rows(**more: Any) -> list[Run]:
+    return [run(text, seed, loss, **more) for text, losses in LOSSES.items() for seed, loss in enumerate(losses, 1)]
+
+
+def risks(*runs: Run) -> list[MeasuredRisk]:
+    return list(of_runs(runs))
 
 
 def test_the_shipped_table_is_what_it_says() -> None:
-    rows = measured_losses()
-    assert len(rows) > 150
-    for one in rows:
+    table = measured_losses()
+    assert len(table) > 150
+    for one in table:
         Strategy.parse(one.sentence)
-        assert 0 < one.low <= one.loss_ratio <= one.high <= 1000, one
-    assert {one.workers for one in rows} >= {4, 8}
-    tuned = {(one.sentence, one.task, one.workers) for one in rows if one.rates}
-    assert len(tuned) == sum(bool(one.rates) for one in rows)  # none twice
+        assert 0 < one.low <= one.loss_ratio <= one.high <= DIVERGED, one
+    tuned = [(one.sentence, one.task, one.workers) for one in table if one.rates]
+    assert len(tuned) == len(set(tuned))
     for _, task, workers in tuned:
         assert ("bsp", task, workers) in tuned  # which the others are over
-    assert all(one.loss_ratio == 1 for one in rows if one.sentence == "bsp")
+    assert {found.training for found in of_table(table)} == {
+        Training("classifier", "sgd", workers, 38_282) for workers in (4, 8, 16)
+    }
+    by_hand = {one.sentence for one in table if not one.rates} - {one.sentence for one in table if one.rates}
+    assert by_hand and not by_hand & {found.risk.sentence for found in of_table(table)}
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -66,70 +79,101 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["bsp", "bsp / none / ps / mgwfbp", "zero_run_length", "[bsp]@node > [bsp]@site"])
 def test_the_same_mathematics_has_no_risk(text: str) -> None:
-    risk = risk_of(text, 64, ROWS)
+    risk = risk_of(text, HERE, [])
     assert risk is not None and (risk.loss_ratio, risk.low, risk.high) == (1, 1, 1)
     assert guarantee_of(text) == (True, EXACT)
 
 
-def test_the_worse_task_is_told() -> None:
-    risk = risk_of("bsp / topk(0.01)+ef", 4, ROWS)
-    assert risk is not None and (risk.loss_ratio, risk.task) == (1.6, "chars")
+def test_a_risk_is_the_ratio_over_bsp_paired_by_seed_with_its_interval() -> None:
+    found = risk_of(SENTENCE, HERE, risks(*rows()))
+    expected = bootstrap_ratio(*(dict(enumerate(LOSSES[text], 1)) for text in (SENTENCE, "bsp")))
+    assert found is not None and expected is not None
+    assert (found.loss_ratio, found.low, found.high) == (expected.middle, expected.low, expected.high)
+    assert found.low < found.loss_ratio < found.high
+    assert (found.task, found.workers, found.parameters) == ("bytes", 8, 10_678_272)
 
 
-def test_the_nearest_number_of_workers_is_taken() -> None:
-    risk = risk_of("bsp / topk(0.01)+ef", 100, ROWS)
-    assert risk is not None and (risk.loss_ratio, risk.workers) == (1.8, 16)
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kind": "convolutional"},
+        {"kind": "other"},
+        {"optimizer": "sgd"},
+        {"optimizer": ""},
+        {"workers": 4},
+        {"workers": 16},
+        {"parameters": 100_000},
+        {"parameters": 1_557_611_200},
+    ],
+)
+def test_what_was_measured_in_another_training_says_nothing(other: dict[str, Any]) -> None:
+    assert risk_of(SENTENCE, replace(HERE, **other), risks(*rows())) is None
 
 
-def test_a_knob_between_two_rows_takes_the_harsher_one() -> None:
-    digits = [one for one in ROWS if one.task == "digits"]
-    for density, ratio in ((0.05, 1.5), (0.1, 1.1), (0.4, 1.1), (0.003, 3.0), (0.0001, 3.0)):
-        risk = risk_of(f"bsp / topk({density})+ef", 4, digits)
-        assert risk is not None and risk.loss_ratio == ratio, density
-    assert [asked(f"local({period})") for period in (2, 4, 8, 32, 64)] == [1.05, 1.05, 1.4, 1.4, 1.4]
+def test_decoupled_weight_decay_makes_no_other_optimizer() -> None:
+    assert risk_of(SENTENCE, replace(HERE, optimizer="adam"), risks(*rows())) is not None
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(0.0005, 1.0), min_size=2, max_size=4), st.integers(1, 256))
-def test_sending_less_never_looks_safer(densities: list[float], workers: int) -> None:
-    """Where the rows themselves are so: gentler is not worse."""
-    found = [risk_of(f"bsp / topk({density:.6f})+ef", workers, ROWS) for density in sorted(densities)]
-    ratios = [risk.loss_ratio for risk in found if risk is not None]
-    digits = [risk.loss_ratio for risk in found if risk is not None and risk.task == "digits"]
-    assert len(ratios) == len(densities) and digits == sorted(digits, reverse=True)
+@pytest.mark.parametrize(
+    "text", ["diloco(8, lr=0.7)", "diloco(30, lr=0.4)", "local(8) / cast_bf16", "bsp / topk(0.1)+ef"]
+)
+def test_another_setting_is_another_strategy(text: str) -> None:
+    assert risk_of(text, HERE, risks(*rows())) is None
 
 
-def test_what_was_measured_together_is_not_put_together() -> None:
-    assert asked("diloco(8) / cast_int8") == 1.2
-    assert asked("[bsp]@node > [diloco(8) / cast_int8]@site") == 1.2
+def test_a_schedule_is_not_another_strategy() -> None:
+    runs = risks(*(run(text, seed, loss) for text, loss in (("bsp", 1.0), ("bsp / qsgd", 1.1)) for seed in (1, 2)))
+    assert risk_of("bsp / qsgd / allreduce / mgwfbp", HERE, runs) == risk_of("bsp / qsgd", HERE, runs) is not None
 
 
-def test_what_was_measured_apart_is_multiplied_and_nothing_makes_up_for_another() -> None:
-    risk = risk_of("local(4) / topk(0.1)+ef", 4, ROWS)
-    assert risk is not None and risk.loss_ratio == pytest.approx(1.05 * 1.6)  # chars has no density of 0.1
-    assert " × " in risk.sentence and risk.high >= risk.loss_ratio >= risk.low
-    assert asked("local(4) / cast_int8") == pytest.approx(1.05)
-    assert asked("[local(4)]@node > [bsp / cast_int8]@site") == pytest.approx(1.05)
+@pytest.mark.parametrize("purpose", ["rate", "short", "fewer"])
+def test_only_reported_runs_on_equal_shards_count(purpose: str) -> None:
+    assert not risks(*rows(purpose=purpose)) and not risks(*rows(skewed=True))
 
 
-def test_maps_and_phases_are_as_bad_as_their_worst_part() -> None:
-    assert asked("{matrix: topk(0.001)+ef, else: cast_int8}") == 3.0
-    assert asked("bsp until step 500, then local(32)") == 1.4
-    assert asked("bsp until step 900, then frozen_adam / scaled_sign+ef") == 1.3  # whole, whenever it begins
+def test_one_seed_has_no_interval_and_no_answer() -> None:
+    assert not risks(*(one for one in rows() if one.seed == 2))
 
 
-def test_flat_is_as_what_it_carries_where_nothing_else_is_known() -> None:
-    assert asked("bsp / flat+topk(0.1)+ef") == asked("bsp / topk(0.1)+ef")
+def test_seeds_that_bsp_lacks_are_left_out() -> None:
+    kept = [one for one in rows() if one.sentence != "bsp" or one.seed != 3]
+    (found,) = [one.risk for one in risks(*kept) if one.risk.sentence == SENTENCE]
+    assert found.loss_ratio == pytest.approx((1.03 + 1.04) / (1.00 + 1.02))
 
 
-@pytest.mark.parametrize("text", ["asp", "signum", "local(4) / power_sgd(2)+ef", "bsp until step 5, then asp"])
-def test_what_was_never_measured_is_unknown(text: str) -> None:
-    assert risk_of(text, 4, ROWS) is None
+def test_a_run_that_diverged_makes_the_ratio_of_its_strategy_the_largest() -> None:
+    found = [one if one.seed != 3 or one.sentence != SENTENCE else run(SENTENCE, 3, None) for one in rows()]
+    risk = risk_of(SENTENCE, HERE, risks(*found))
+    assert risk is not None and risk.loss_ratio == risk.high == DIVERGED
 
 
-def test_rows_beside_another_optimizer_say_nothing_of_the_users_run() -> None:
-    assert all(one.sentence not in ("demo", "dion") for one in measured_losses())
-    assert risk_of("demo", 4) is None
+def test_rows_beside_another_optimizer_are_over_that_ones_bsp() -> None:
+    muon = [replace(one, optimizer="muon", loss=2 * (one.loss or 0)) for one in rows()]
+    both = risks(*rows(), *muon)
+    for optimizer in ("adamw", "muon"):
+        found = risk_of(SENTENCE, replace(HERE, optimizer=optimizer), both)
+        assert found is not None and found.loss_ratio == pytest.approx(1.03)
+
+
+def test_the_model_of_the_nearest_size_counts_and_of_two_tasks_the_worse() -> None:
+    small = [replace(one, rung="breadth", parameters=3_000_000, loss=(one.loss or 0) ** 2) for one in rows()]
+    both = risks(*rows(), *small)
+    sizes = {size: risk_of(SENTENCE, replace(HERE, parameters=size), both) for size in (2_000_000, 30_000_000)}
+    assert [risk and risk.parameters for risk in sizes.values()] == [3_000_000, 10_678_272]
+    worse = [replace(one, task="bpe", loss=(one.loss or 0) * (1.5 if one.sentence != "bsp" else 1)) for one in rows()]
+    found = risk_of(SENTENCE, HERE, risks(*rows(), *worse))
+    assert found is not None and (found.task, found.loss_ratio) == ("bpe", pytest.approx(1.5 * 1.03))
+
+
+def test_a_sentence_of_a_package_that_is_not_here_is_passed_over() -> None:
+    foreign = [replace(one, sentence="nobodys_rule(3)") for one in rows() if one.sentence == SENTENCE]
+    assert {one.risk.sentence for one in risks(*rows(), *foreign)} == set(LOSSES)
+
+
+def test_every_shipped_row_is_finite_and_of_a_strategy_that_parses() -> None:
+    for found in measured():
+        assert Strategy.parse(found.risk.sentence)
+        assert math.isfinite(found.risk.high) and found.risk.low <= found.risk.loss_ratio <= found.risk.high
 
 
 @pytest.mark.parametrize(
@@ -172,11 +216,3 @@ def test_every_word_and_sentence_that_can_stand_alone_has_an_answer() -> None:
             continue  # a wrapping word, or one that needs an argument
         lossless, phrase = guarantee_of(strategy)
         assert phrase and lossless == (phrase == EXACT)
-        risk = risk_of(strategy, 8)
-        assert risk is None or (math.isfinite(risk.high) and risk.low <= risk.high)
-
-
-def test_a_gentler_pair_does_not_hide_what_its_parts_do() -> None:
-    rows = (*ROWS, row("local(4) / topk(0.1)+ef", 1.01))
-    risk = risk_of("local(32) / topk(0.1)+ef", 4, rows)
-    assert risk is not None and risk.loss_ratio == pytest.approx(1.4 * 1.6)

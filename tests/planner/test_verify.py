@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,24 @@ def test_the_worse_half_leaves_and_the_baseline_stays(script: str) -> None:
     assert baseline.rank > 2  # it stayed to be compared with, not because it was better
     left = [one for one in out.trained if one.rounds == 1]
     assert left and all(one.rank > best.rank and one.compared_step < best.compared_step for one in left)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("least", [7, 40])
+def test_none_leaves_before_the_length_that_was_shown_to_predict(script: str, least: int) -> None:
+    sentences = ["bsp", "bsp / cast_bf16", "bsp / topk(0.02)+ef", "bsp / topk(0.05)+ef"]
+    out = verify([script, "--steps", "60"], sentences, 2, "1gbit", None, 300.0, least_steps=least)
+    worse = [out.of(text) for text in sentences[2:]]
+    assert [one.compared_step for one in worse] == [least] * 2 == [one.steps for one in worse]
+    assert all(out.of(text).steps > least for text in sentences[:2]) and out.reached
+
+
+@pytest.mark.long
+def test_where_the_script_ends_before_that_all_are_compared_at_its_end(script: str) -> None:
+    sentences = ["bsp", "bsp / topk(0.02)+ef", "bsp / topk(0.05)+ef"]
+    out = verify([script, "--steps", "20"], sentences, 2, "1gbit", None, 300.0, least_steps=1000)
+    assert {(one.compared_step, one.rounds) for one in out.trained} == {(20, 1)}
+    assert out.reached and not replace(out, trained=(replace(out.best, finished=False),)).reached
 
 
 def test_budgets_are_read_as_people_write_them() -> None:

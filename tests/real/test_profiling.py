@@ -55,6 +55,7 @@ def test_a_profiling_run_leaves_a_sound_profile(tmp_path: Path) -> None:
     profile = Profile.read(tmp_path / "p.json")
     assert [tensor.name for tensor in profile.model.tensors] == ["2.bias", "2.weight", "0.bias", "0.weight"]
     assert profile.workers == 2 and profile.model.seconds > 0
+    assert (profile.kind, profile.optimizer) == ("classifier", "sgd")
     assert profile.links is not None
     names = {times.operation for times in profile.links.operations}
     assert names == {"all_reduce", "all_gather", "all_to_all", "broadcast"}

@@ -59,7 +59,7 @@ def plan(
     strategy: Annotated[
         list[str] | None, typer.Option(help="Price this strategy in place of all candidates; repeatable.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Rows to show.")] = 12,
+    top: Annotated[int, typer.Option(help="Rows to show, beside techniques whose loss is unknown.")] = 12,
     verify: Annotated[
         str | None,
         typer.Option(

@@ -66,3 +66,20 @@ def mean_and_range(values: Sequence[float]) -> Spread | None:
     """Return the mean of the finite values with the least and the largest, or None where none is finite."""
     finite = [value for value in values if math.isfinite(value)]
     return Spread(sum(finite) / len(finite), min(finite), max(finite)) if finite else None
+
+
+def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation; None for fewer than three pairs, or where all of one side are equal."""
+    if len(ours) < 3:
+        return None
+    a, b = (_ranks(np.asarray(values)) for values in (ours, theirs))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values, equal ones with their mean rank."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[places])

@@ -9,10 +9,11 @@ from math import exp, isfinite, log, nan, sqrt
 from laconic.experiments.statistics import Spread
 from laconic.frontier.clock import Clock, StepTime, Traffic
 from laconic.frontier.equivalence import Equivalence
-from laconic.frontier.methods import Method, by_shares, parsed, with_shares
+from laconic.frontier.methods import Method, by_shares, with_shares
 from laconic.frontier.shapes import SIZES, Shape
 from laconic.frontier.tables import SIXTEEN_BITS, FrontierError, Line, Table
 from laconic.frontier.trend import Basis, Rung, Trend
+from laconic.planner.runs import parsed
 
 SLOWEST, FASTEST = 50e6, 400e9
 VOCABULARIES = {"bpe": 8192}  # by task; bytes are 256

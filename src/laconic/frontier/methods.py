@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
 
-from laconic.errors import LaconicError
 from laconic.language.predicates import StepCondition
-from laconic.planner.runs import Run
+from laconic.planner.runs import Run, parsed
 from laconic.strategy import Phases, Sentence, Strategy
 
 
@@ -46,15 +44,6 @@ class Method:
         other = [self.optimizer] * (self.optimizer != optimizer)
         other += [f"{self.workers} worker{'s' * (self.workers > 1)}"] * (self.workers != workers)
         return f"{self.name} ({', '.join(other)})" if other else self.name
-
-
-@cache
-def parsed(sentence: str) -> Strategy | None:
-    """Return the strategy of a text, or None where this version of the library knows no such words."""
-    try:
-        return Strategy.parse(sentence)
-    except LaconicError:
-        return None
 
 
 def last_sentence(strategy: Strategy | None) -> Sentence | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 
 import numpy as np
 
+from laconic.experiments.statistics import spearman
 from laconic.frontier.methods import Method
 from laconic.frontier.tables import Table, within
 
@@ -47,20 +48,3 @@ def short_runs(table: Table) -> Iterator[ShortRuns]:
         yield ShortRuns(
             share, len(methods), spearman(short, full), chosen, best, near[chosen].loss / near[best].loss - 1
         )
-
-
-def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three pairs, or where all of one side are equal."""
-    if len(ours) < 3:
-        return None
-    a, b = (_ranks(np.asarray(values)) for values in (ours, theirs))
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks of values, equal ones with their mean rank."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[places])

@@ -12,10 +12,10 @@ from statistics import fmean
 from laconic.errors import LaconicError
 from laconic.experiments.statistics import Spread, bootstrap_ratio
 from laconic.frontier.equivalence import Equivalence, equivalence
-from laconic.frontier.methods import Method, last_sentence, parsed
+from laconic.frontier.methods import Method, last_sentence
 from laconic.frontier.student import student_gap
 from laconic.frontier.tuning import Tuned, tuned
-from laconic.planner.runs import FOLDER, Run
+from laconic.planner.runs import FOLDER, Run, parsed
 
 SIXTEEN_BITS = "bsp / cast_bf16"  # whose bytes are those of DDP: the denominator of all others
 APPROXIMATED = {"dion": "muon"}  # methods that are optimizers too, and the one that each computes from fewer bytes

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from laconic import registry
 from laconic.compression.optional import memory_bytes
 from laconic.experiments.rivals.of_torch import DDP16
 from laconic.experiments.rivals.text import is_rival
@@ -18,14 +21,15 @@ from laconic.planner.crossover import warnings_for
 from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
-from laconic.planner.risk import guarantee_of, risk_of
+from laconic.planner.risk import Training, guarantee_of, mathematics_of, measured_strategies, risk_of, training_of
 from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
 from laconic.schedule.wfbp import WFBP
-from laconic.strategy import DEFAULTS, Sentence, Strategy, Word
+from laconic.strategy import Sentence, Strategy, Word
 
 MIB = 2**20
 CAPS = (25, 5, 1)  # MiB: values of DDP's `bucket_cap_mb`; tuned DDP has the best of them
 _IDLE_POWER = 0.3  # the power of a waiting worker as a share of a busy one's
+_MOST = 0.8  # of what the fastest setting of a technique saves
 BASELINE = DDP16().sentence
 
 
@@ -80,12 +84,12 @@ class Candidate:
     strategy: Strategy
     priced: StepPrice
     amount: float
-    workers: int
+    training: Training
 
     @cached_property
     def mathematics(self) -> Strategy:
-        """The strategy with the default schedule: schedules do not change any computed value."""
-        return self.strategy.but(Word(DEFAULTS["schedule"])) if isinstance(self.strategy, Sentence) else self.strategy
+        """The strategy with the default schedule, with which it computes the same values."""
+        return mathematics_of(self.strategy)
 
     @cached_property
     def guarantee(self) -> tuple[bool, str]:
@@ -94,8 +98,13 @@ class Candidate:
 
     @cached_property
     def risk(self) -> Risk | None:
-        """The measured effect on the final loss, or None where it is exact or nothing similar was measured."""
-        return None if self.guarantee[0] else risk_of(self.mathematics, self.workers)
+        """The measured effect on the final loss, or None where it is exact or was not measured in such a training."""
+        return None if self.guarantee[0] else risk_of(self.mathematics, self.training)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody has measured what it does to the loss of such a training."""
+        return not self.guarantee[0] and not self.is_sixteen_bits and self.risk is None
 
     @property
     def is_sixteen_bits(self) -> bool:
@@ -132,8 +141,11 @@ def advise(
     preferences = preferences or Preferences()
     pricer = Pricer(deployment)
     base = tuned_ddp(pricer, preferences)
+    training = training_of(deployment.profile, deployment.workers)
     asked = (
-        candidates(deployment) if consider is None else map(Strategy.parse, (s for s in consider if not is_rival(s)))
+        itertools.chain(candidates(deployment), _priceable(pricer, measured_strategies(training)))
+        if consider is None
+        else map(Strategy.parse, (s for s in consider if not is_rival(s)))
     )
     ranked = sorted(_candidates_of(pricer, asked, preferences, progress), key=lambda candidate: candidate.amount)
     count = len(ranked)
@@ -145,7 +157,7 @@ def advise(
     best = next((candidate for candidate in ranked if candidate.admitted_by(preferences)), None)
     pays = best is not None and bool(_gain(best, base, preferences)[0] >= 1)
     chosen = best if pays and best is not None else _kept(pricer, base, preferences)
-    shown = [chosen, *(_shown(ranked, preferences, top) if consider is None else ranked)]
+    shown = [chosen, *(_shown(ranked, base, preferences, top) if consider is None else ranked)]
     made = {
         candidate.strategy: _option(deployment, candidate, base, preferences, ranks.get(candidate.strategy))
         for candidate in shown
@@ -165,7 +177,7 @@ def advise(
         (command_for or str)(made[chosen.strategy].strategy),
         _layers(deployment, chosen.priced),
         count,
-        (*notes, *_estimates(pricer, [candidate.strategy for candidate in shown])),
+        (*notes, *_losses_noted(training, shown), *_estimates(pricer, [candidate.strategy for candidate in shown])),
         pays,
         tuple(warnings_for(deployment, [candidate.strategy for candidate in shown])),
     )
@@ -198,7 +210,13 @@ def tuned_ddp(pricer: Pricer, preferences: Preferences) -> Baseline:
     cap = min(tried, key=lambda cap: tried[cap].seconds)
     deployment = pricer.deployment
     return Baseline(
-        Candidate(sentence, tried[cap], preferences.amount(deployment, tried[cap]), deployment.workers), cap
+        Candidate(
+            sentence,
+            tried[cap],
+            preferences.amount(deployment, tried[cap]),
+            training_of(deployment.profile, deployment.workers),
+        ),
+        cap,
     )
 
 
@@ -225,10 +243,11 @@ def _candidates_of(
 ) -> list[Candidate]:
     found: dict[Strategy, Candidate] = {}
     deployment = pricer.deployment
+    training = training_of(deployment.profile, deployment.workers)
     for strategy in asked:
         if strategy not in found:
             priced = pricer.price(strategy)
-            found[strategy] = Candidate(strategy, priced, preferences.amount(deployment, priced), deployment.workers)
+            found[strategy] = Candidate(strategy, priced, preferences.amount(deployment, priced), training)
             if progress is not None:
                 progress(len(found))
     return list(found.values())
@@ -243,26 +262,74 @@ def _each_once(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-def _shown(ranked: Sequence[Candidate], preferences: Preferences, top: int) -> list[Candidate]:
-    """Return the best admitted candidates and, of the rest, those that risk less than everything faster, in order;
-    and one of each technique whose losses nobody has measured."""
+def _shown(ranked: Sequence[Candidate], base: Baseline, preferences: Preferences, top: int) -> list[Candidate]:
+    """Return the best admitted candidates; of those with a measured risk, those that risk less than everything faster;
+    and of those whose risk is unknown, one of each technique that would pay."""
     admitted = [candidate for candidate in ranked if candidate.admitted_by(preferences)][: max(3, top // 2)]
     others = [candidate for candidate in _front(ranked) if candidate not in admitted][-max(0, top - len(admitted)) :]
-    unmeasured = [candidate for candidate in _unmeasured(ranked) if candidate not in admitted]
-    return sorted([*admitted, *others, *unmeasured], key=lambda candidate: candidate.amount)
+    unknown = _one_of_each([candidate for candidate in ranked if candidate.is_unknown and _pays(candidate, base)], base)
+    return sorted([*admitted, *others, *unknown], key=lambda candidate: candidate.amount)
 
 
-def _unmeasured(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the best setting of each technique whose effect on the loss is unknown, where nothing else is changed."""
-    seen = set()
+def _one_of_each(ranked: Sequence[Candidate], base: Baseline) -> Iterator[Candidate]:
+    """Yield one setting of each compressor and of each rule alone, and the best one of each rule with a compressor.
+
+    Where the loss is unknown nothing speaks for the harshest setting, which is the fastest: of those that save most of
+    what that one saves, the one that sends the most is taken, and of those the gentlest.
+    """
+    settings: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in ranked:
-        chosen = candidate.strategy
-        if not isinstance(chosen, Sentence) or (chosen.sync.name == "bsp") == (chosen.chain == "none"):
+        if isinstance(candidate.strategy, Sentence):
+            settings.setdefault(_changed(candidate.strategy), []).append(candidate)
+    for found in settings.values():
+        most = _MOST * (base.candidate.amount - found[0].amount)
+        gentle = [candidate for candidate in found if base.candidate.amount - candidate.amount >= most]
+        yield max(gentle, key=lambda candidate: (candidate.priced.sent_bytes, _gentleness(candidate.strategy)))
+
+
+def _gentleness(strategy: Strategy) -> float:
+    """Return how near the settings of a strategy are to synchronous SGD, by what their knobs declare; of use between
+    settings of the same words."""
+    found = 0.0
+    for word in (strategy.sync, *strategy.compression) if isinstance(strategy, Sentence) else ():
+        made = word.make()
+        for knob in registry.knobs(type(made)):
+            value = getattr(made, knob.name)
+            if knob.bounds.gentler and isinstance(value, int | float) and value > 0:
+                found += math.log(value) * (1 if knob.bounds.gentler == "more" else -1)
+    return found
+
+
+def _changed(sentence: Sentence) -> tuple[str, str]:
+    """Return which word of a sentence differs from plain synchronous SGD: the rule and, without one, the compressor."""
+    if sentence.sync == Sentence().sync:
+        return "compressor", sentence.compression[0].name
+    return ("rule" if sentence.compression == Sentence().compression else "rule, compressor"), sentence.sync.name
+
+
+def _pays(candidate: Candidate, base: Baseline) -> bool:
+    return candidate.amount * PAYS <= base.candidate.amount
+
+
+def _priceable(pricer: Pricer, strategies: Iterable[Strategy]) -> Iterator[Strategy]:
+    """Yield the strategies that have a price: phases, maps and rules without a fixed cadence have none."""
+    for strategy in strategies:
+        try:
+            pricer.price(strategy)
+        except PlanError:
             continue
-        name = chosen.sync.name if chosen.chain == "none" else chosen.compression[0].name
-        if name not in seen and candidate.risk is None and not candidate.guarantee[0]:
-            seen.add(name)
-            yield candidate
+        yield strategy
+
+
+def _losses_noted(training: Training, shown: Sequence[Candidate]) -> Iterator[str]:
+    """Yield on what the losses of these rows were measured, or that nothing is known of them."""
+    optimizer = training.optimizer or "an unknown optimizer"
+    here = f"a {training.kind} model with {optimizer} and {training.workers} workers"
+    measured = [candidate.risk for candidate in shown if candidate.risk is not None]
+    for task, parameters in dict.fromkeys((risk.task, risk.parameters) for risk in measured):
+        yield f"losses as measured on {task}, {here}, {parameters:,} parameters; 95 % intervals over seeds"
+    if any(candidate.is_unknown for candidate in shown):
+        yield f"unknown here: nobody has measured what these strategies do to the loss of {here} of this size"
 
 
 def _front(ranked: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -343,9 +410,10 @@ def _verdict(
             if preferences.objective == "time"
             else f"`{best.strategy}` takes {1 / gain:.3g} of what {rival} takes in {preferences.objective}"
         )
+        more = _beyond(ranked, base, best, preferences)
         if low >= 1:
-            return f"{claim}."
-        return f"Nothing pays for certain: {claim}; `laconic compare` tells. {_own_words(chosen, base)}"
+            return f"{claim}.{more}"
+        return f"Nothing pays for certain: {claim}; `laconic compare` tells. {_own_words(chosen, base)}{more}"
     plain = min((pricer.ddp("none", cap * MIB) for cap in CAPS), key=lambda priced: priced.seconds)
     waits = float(plain.seconds) / deployment.computing_seconds - 1 if deployment.computing_seconds else 0.0
     if waits < PAYS - 1 and preferences.objective == "time":
@@ -353,16 +421,38 @@ def _verdict(
             "Nothing to do: the network is not your problem. Plain DDP would take "
             f"{100 * max(waits, 0.0):.1f} % longer than computing alone. {_own_words(chosen, base)}"
         )
-    verdict = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it. {_own_words(chosen, base)}"
-    gentle = [candidate for candidate in _front(ranked) if candidate.amount * PAYS <= base.candidate.amount]
-    if gentle and (risk := gentle[-1].risk) is not None:
-        share = gentle[-1].amount / base.candidate.amount
-        verdict += (
-            f" What comes nearest: `{gentle[-1].strategy}` would take {share:.2f} of its {preferences.objective}, and "
-            f"was measured to add up to {100 * max(0.0, risk.high - 1):.1f} % of loss elsewhere (--loss-budget, "
-            "--verify)."
+    kept = f"Nothing admitted here beats {rival} by {100 * (PAYS - 1):.0f} %: keep it. {_own_words(chosen, base)}"
+    return f"{kept}{_beyond(ranked, base, best, preferences)}"
+
+
+def _beyond(ranked: Sequence[Candidate], base: Baseline, best: Candidate | None, preferences: Preferences) -> str:
+    """Return sentences on what is better than anything admitted: what risks least of what was measured, and the best
+    of what is unknown."""
+    than = base.candidate.amount if best is None else min(best.amount, base.candidate.amount)
+    better = [candidate for candidate in ranked if candidate.amount * PAYS <= than]
+    text = ""
+    measured = [candidate for candidate in _front(better) if not candidate.admitted_by(preferences)]
+    if measured and (risk := measured[-1].risk) is not None:
+        text += (
+            f" What comes nearest: `{measured[-1].strategy}` would {_gained(measured[-1], base, preferences)}, and was "
+            f"measured to end {100 * (risk.low - 1):+.1f} to {100 * (risk.high - 1):+.1f} % above `bsp` in loss "
+            "(--loss-budget)."
         )
-    return verdict
+    unknown = _one_of_each([candidate for candidate in better if candidate.is_unknown], base)
+    found = min(unknown, key=lambda candidate: candidate.amount, default=None)
+    if found is not None:
+        text += (
+            f" By {preferences.objective} alone `{found.strategy}` would {_gained(found, base, preferences)}; what "
+            "that does to the loss is unknown here: `laconic plan --verify 5min` with your script trains it first."
+        )
+    return text
+
+
+def _gained(candidate: Candidate, base: Baseline, preferences: Preferences) -> str:
+    gain = base.candidate.amount / candidate.amount if candidate.amount else math.inf
+    return (
+        f"be {gain:.3g} times as fast" if preferences.objective == "time" else f"take {1 / gain:.2g} of what it takes"
+    )
 
 
 def _own_words(chosen: Candidate, base: Baseline) -> str:

@@ -2,7 +2,8 @@
 fastest, and choose again when the time of a step changes.
 
 Without a loss budget the mathematics stays unchanged: only merging, order and transport of messages are chosen
-(`schedule.auto`). With a budget, every strategy whose measured loss stays within it is a candidate.
+(`schedule.auto`). With a budget, every strategy is a candidate whose loss was measured to stay within it in trainings
+of the same kind of model, with the same optimizer and number of workers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from laconic.cost.comm_plan import predicted_seconds
 from laconic.language.auto import START
 from laconic.planner.loss_budget import strategies_within
+from laconic.planner.risk import Training
 from laconic.runtime.layer_timer import prices_of
 from laconic.runtime.session import Session
 from laconic.runtime.tiers import Tier
 from laconic.schedule.auto import Auto
 from laconic.strategy import Sentence, Strategy
+from laconic.values.model_kind import model_kind
 from laconic.values.price import Price
 from laconic.values.timing import Timing
 
@@ -119,12 +122,22 @@ class Autotuning:
     def _candidates(self) -> list[Sentence]:
         """Return the strategies whose measured loss stays within the budget, the smallest payload first."""
         if self._admitted is None:
-            found = map(Strategy.parse, strategies_within(self.budget, self._session.group.size))
+            found = map(Strategy.parse, strategies_within(self.budget, self._training()))
             sentences = [sentence for sentence in found if isinstance(sentence, Sentence)]
             self._admitted = sorted(
                 sentences, key=self._payload
             )  # smallest payload first: the time for trials is limited
         return self._admitted
+
+    def _training(self) -> Training:
+        """Return what is trained here, for which losses may have been measured."""
+        parameters, optimizer = self._session.parameters, self._session.optimizer
+        return Training(
+            model_kind(parameters.specs, parameters.sparse_names),
+            "" if optimizer is None else type(optimizer).__name__.lower(),
+            self._session.group.size,
+            sum(parameter.numel() for parameter in parameters.trainable),
+        )
 
     def _payload(self, sentence: Sentence) -> float:
         compressor, size = sentence.compressor, self._session.group.size

@@ -39,7 +39,7 @@ from laconic.schedule.sequential import Sequential
 from laconic.schedule.tensorexpress import tensorexpress
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy
-from laconic.units import bits_per_second, seconds
+from laconic.units import bits_per_second, seconds, write_seconds
 from laconic.values.comm_plan import CommPlan
 from laconic.values.layer_times import LayerTimes
 from laconic.values.price import Price, one_way
@@ -358,7 +358,7 @@ def _mercury(inputs: IterationInputs) -> Estimate:
     transfers = [Transfer((i,), (Stage("push", one), Stage("pull", one))) for i, one in slices]
     plain = period(layers, transfers, Order(gated=True))
     found = mercury(layers, star, inputs.latency_seconds)
-    return Estimate(found, "slices in turn", plain, f"start-up {1e6 * inputs.latency_seconds:g} µs a tensor")
+    return Estimate(found, "slices in turn", plain, f"start-up {write_seconds(inputs.latency_seconds)} a tensor")
 
 
 def _byteps(inputs: IterationInputs) -> Estimate:

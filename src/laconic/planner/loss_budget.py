@@ -7,16 +7,23 @@ from collections.abc import Iterator
 from laconic.errors import StrategyError
 from laconic.language.auto import START
 from laconic.planner.candidates import compressions, rules
-from laconic.planner.risk import risk_of
+from laconic.planner.guarantee import is_sixteen_bits
+from laconic.planner.risk import Training, risk_of
 from laconic.strategy import Sentence, Strategy, Word
 
 LONGEST = 16  # period in steps: the next choice comes soon
 
 
-def strategies_within(loss_budget: float, workers: int) -> list[str]:
-    """Return the strategies whose measured loss rises by at most the budget, at the upper end of its interval."""
-    risks = {str(sentence): risk_of(sentence, workers) for sentence in _candidates()}
-    return [text for text, risk in risks.items() if risk is not None and risk.high - 1 <= loss_budget]
+def strategies_within(loss_budget: float, training: Training) -> list[str]:
+    """Return the strategies whose loss was measured, in trainings like this one, to rise by at most the budget, at the
+    upper end of its interval; and `bsp` with 16-bit gradients, which count as the same wherever there is a budget."""
+    found = []
+    for sentence in dict.fromkeys(_candidates()):
+        risk = risk_of(sentence, training)
+        plain = sentence.sync == Sentence().sync and is_sixteen_bits(sentence.compression)
+        if plain or (risk is not None and risk.high - 1 <= loss_budget):
+            found.append(str(sentence))
+    return found
 
 
 def _candidates() -> Iterator[Sentence]:

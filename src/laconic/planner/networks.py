@@ -11,7 +11,7 @@ from laconic.network.network_tree import Level, Network
 from laconic.planner.values import PlanError
 from laconic.profile.gpus import Gpu
 from laconic.profile.inputs import nccl_tests
-from laconic.units import bits_per_second, seconds, write_rate
+from laconic.units import bits_per_second, seconds, write_rate, write_seconds
 from laconic.virtual.setup import VirtualSetup
 
 PROBE = "probe"
@@ -53,7 +53,8 @@ def links_of(text: str | Network, workers: int, gpu: Gpu | None = None, latency:
     one_way = seconds(latency) if latency is not None else _SLOW_LATENCY if rate < _FAST else _FAST_LATENCY
     outer = Level(1, LINE_SHARE * rate, one_way)
     note = (
-        f"links of {write_rate(rate)}, of which collectives get {100 * LINE_SHARE:.0f} %, {1e6 * one_way:g} µs one way"
+        f"links of {write_rate(rate)}, of which collectives get {100 * LINE_SHARE:.0f} %, "
+        f"{write_seconds(one_way)} one way"
     )
     if gpu is None:
         return DescribedLinks(Network(workers, (outer,)), notes=(note,))

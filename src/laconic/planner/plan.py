@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import BASELINE, Preferences, advise
+from laconic.planner.autotune import PAYS
 from laconic.planner.codec_times import codecs_on
 from laconic.planner.deployment import Deployment
 from laconic.planner.networks import PROBE, DescribedLinks, links_of
+from laconic.planner.predictive_length import predictive_length
+from laconic.planner.risk import training_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
 from laconic.units import write_rate
@@ -20,7 +23,7 @@ from laconic.units import write_rate
 if TYPE_CHECKING:
     from laconic.planner.verify_results import Verified
 
-_CANDIDATES_TO_VERIFY = 6
+_CANDIDATES_TO_VERIFY = 7  # beside the baseline: eight halve evenly
 
 
 def plan(
@@ -62,7 +65,7 @@ def plan(
     - `price_per_gigabyte`: dollars for a gigabyte that a worker sends.
     - `watts`: the power of a busy worker, for the objective `"energy"`; default: the GPU's.
     - `consider`: strategies to price and show in place of all candidates.
-    - `top`: how many rows to give.
+    - `top`: how many rows to give, beside techniques whose loss is unknown.
     - `net`: with the network `"probe"`, a network that `laconic net up` made, by name.
     - `fresh`: measure the script again, whatever the cache holds.
     - `progress`: called with the number of strategies priced so far.
@@ -111,22 +114,31 @@ def verify_advice(
     budget_seconds: float,
     progress: Callable[[float, str], None],
 ) -> Verified:
-    """Train the script on virtual workers with the baseline's mathematics and with the first options."""
+    """Train the script on virtual workers with the baseline's mathematics and with the options that may change the
+    loss, at least as long as was shown to predict."""
     from laconic.planner.verify import verify
 
     if Path(subject).suffix != ".py":
         raise PlanError(f"--verify trains a script, and {subject} is none: give the path of your training script")
     source = subject_of(subject, arguments, advice.workers, network)
-    strategies = [BASELINE, *(option.strategy for option in advice.options)]
+    known = predictive_length(training_of(source.profile, advice.workers))
     return verify(
         (subject, *arguments),
-        strategies[: _CANDIDATES_TO_VERIFY + 1],
+        [BASELINE, *_worth_verifying(advice)][: _CANDIDATES_TO_VERIFY + 1],
         advice.workers,
         None if network == PROBE else network,
         None if source.path is None else str(source.path),
         budget_seconds,
         progress,
+        least_steps=0 if known is None else known.steps,
     )
+
+
+def _worth_verifying(advice: Advice) -> list[str]:
+    """Return the options that may change the loss and would pay, the fastest first; all options if there is none."""
+    rest = [one for one in advice.options if not one.lossless and one.guarantee != advice.baseline.guarantee]
+    paying = sorted((one for one in rest if one.speed_up >= PAYS), key=lambda one: one.step_seconds)
+    return [one.strategy for one in paying or advice.options]
 
 
 def _check_counts(**given: tuple[int, int]) -> None:

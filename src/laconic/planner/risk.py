@@ -1,39 +1,72 @@
-"""The risk of a strategy: its effect on the final loss where it, or the nearest strategy, was measured.
+"""The risk of a strategy: its effect on the final loss where it was measured in trainings like the one that is planned.
 
-The table is `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md says how far it can be trusted.
+Like it is a training of the same kind of model, with the same optimizer and number of workers, of a model that is not
+a hundred times larger or smaller. Of others nothing is inferred: what a strategy does there is unknown. The rows are
+those of `runs` and, for small classifiers, of `measured/accuracy.csv`, made by `bench/accuracy.py`; docs/accuracy.md
+says how far they can be trusted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from laconic import registry
-from laconic.compression.optional import joins_of
+from laconic.cost.from_profile import tensors_of
 from laconic.errors import LaconicError
+from laconic.experiments.statistics import bootstrap_ratio
 from laconic.language.word import Word
+from laconic.planner import runs
 from laconic.planner.guarantee import guarantee_of
 from laconic.planner.values import Risk
 from laconic.reading import Count, Finite, Natural, NotNegative, Source
-from laconic.strategy import DEFAULTS, Map, Phases, Sentence, Strategy, Tiers
+from laconic.strategy import DEFAULTS, Sentence, Strategy
+from laconic.values.model_kind import Kind, model_kind
+from laconic.values.profile import Profile
 
-__all__ = ["MeasuredLoss", "guarantee_of", "measured_losses", "risk_of"]
+__all__ = ["DIVERGED", "MeasuredLoss", "MeasuredRisk", "Training", "guarantee_of", "measured_strategies", "risk_of"]
 
 TABLE = Path(__file__).parent / "measured" / "accuracy.csv"
-OWN_OPTIMIZER = {"digits": "sgd", "chars": "adam"}
-_SIGNS = {"more": 1, "less": -1, None: 0}  # of a knob, by which of its values are gentler
+DIVERGED = 1000.0
+"""The ratio of a strategy with which a training diverged, or ended further above `bsp` than that."""
+FARTHEST = 100.0
+"""How many times larger or smaller the measured model may be."""
+Circumstances = tuple[Kind, str, int]
+_TABLE_TASK, _TABLE_OPTIMIZER, _TABLE_PARAMETERS = "digits", "sgd", 38_282
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the effect of a strategy on the loss depends on: the model, its optimizer and the number of workers."""
+
+    kind: Kind
+    optimizer: str  # the name of its class in lower case; empty: not known
+    workers: int
+    parameters: int
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What must be the same; decoupled weight decay does not make another optimizer."""
+        return self.kind, self.optimizer.removesuffix("w"), self.workers
+
+
+def training_of(profile: Profile, workers: int) -> Training:
+    """Return what is trained by so many workers; the kind of model is the profile's own word, or by its tensors."""
+    tensors = tensors_of(profile)[0]
+    kind = profile.kind or model_kind(tensors)
+    return Training(kind, profile.optimizer, workers, sum(spec.numel for spec in tensors))
 
 
 @dataclass(frozen=True)
 class MeasuredLoss:
-    """A row of the table: a sentence's loss over that of tuned `bsp` at equal samples, with an interval over seeds."""
+    """A row of the table: a sentence's loss over that of `bsp` at equal samples, with an interval over seeds."""
 
     sentence: str
-    task: Literal[tuple(OWN_OPTIMIZER)]  # type: ignore[valid-type]
+    task: Literal["digits", "chars"]
     workers: Natural
     loss_ratio: NotNegative
     low: Finite
@@ -42,164 +75,110 @@ class MeasuredLoss:
     rates: Count  # learning rates tried; 0: set by hand
     baseline_optimizer: str = ""
 
-    @cached_property
-    def strategy(self) -> Strategy:
-        return Strategy.parse(self.sentence)
 
-    @property
-    def risk(self) -> Risk:
-        return Risk(self.loss_ratio, self.low, self.high, self.workers, self.task, self.sentence)
+@dataclass(frozen=True)
+class MeasuredRisk:
+    """The risk of a strategy in a training like this one."""
+
+    strategy: Strategy
+    training: Training
+    risk: Risk
 
 
 @cache
 def measured_losses(path: Path = TABLE) -> tuple[MeasuredLoss, ...]:
-    """Return the measured losses that apply to users' runs: those whose baseline has the task's usual optimizer."""
+    """Return the rows of the table."""
     instead = f"make it with `python bench/accuracy.py --out {path}`"
     source = Source(path, "table of measured losses", instead)
-    rows = source.rows(source.text(), MeasuredLoss)
-    return tuple(row for row in rows if row.baseline_optimizer == OWN_OPTIMIZER[row.task])
+    return tuple(source.rows(source.text(), MeasuredLoss))
 
 
-def risk_of(strategy: Strategy | str, workers: int, rows: Sequence[MeasuredLoss] | None = None) -> Risk | None:
-    """Return the risk of the nearest measured row, the worse of the tasks; None where nothing similar was measured.
+def risk_of(strategy: Strategy | str, training: Training, rows: Sequence[MeasuredRisk] | None = None) -> Risk | None:
+    """Return the measured risk of this very strategy in trainings like this one; None where it was not measured.
 
-    The nearest row has the same words; of their main knobs, the nearest value that is not gentler than the one asked
-    for, or the nearest gentler one where there is none; then the nearest number of workers. A rule and a compressor
-    that were only measured separately, and tiers, count as the product of their ratios, none below 1; a map and phases
-    count as their worst part.
+    Of several models that were measured the one of the nearest size counts, of several tasks the worse. Schedules
+    change no value and are not compared.
     """
-    return _risk(Strategy.parse(strategy), workers, measured_losses() if rows is None else tuple(rows))
+    chosen = mathematics_of(Strategy.parse(strategy))
+    if guarantee_of(chosen)[0]:
+        return Risk(1.0, 1.0, 1.0, training.workers, "any", "bsp", training.parameters)
+    nearest: dict[str, tuple[float, Risk]] = {}
+    for risk in _indexed(measured() if rows is None else tuple(rows)).get((training.circumstances, chosen), ()):
+        far = abs(math.log(risk.parameters / max(1, training.parameters)))
+        if far <= math.log(FARTHEST) and (risk.task not in nearest or far < nearest[risk.task][0]):
+            nearest[risk.task] = far, risk
+    risks = [risk for _, risk in nearest.values()]
+    return max(risks, key=lambda risk: (risk.high, risk.loss_ratio), default=None)
 
 
-@lru_cache(maxsize=4096)
-def _risk(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> Risk | None:
-    if guarantee_of(strategy)[0]:
-        return Risk(1.0, 1.0, 1.0, workers, "any", "bsp")
-    if isinstance(strategy, Sentence) and strategy.schedule.name != DEFAULTS["schedule"]:
-        return _risk(
-            strategy.but(Word(DEFAULTS["schedule"])), workers, rows
-        )  # when messages are sent does not change the loss
-    found, gentler = _nearest(strategy, workers, rows)
-    if found is not None and not gentler:
-        return found
-    made = _combined(strategy, workers, rows)
-    return _worst([risk for risk in (found, made) if risk is not None])
+def measured_strategies(training: Training) -> list[Strategy]:
+    """Return the strategies whose effect on the loss was measured in trainings like this one."""
+    return [strategy for circumstances, strategy in _indexed(measured()) if circumstances == training.circumstances]
 
 
-def _combined(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> Risk | None:
-    """Return the risk combined from parts that were measured separately, or None where a part was not measured."""
-    if isinstance(strategy, Sentence):
-        rule, chain = strategy.but((Word("none"),)), _synchronous(strategy)
-        if chain is None or strategy in (rule, chain) or guarantee_of(chain)[0] or guarantee_of(rule)[0]:
-            return None
-        return _product([_risk(rule, workers, rows), _risk(chain, workers, rows)])
-    inner = [_risk(part, workers, rows) for part in strategy.parts_within if not guarantee_of(part)[0]]
-    if isinstance(strategy, Tiers):
-        return _product(inner)
-    known = [risk for risk in inner if risk is not None]
-    return _worst(known) if len(known) == len(inner) else None
+def mathematics_of(strategy: Strategy) -> Strategy:
+    """Return the strategy with the default schedule: when messages are sent changes no computed value."""
+    return strategy.but(Word(DEFAULTS["schedule"])) if isinstance(strategy, Sentence) else strategy
 
 
-def _worst(risks: Sequence[Risk]) -> Risk | None:
-    return max(risks, key=lambda risk: (risk.loss_ratio, risk.high), default=None)
+@cache
+def measured() -> tuple[MeasuredRisk, ...]:
+    """Return the risks in all rows that come with the package."""
+    return (*of_table(measured_losses()), *of_runs(runs.read()))
 
 
-def _synchronous(sentence: Sentence) -> Sentence | None:
-    """Return the sentence with the same compression in every step, or None where that is invalid."""
+def of_table(rows: Iterable[MeasuredLoss]) -> Iterator[MeasuredRisk]:
+    """Yield the risks in a table of digits: of rows whose learning rate was tuned, beside the task's usual optimizer.
+
+    Digits are a small net of the kind `classifier`, though two of its layers are convolutions: what it says of a
+    strategy was never seen to hold for a convolutional net.
+    """
+    for row in rows:
+        if row.task == _TABLE_TASK and row.rates and row.baseline_optimizer == _TABLE_OPTIMIZER:
+            training = Training("classifier", _TABLE_OPTIMIZER, row.workers, _TABLE_PARAMETERS)
+            risk = Risk(row.loss_ratio, row.low, row.high, row.workers, row.task, row.sentence, _TABLE_PARAMETERS)
+            yield from _parsed(row.sentence, training, risk)
+
+
+def of_runs(rows: Iterable[runs.Run]) -> Iterator[MeasuredRisk]:
+    """Yield the risks in reported runs: paired by seed with those of `bsp` of the same task, model and optimizer.
+
+    One seed has no interval and yields nothing; a strategy with which a run diverged has the ratio `DIVERGED`.
+    """
+    groups: dict[tuple[object, ...], dict[str, dict[int, runs.Run]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if row.purpose == "report" and not row.skewed:
+            group = row.task, row.rung, row.kind, row.parameters, row.workers, row.optimizer, row.samples_per_step
+            groups[group][row.sentence][row.seed] = row
+    for sentences in groups.values():
+        plain = {seed: row.final for by_seed in sentences.values() for seed, row in by_seed.items() if row.is_plain}
+        for sentence, by_seed in sentences.items():
+            losses = {seed: row.final for seed, row in by_seed.items() if math.isfinite(plain.get(seed, math.inf))}
+            if len(losses) < 2:
+                continue
+            row = next(iter(by_seed.values()))
+            spread = bootstrap_ratio(losses, plain)
+            ratio, low, high = (
+                (DIVERGED,) * 3
+                if spread is None
+                else (min(DIVERGED, r) for r in (spread.middle, spread.low, spread.high))
+            )
+            risk = Risk(ratio, low, high, row.workers, row.task, sentence, row.parameters)
+            yield from _parsed(sentence, Training(row.kind, row.optimizer, row.workers, row.parameters), risk)
+
+
+def _parsed(sentence: str, training: Training, risk: Risk) -> Iterator[MeasuredRisk]:
+    """Yield the risk if its sentence is known here: techniques of other packages may be missing."""
     try:
-        return Sentence.of(sentence.compression)
+        chosen = mathematics_of(Strategy.parse(sentence))
     except LaconicError:
-        return None
-
-
-def _product(parts: Sequence[Risk | None]) -> Risk | None:
-    """Return the product of risks, as if independent; ratios below 1 count as 1, so that none offsets another."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if len(known) == 1:
-        return known[0]
-    return Risk(
-        loss_ratio=math.prod(max(1.0, part.loss_ratio) for part in known),
-        low=max(part.low for part in known),
-        high=math.prod(max(1.0, part.high) for part in known),
-        workers=min(part.workers for part in known),
-        task=" and ".join(dict.fromkeys(part.task for part in known)),
-        sentence=" × ".join(part.sentence for part in known),
-    )
-
-
-def _nearest(strategy: Strategy, workers: int, rows: tuple[MeasuredLoss, ...]) -> tuple[Risk | None, bool]:
-    """Return the worst of each task's nearest row, and whether all rows are gentler than what was asked for."""
-    for joined in (True, False):  # whether tensors are compressed together matters less than how
-        fitting = _by_signature(rows, joined).get(_signature(strategy, joined), ())
-        nearest: dict[str, tuple[tuple[float, ...], MeasuredLoss]] = {}
-        for row in fitting:
-            there = _distance(strategy, row, workers)
-            if row.task not in nearest or there < nearest[row.task][0]:
-                nearest[row.task] = there, row
-        if nearest:
-            gentler = all(there[0] > 0 for there, _ in nearest.values())
-            return _worst([row.risk for _, row in nearest.values()]), gentler
-    return None, False
+        return
+    yield MeasuredRisk(chosen, training, risk)
 
 
 @lru_cache(maxsize=4)
-def _by_signature(rows: tuple[MeasuredLoss, ...], joined: bool) -> dict[tuple[Any, ...], list[MeasuredLoss]]:
-    found: dict[tuple[Any, ...], list[MeasuredLoss]] = {}
+def _indexed(rows: tuple[MeasuredRisk, ...]) -> dict[tuple[Circumstances, Strategy], list[Risk]]:
+    found: dict[tuple[Circumstances, Strategy], list[Risk]] = {}
     for row in rows:
-        found.setdefault(_signature(row.strategy, joined), []).append(row)
+        found.setdefault((row.training.circumstances, row.strategy), []).append(row.risk)
     return found
-
-
-def _distance(strategy: Strategy, row: MeasuredLoss, workers: int) -> tuple[float, ...]:
-    """Return the distance of a row, the least being the nearest.
-
-    Compared in order: whether it is gentler, the distance of main knobs, the number of other knobs that differ, the
-    distance in workers, and whether its learning rate was set by hand.
-    """
-    gentler, far, others = 0.0, 0.0, 0.0
-    ours, theirs = (_words(s, joined=False) for s in (strategy, row.strategy))
-    for asked, there in zip(ours, theirs, strict=True):
-        mine, other = asked.make(), there.make()
-        for knob in registry.knobs(type(mine)):
-            a, b = getattr(mine, knob.name), getattr(other, knob.name)
-            if a == b:
-                continue
-            sign = _SIGNS[knob.bounds.gentler]
-            if sign and _positive(a) and _positive(b):
-                difference = sign * math.log(b / a)
-                gentler += max(0.0, difference)
-                far += abs(difference)
-            else:
-                others += 1
-    steps = abs(math.log(row.workers / workers))
-    return float(gentler > 0), far, others, steps, -float(row.workers), float(row.rates == 0)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def _words(strategy: Strategy, joined: bool) -> Iterator[Word]:
-    """Yield the words that change the mathematics, part after part; that tensors are `joined` only if asked for."""
-    if isinstance(strategy, Sentence):
-        yield strategy.sync
-        yield from (word for word in strategy.compression if joined or not _joins(word))
-        if strategy.sync.technique.talks == "mix" and strategy.topology is not None:
-            yield strategy.topology
-    for part in strategy.parts_within:
-        yield from _words(part, joined)
-
-
-def _joins(word: Word) -> bool:
-    return joins_of(word.make())
-
-
-def _signature(strategy: Strategy, joined: bool) -> tuple[Any, ...]:
-    """Return the shape and the names of the words, without the values of knobs and the ends of phases."""
-    if isinstance(strategy, Sentence):
-        return ("sentence", *(word.name for word in _words(strategy, joined)))
-    labels = [str(selector) for selector, _ in strategy.rules] if isinstance(strategy, Map) else []
-    kind = "phases" if isinstance(strategy, Phases) else "tiers" if isinstance(strategy, Tiers) else "map"
-    return (kind, *labels, *(_signature(part, joined) for part in strategy.parts_within))

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from laconic.errors import LaconicError
 from laconic.reading import Count, Finite, Natural, NotNegative, Positive, Source
+from laconic.strategy import Strategy
+from laconic.values.model_kind import Kind
 
 FOLDER = Path(__file__).parent / "measured" / "runs"
 
-Kind = Literal["transformer", "convolutional", "recommender", "classifier"]
 Purpose = Literal["rate", "report", "fewer", "short"]
 
 
@@ -56,6 +58,11 @@ class Run:
     command: str = ""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is synchronous training with dense 32-bit gradients, with which all others are compared."""
+        return parsed(self.sentence) == parsed("bsp")
+
+    @property
     def bytes_per_step(self) -> float:
         return self.bytes / self.steps
 
@@ -76,6 +83,15 @@ class Run:
             *(self.task, self.rung, self.workers, self.optimizer, self.samples_per_step, self.parameters),
             *(self.sentence, self.lr, self.seed, self.steps, self.purpose, self.skewed),
         )
+
+
+@cache
+def parsed(sentence: str) -> Strategy | None:
+    """Return the strategy of a text, or None where this version of the library knows no such words."""
+    try:
+        return Strategy.parse(sentence)
+    except LaconicError:
+        return None
 
 
 def read(folder: Path = FOLDER) -> tuple[Run, ...]:

@@ -20,14 +20,18 @@ class PlanError(LaconicError, ValueError):
 
 @dataclass(frozen=True)
 class Risk:
-    """The measured effect of a strategy on the final loss: its loss over that of `bsp`, with an interval."""
+    """The measured effect of a strategy on the final loss: its loss over that of `bsp`, with an interval over seeds.
+
+    It was measured with as many workers as are planned for; `task` and `parameters` say on what.
+    """
 
     loss_ratio: Finite
     low: Finite
     high: Finite
     workers: Natural
-    task: str  # on which it was measured
-    sentence: str  # that was measured; it may be a nearby setting of the option's strategy
+    task: str
+    sentence: str  # that was measured
+    parameters: Count = 0  # of the model with which it was measured
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """`laconic plan --verify`: short trainings of the user's own script show a strategy's accuracy before a full run.
 
 This is successive halving: all strategies train side by side, each on virtual workers in its own process; after each
-round the worse half is eliminated, and the others continue. Rounds share the wall-clock budget equally. Strategies are
-compared at equal steps, since the plan already says how long a step takes.
+round the worse half is eliminated, and the others continue. The first round is as long as the shortest training that
+was shown to predict, where one is known: nobody is eliminated before. Rounds share the rest of the wall-clock budget
+equally. Strategies are compared at equal steps, since the plan already says how long a step takes.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ def verify(
     seeds: Sequence[int] = (),
     seed_argument: str = "--seed",
     parallel: int | None = None,
+    least_steps: int = 0,
 ) -> Verified:
     """Train the script with each strategy while the budget allows; the first is the baseline, which is always kept.
 
     `network` is a file or a rate and `profile` a file, as `laconic run --engine virtual` takes them. With `seeds` the
     script is also given `--seed N` for each, and losses are means over them. `parallel` processes compute at a time.
+    None is eliminated before it has made `least_steps`.
     """
     if not budget_seconds > 0:
         raise VerifyError(f"a budget of {budget_seconds:g} s trains nothing: give --verify 120s, for example")
@@ -84,7 +87,7 @@ def verify(
             )
             return SteppedRun(training.strategy, request, own, metric)
 
-        halving = _SuccessiveHalving(trainings, budget_seconds, progress, at_once, metric, str(command[0]))
+        halving = _SuccessiveHalving(trainings, budget_seconds, progress, at_once, metric, str(command[0]), least_steps)
         try:
             halving.start(begin, tuple(seeds) or (None,))
             halving.carry_out()
@@ -102,6 +105,7 @@ def verify(
             trainings[0].strategy,
             tuple(seeds),
             halving.ranked(),
+            least_steps,
         )
 
 
@@ -109,9 +113,17 @@ class _SuccessiveHalving:
     """Successive halving of all strategies under a budget of wall-clock time."""
 
     def __init__(
-        self, trainings: list[TrialTraining], budget: float, progress: Progress, at_once: int, metric: str, script: str
+        self,
+        trainings: list[TrialTraining],
+        budget: float,
+        progress: Progress,
+        at_once: int,
+        metric: str,
+        script: str,
+        least_steps: int,
     ) -> None:
         self._trainings, self._progress, self._at_once = trainings, progress, at_once
+        self._least_steps = least_steps
         self._metric, self._script, self._budget = metric, script, budget
         self._begin = monotonic()
         self._end = self._begin + budget * (1 - _CLOSING)
@@ -147,22 +159,31 @@ class _SuccessiveHalving:
         rounds = max(1, math.ceil(math.log2(len(self._trainings))))
         for number in range(rounds):
             self._remaining = [one for one in self._remaining if not one.failed_or_diverged]
-            share = (self._end - monotonic()) / (rounds - number)
-            self._round(monotonic() + share, f"round {number + 1} of {rounds}")
+            name, left = f"round {number + 1} of {rounds}", self._end - monotonic()
+            if number == 0 and self._least_steps:
+                self._round(self._end, name, self._least_steps)
+            else:
+                self._round(monotonic() + left / (rounds - number), name)
             if monotonic() >= self._end or all(one.finished for one in self._remaining):
                 break
             self._halve(last=number == rounds - 1)
         self._check_logging()
 
-    def _round(self, until: float, name: str) -> None:
-        """Advance all remaining strategies in a few portions of steps, until the round's time is over."""
-        while monotonic() < until and any(not one.finished and not one.failed_or_diverged for one in self._remaining):
+    def _round(self, until: float, name: str, steps: int | None = None) -> None:
+        """Advance all remaining strategies in a few portions of steps, until the round's time is over or they have made
+        so many steps."""
+        most = math.inf if steps is None else steps
+        while (
+            monotonic() < until
+            and self._common() < most
+            and any(not one.finished and not one.failed_or_diverged for one in self._remaining)
+        ):
             left = until - monotonic()
             affordable = int(left / self._step_seconds) if self._step_seconds else 1
             if affordable < 1 and self._common() > 0:
                 break
             portion = affordable // _PORTIONS or affordable
-            self._goal = self._common() + max(1, min(portion, 4 * self._goal + 1))
+            self._goal = int(min(most, self._common() + max(1, min(portion, 4 * self._goal + 1))))
             begin = monotonic()
             before = self._common()
             self._report(f"{name}: {len(self._remaining)} strategies, to step {self._goal}")
@@ -201,7 +222,8 @@ class _SuccessiveHalving:
     def _halve(self, last: bool) -> None:
         """Eliminate the worse half if every strategy has a value to compare; the baseline continues in any case."""
         standing = sorted((one for one in self._remaining if not one.failed_or_diverged), key=TrialTraining.key)
-        if last or any(one.at(one.compared_step) is None for one in standing):
+        early = self._common() < self._least_steps and not all(one.finished for one in standing)
+        if last or early or any(one.at(one.compared_step) is None for one in standing):
             return
         kept = standing[: math.ceil(len(standing) / 2)]
         baseline = self._trainings[0]

@@ -64,6 +64,13 @@ class Verified:
     baseline: str
     seeds: tuple[int, ...]
     trained: tuple[Trained, ...]
+    least_steps: int = 0  # before which none was eliminated; 0: no length was shown to predict
+
+    @property
+    def reached(self) -> bool:
+        """Whether all that were not dropped were trained as long as was shown to predict."""
+        kept = [one for one in self.trained if one.error is None and one.diverged is None]
+        return all(one.finished or one.steps >= self.least_steps for one in kept)
 
     @property
     def best(self) -> Trained:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,16 +12,28 @@ from rich.table import Table
 from rich.text import Text
 
 from laconic.planner.plan import plan, verify_advice
-from laconic.planner.values import Advice, Objective, Option, PlanError, Risk
+from laconic.planner.risk import DIVERGED
+from laconic.planner.values import Advice, Objective, Option, PlanError
 from laconic.planner.verify import read_budget
 from laconic.planner.verify_results import Verified
-from laconic.report.page.units import unit_for, with_unit
+from laconic.report.page.units import number, unit_for, with_unit
 
 _COLUMNS = (
     *("rank", "strategy", "step", "computing", "coding", "exposed", "likely", "speed", "sent", "memory"),
     *("mathematics", "loss"),
 )
 _FOR_WIDE, _WIDE = ("computing", "likely", "memory"), 120
+
+
+class _Amount(NamedTuple):
+    """A column of its own for an objective: its heading, the option's field, and how many steps it is of."""
+
+    heading: str
+    field: str
+    steps: int
+
+
+_AMOUNTS = {"cost": _Amount("$/1000 steps", "dollars", 1000), "energy": _Amount("joules", "joules", 1)}
 _PIPED = 160  # columns, where standard output is no terminal
 
 
@@ -64,15 +76,15 @@ def show(advice: Advice, console: Console | None = None) -> None:
     )
     wide = console.width >= _WIDE
     headings = [name for name in _COLUMNS if wide or name not in _FOR_WIDE]
-    more = {"cost": "dollars", "energy": "joules"}.get(advice.objective)
+    more = _AMOUNTS.get(advice.objective)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in [*headings, *([more] if more else [])]:
+    for heading in [*headings, *([more.heading] if more else [])]:
         left = heading in ("strategy", "mathematics")
         table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     base = advice.baseline
     for option in (*advice.options, base):
-        cells = _cells(option, to_compare=option is base)
-        own = [] if more is None else [f"{getattr(option, more):.3g}"]
+        cells = _cells(option, base)
+        own = [] if more is None else [number(more.steps * getattr(option, more.field))]
         row = map(Text, [*(cells[name] for name in headings), *own])
         table.add_row(*row, style="dim" if option is base else "")
     console.print(table)
@@ -117,36 +129,62 @@ def show_verified(found: Verified, console: Console | None = None) -> None:
             )
         )
     console.print(table)
+    console.print(Text(_length(found)), soft_wrap=True)
 
 
-def _cells(option: Option, to_compare: bool) -> dict[str, str]:
+def _length(found: Verified) -> str:
+    """Return in words how long the trainings were, beside what was shown to predict."""
+    if not found.least_steps:
+        return (
+            "No length was shown to predict how such a training ends, so the rounds share the time equally: do not "
+            "read the order of neighbours."
+        )
+    if found.reached:
+        return f"None was eliminated before step {found.least_steps}, the shortest length that was shown to predict."
+    return (
+        f"The time was over before step {found.least_steps}, the shortest length that was shown to predict: none was "
+        "eliminated, and the order may change. Give --verify more time."
+    )
+
+
+def _cells(option: Option, base: Option) -> dict[str, str]:
     name = option.strategy.replace("error_feedback", "ef").replace(" / allreduce", "")
     return dict(
         zip(
             _COLUMNS,
             [
                 "" if option.rank is None else str(option.rank),
-                f"{name}, to compare" if to_compare else name,
+                f"{name}, to compare" if option is base else name,
                 _seconds(option.step_seconds),
                 _seconds(option.computing_seconds),
                 _seconds(option.coding_seconds),
                 _seconds(option.exposed_seconds),
                 _between(option.low_seconds, option.high_seconds),
-                f"{option.speed_up:.2f}",
+                number(option.speed_up),
                 _bytes(option.sent_bytes),
                 _bytes(option.memory_bytes),
                 "the same" if option.lossless else option.guarantee.partition(":")[0],
-                "" if option.lossless else _risk(option.risk),
+                loss_cell(option, base),
             ],
             strict=True,
         )
     )
 
 
-def _risk(risk: Risk | None) -> str:
+def loss_cell(option: Option, base: Option) -> str:
+    """Return the loss beside that of `bsp` with its interval: in percent, in multiples where it is twice as large.
+
+    What rounds as the baseline does needs no measurement to be compared with it.
+    """
+    risk = option.risk
     if risk is None:
-        return "not measured"
-    return f"{100 * (risk.loss_ratio - 1):+.1f} % (≤ {100 * (risk.high - 1):.1f})"
+        return "" if option.lossless else "as the baseline" if option.guarantee == base.guarantee else "unknown here"
+    if risk.high >= DIVERGED:
+        return "diverges"
+    if risk.loss_ratio >= 2:
+        return f"{risk.loss_ratio:.1f} × [{risk.low:.1f}, {risk.high:.1f}]"
+    middle, low, high = (100 * (ratio - 1) for ratio in (risk.loss_ratio, risk.low, risk.high))
+    return f"{middle:+.1f} % [{low:+.1f}, {high:+.1f}]"
 
 
 def _seconds(value: float) -> str:

@@ -15,7 +15,7 @@ from laconic.planner.iteration_models import (
     iteration_inputs,
     iteration_table,
 )
-from laconic.units import write_rate
+from laconic.units import write_rate, write_seconds
 
 _PIPED = 160  # columns, where no terminal says how many there are
 _PREFIX = "Return the seconds of an iteration in which "  # of many summaries: the table is about nothing else
@@ -57,8 +57,9 @@ def _setting(setting: IterationSetting) -> str:
     return (
         f"{setting.subject}: {setting.parameters:,} parameters in {setting.tensors} tensors; {setting.workers} workers "
         f"and {setting.servers} servers, each with a link of {write_rate(setting.bits_per_second)}, "
-        f"{1e6 * setting.latency_seconds:g} µs one way.\nComputing alone takes {_ms(setting.computing_seconds)} ms, "
-        f"a ring all-reduce of everything {_ms(setting.communication_seconds)} ms: r = {setting.r:.2f}."
+        f"{write_seconds(setting.latency_seconds)} one way.\n"
+        f"Computing alone takes {_ms(setting.computing_seconds)} ms, a ring all-reduce of everything "
+        f"{_ms(setting.communication_seconds)} ms: r = {setting.r:.2f}."
     )
 
 

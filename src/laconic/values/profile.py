@@ -17,6 +17,7 @@ from typing import Any
 
 from laconic.errors import LaconicError
 from laconic.reading import Count, Finite, Natural, NotNegative, Positive, Share, Source
+from laconic.values.model_kind import Kind
 
 VERSION = 1
 
@@ -195,6 +196,8 @@ class Profile:
     machine: Mapping[str, Any] = field(default_factory=dict)
     links: LinkTimes | None = None
     codecs: tuple[CodecTimes, ...] = ()
+    kind: Kind | None = None  # of model; None: told from the tensors
+    optimizer: str = ""  # the name of its class in lower case; empty: not known
 
     def __post_init__(self) -> None:
         if self.workers < 1:

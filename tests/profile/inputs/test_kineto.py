@@ -44,7 +44,9 @@ def check(profile: Profile, steps: int = 3) -> None:
 @pytest.mark.parametrize("style", ["1.8", "2.1", "2.4", "legacy"])
 @pytest.mark.parametrize("bare", [False, True])
 def test_versions_say_the_same(style: str, bare: bool) -> None:
-    check(kineto.parse(written(style).text(bare)))
+    found = kineto.parse(written(style).text(bare))
+    check(found)
+    assert found.optimizer == "sgd"
 
 
 @pytest.mark.parametrize("style", ["1.8", "2.4"])

@@ -34,7 +34,10 @@ def advice(*options: Option, workers: int = 2, subject: str = "train.py", layers
     tensors = tuple(
         Layer(f"block.{k}.weight", 4000 * (k + 1), 1e-3, 1e-3 * k, 2e-3 * k, 3e-3 * k) for k in range(layers)
     )
-    found = options or (option("local(4)", 0.004, risk=Risk(1.02, 0.99, 1.05, 4, "digits", "local(4)")), baseline)
+    found = options or (
+        option("local(4)", 0.004, risk=Risk(1.02, 0.99, 1.05, 4, "digits", "local(4)", 38_282)),
+        baseline,
+    )
     return Advice(
         subject, 12_345, 3, workers, "100Mbit", "time", 0.0, baseline, found, verdict or "Use `local(4)`.",
         f'laconic run --strategy "{found[0].strategy}" train.py', tensors, 17, ("a note",),

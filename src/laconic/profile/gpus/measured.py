@@ -1,6 +1,6 @@
 """Measured training steps with which the estimates are compared: our own on one GPU, published ones on others.
 
-Published measurements are read from a folder (`LACONIC_DATA`); four figures of NVIDIA's are cited here.
+Published measurements are read from a folder (`LACONIC_DATA`); figures of NVIDIA's and of Lambda's are cited here.
 """
 
 from __future__ import annotations
@@ -49,6 +49,23 @@ NVIDIA: tuple[tuple[str, Precision, int, float], ...] = (
     ("V100", "fp32", 128, 367.0),
     ("V100", "fp16", 256, 1200.0),
 )
+
+
+# Samples per second on one GPU of NVIDIA's examples in Lambda's benchmark (lambdal/deeplearning-benchmark on GitHub,
+# revision 0551cb7, batches of 08d77c4): ResNet-50, BERT-Base and BERT-Large on 384 tokens, with the batch of each; in
+# 32 bits, which is tf32 where there is such a unit, and in fp16. Nothing was fitted to them.
+LAMBDA: dict[str, tuple[tuple[tuple[float, int], ...], tuple[tuple[float, int], ...]]] = {
+    "V100": (((369, 128), (42, 24), (12, 8)), ((833, 256), (189, 48), (57, 16))),
+    "Quadro RTX 8000": (((274, 496), (41, 96), (12, 32)), ((651, 928), (146, 192), (50, 64))),
+    "RTX 3090": (((513, 224), (85, 48), (24, 16)), ((905, 448), (172, 96), (52, 28))),
+    "RTX 4090": (((721, 224), (137, 48), (44, 16)), ((1301, 448), (297, 96), (93, 28))),
+    "A6000": (((514, 496), (101, 96), (33, 32)), ((916, 928), (198, 192), (68, 64))),
+    "RTX 6000 Ada": (((647, 496), (136, 96), (44, 32)), ((1146, 928), (255, 192), (79, 64))),
+    "A100 40GB PCIe": (((882, 360), (179, 80), (53, 28)), ((1396, 720), (368, 160), (117, 48))),
+    "A100 80GB PCIe": (((1014, 640), (224, 172), (70, 64)), ((1527, 1280), (415, 320), (140, 112))),
+    "A100 80GB": (((1066, 640), (239, 172), (75, 64)), ((1582, 1280), (443, 320), (152, 112))),
+    "H100 PCIe": (((1197, 640), (292, 172), (97, 64)), ((1866, 1280), (567, 320), (203, 112))),
+}
 
 
 @dataclass(frozen=True)
@@ -110,8 +127,24 @@ def published(folder: Path) -> Iterator[Case]:
     yield from _vtrain(folder / "vtrain" / "single_sample.csv")
 
 
+def unfitted() -> Iterator[Case]:
+    """Yield the cited cases that the shares were not fitted to: Lambda's, on ten GPUs."""
+    models = (
+        ("ResNet-50", definition("ResNet-50"), "sgd"),
+        ("BERT-Base, 384 tokens", _answering(768, 12), "adam"),
+        ("BERT-Large, 384 tokens", _answering(1024, 24), "adam"),
+    )
+    for name, measured in LAMBDA.items():
+        chip = GPUS[name]
+        full: Precision = "fp32" if chip.tf32 is None else "tf32"
+        for precision, rows in zip((full, "fp16"), measured, strict=True):
+            for (model_, tensors, optimizer), (rate, batch) in zip(models, rows, strict=True):
+                yield Case("Lambda", model_, tensors, chip, batch, precision, optimizer, batch / rate)
+
+
 def held_out(folder: Path) -> Iterator[Case]:
-    """Yield cases that the shares were not fitted to: ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI 2020)."""
+    """Yield published cases that the shares were not fitted to: ResNet-50 on a P100 and a V100 (Narayanan et al., OSDI
+    2020)."""
     source = _source(folder / "gavel" / "simulation_throughputs.json")
     table = source.value(source.json(source.text()), dict[str, dict[str, dict[str, Any]]])
     for name in ("P100", "V100"):
@@ -178,15 +211,20 @@ def _pollux(folder: Path) -> Iterator[Case]:
 
     That length is the usual one for its task, answering questions; the artifact does not say it.
     """
-    questions = tuple(tensor for tensor in bert(768, 12, 384) if not tensor.name.startswith("cls."))
     for job, name, tensors, optimizer in (
         ("imagenet", "ResNet-50", definition("ResNet-50"), "sgd"),
-        ("bert", "BERT-Base, 384 tokens", questions, "adam"),
+        ("bert", "BERT-Base, 384 tokens", _answering(768, 12), "adam"),
     ):
         source = _source(folder / job / "placements.csv")
         for row in source.rows(source.text(), _Placement):
             if row.placement == 1:
                 yield Case("T4, Pollux", name, tensors, GPUS["T4"], row.local_bsz, "fp32", optimizer, row.step_time)
+
+
+@cache
+def _answering(hidden: int, layers: int) -> tuple[Tensor, ...]:
+    """Return BERT for answering questions on 384 tokens, without the heads of pre-training."""
+    return tuple(tensor for tensor in bert(hidden, layers, 384) if not tensor.name.startswith("cls."))
 
 
 def _vtrain(path: Path) -> Iterator[Case]:

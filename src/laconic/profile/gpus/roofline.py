@@ -1,10 +1,12 @@
-"""Roofline estimates of layer times on a GPU that is not at hand: from its peaks, its memory bandwidth, and the share
-of both that training reaches.
+"""Estimates of layer times on a GPU that is not at hand: from its peaks, its power, its memory bandwidth, and the share
+of them that training reaches.
 
-Each layer takes the longer of its operations over the reachable peak and its bytes over the reachable rate (Williams,
-Waterman, Patterson, CACM 2009), elementwise functions come on top, and a step takes no less than the host needs to
-launch it. The reachable shares are one number for each precision and kind of layer, whatever the model and the GPU;
-`bench/gpu_table.py` fits them and compares them with measurements, and the profile's ranges reflect the errors.
+A layer takes its operations over the reachable peak (what fills the chip), the same operations over what the board's
+power allows (large chips clock down when they are full), and its bytes over the reachable memory rate: a roofline
+(Williams, Waterman, Patterson, CACM 2009) whose limits add up, since a layer's kernels run one after another. A step
+takes no less than the host needs to launch it. The reachable shares are one number for each precision and kind of
+layer, whatever the model and the GPU; `bench/gpu_table.py` fits them and compares them with measurements, and the
+profile's ranges reflect the errors.
 """
 
 from __future__ import annotations
@@ -33,30 +35,37 @@ from laconic.values.profile import ModelTimes, Profile, Seconds, TensorTime
 OPTIMIZER_PASSES = {"adam": 22, "sgd": 9}  # over the parameters in 32 bits, as torch's own `foreach` loops were timed
 OPTIMIZER_SHARE = 0.85  # of the memory's rate
 LOW, HIGH = (
-    0.65,
-    1.8,
+    0.74,
+    1.69,
 )  # a tenth of the measurements lay below the first times their prediction, a tenth above the second
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares that training reaches of a peak, by precision and kind of layer, and of the memory bandwidth."""
+    """The shares that training reaches of a peak, by precision and kind of layer, and of the memory bandwidth; and the
+    operations that a joule allows."""
 
-    fp32_convolution: float = 0.85
-    fp32_matrix: float = 0.70
-    tf32_convolution: float = 0.35
-    tf32_matrix: float = 0.35
-    half_convolution: float = 0.35
-    half_matrix: float = 0.30
-    memory: float = 0.55
-    half_memory: float = 0.85  # counted at two bytes a value, though some stay in 32 bits
+    fp32_convolution: float = 1.0  # of the operations as defined: fast algorithms need fewer
+    fp32_matrix: float = 0.85
+    tf32_convolution: float = 0.42
+    tf32_matrix: float = 0.7
+    half_convolution: float = 1.0
+    half_matrix: float = 0.9
+    memory: float = 0.7
+    half_memory: float = 0.95  # counted at two bytes a value, though some stay in 32 bits
+    fp32_per_joule: float = 0.41e12
+    tf32_per_joule: float = 0.5e12
+    half_per_joule: float = 0.55e12
     host_seconds_per_tensor: float = 1.4e-4  # to launch its forward and backward pass from Python
 
-    def of(self, precision: Precision) -> tuple[float, float, float]:
-        """Return the shares for convolutions, matrices and memory at a precision."""
+    def of(self, precision: Precision) -> tuple[float, float, float, float]:
+        """Return the shares for convolutions, matrices and memory at a precision, and the operations of a joule."""
         name = "half" if precision in ("fp16", "bf16") else precision
         memory = self.half_memory if name == "half" else self.memory
-        return getattr(self, f"{name}_convolution"), getattr(self, f"{name}_matrix"), memory
+        convolution, matrix, joule = (
+            getattr(self, f"{name}_{part}") for part in ("convolution", "matrix", "per_joule")
+        )
+        return convolution, matrix, memory, joule
 
 
 SHARES = Shares()
@@ -82,7 +91,7 @@ def profile_of(
         raise LaconicError(f"a batch has at least one sample, not {batch}")
     forward = forward_seconds(tensors, chip, batch, precision)
     total = float(forward.sum())
-    times = [
+    tensor_times = [
         TensorTime(tensor.name, tensor.shape, "float32", 2 * float(seconds))
         for tensor, seconds in zip(reversed(tensors), reversed(forward), strict=True)
     ]
@@ -98,7 +107,8 @@ def profile_of(
         "fits": need <= usable_bytes(chip),
     }
     step = step_seconds(tensors, chip, optimizer)
-    return Profile(ModelTimes(tuple(times), _about(total), _about(2 * total), _about(step)), machine=known)
+    times = ModelTimes(tuple(tensor_times), _about(total), _about(2 * total), _about(step))
+    return Profile(times, machine=known, optimizer=optimizer)
 
 
 def forward_seconds(
@@ -107,12 +117,12 @@ def forward_seconds(
     """Return the forward seconds of each tensor; where launching by the host is slower, its time is divided instead."""
     peak = chip.peak(precision)
     operations, moved, after, elements, convolution = _columns(tuple(tensors))
-    of_convolution, of_matrix, of_memory = shares.of(precision)
+    of_convolution, of_matrix, of_memory, per_joule = shares.of(precision)
     width = 2 if precision in ("fp16", "bf16") else 4
     rate = chip.memory_bytes_per_second * of_memory
-    computing = 2 * batch * operations / (peak * np.where(convolution, of_convolution, of_matrix))
-    moving = (batch * moved + elements) * width / rate
-    seconds: NDArray[np.float64] = np.maximum(computing, moving) + batch * after * width / rate
+    limits = 1 / (peak * np.where(convolution, of_convolution, of_matrix)) + 1 / (chip.watts * per_joule)
+    moving = (batch * (moved + after) + elements) * width / rate
+    seconds: NDArray[np.float64] = 2 * batch * operations * limits + moving
     host = shares.host_seconds_per_tensor * len(elements) / 3
     return np.asarray(seconds * max(1.0, host / float(seconds.sum())))
 

@@ -30,6 +30,7 @@ RECORD = (
 )
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function: |\w+Backward\d*$|torch::autograd::")
 _STEP = re.compile(r"ProfilerStep\s*#\d+")
+_UPDATE = re.compile(r"^Optimizer\.step#(\w+).*$")
 _GRADIENT = "AccumulateGrad"
 
 Shape = tuple[tuple[int, ...], str]  # and the dtype
@@ -69,7 +70,9 @@ def profile(trace: Trace) -> Profile:
     times, workers = links(trace)
     communicated = any(is_communication(event) for event in trace.events)
     known = {"trace": Path(trace.where).name, "steps": len(kept), "gpu": steps.clock.on_gpu}
-    return Profile(_model(kept, _shapes(trace, kept[-1]), communicated), workers, known, times)
+    model = _model(kept, _shapes(trace, kept[-1]), communicated)
+    optimizer = next((_UPDATE.sub(r"\1", event.name).lower() for event in steps.updates), "")
+    return Profile(model, workers, known, times, optimizer=optimizer)
 
 
 # ------------------------------------------------------------------------------------------ steps

@@ -33,9 +33,9 @@ from laconic.runtime.optimizer import DistributedOptimizer
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.session import Options, Session
 from laconic.strategy import Sentence
+from laconic.values.model_kind import model_kind
 from laconic.values.profile import Profile
 from laconic.values.run_config import RunConfig
-from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority, Worker
 
 WARM_UP_STEPS = 4
@@ -48,8 +48,10 @@ LINK_SECONDS = 90.0
 class ProfilingWorker:
     """A worker whose groups are echo groups and whose steps are timed."""
 
-    def __init__(self, real: RealWorker, config: RunConfig, specs: Sequence[TensorSpec], device: torch.device) -> None:
+    def __init__(self, real: RealWorker, config: RunConfig, parameters: Parameters, optimizer: optim.Optimizer) -> None:
+        specs, device = parameters.specs, parameters.device
         self._real, self._config, self._specs, self._device = real, config, specs, device
+        self._kind, self._optimizer = model_kind(specs, parameters.sparse_names), type(optimizer).__name__.lower()
         self.rank, self.size, self.host_size = real.rank, config.profile_as or real.size, real.host_size
         self.ledger, self.waited_seconds = Ledger(), 0.0
         self._world = self.group(range(self.size))
@@ -152,7 +154,15 @@ class ProfilingWorker:
             model = replace(model_times(latest(everyone), self._specs), even=evenness(everyone))
             asked = (self._config.net_bits_per_second, self._config.net_delay_seconds)
             links = self._links.result(*asked) if self._real.size == self.size > 1 else None
-            found = Profile(model, self.size, machine(self._config.threads), links, self._codecs.result())
+            found = Profile(
+                model,
+                self.size,
+                machine(self._config.threads),
+                links,
+                self._codecs.result(),
+                self._kind,
+                self._optimizer,
+            )
             write_text(Path(self._config.profile_to), found.to_json())
         self._real.world.barrier().wait()
         if self.rank == 0:
@@ -179,7 +189,7 @@ def profile_training(
     if not isinstance(worker, RealWorker):
         raise ContractError("a profile is measured on real processes: leave out --engine virtual")
     parameters = Parameters.of(model, gather_sparse)
-    actor = ProfilingWorker(worker, config, parameters.specs, parameters.device)
+    actor = ProfilingWorker(worker, config, parameters, optimizer)
     options = Options(gather_sparse=gather_sparse)
     session = Session(actor, model, Sentence(), actor.world, {}, options)
     model.no_sync = NoSync(session)  # type: ignore[assignment]

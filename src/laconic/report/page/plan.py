@@ -70,7 +70,7 @@ def _between(option: Option) -> str:
 
 
 def _less(best: Option, baseline: Option) -> str:
-    return f"{100 * best.sent_bytes / baseline.sent_bytes:.3g} % of the baseline's" if baseline.sent_bytes else ""
+    return f"{number(100 * best.sent_bytes / baseline.sent_bytes)} % of the baseline's" if baseline.sent_bytes else ""
 
 
 def _table(advice: Advice, anchor: str) -> Markup:
@@ -88,9 +88,9 @@ def _table(advice: Advice, anchor: str) -> Markup:
         Column(step.heading("coding"), about="encoding and decoding, with the Python around them"),
         Column(step.heading("exposed"), about="communication that nothing hides"),
         Column("lossless", "text", "the mathematics of synchronous SGD, in the precision of the gradients"),
-        Column("loss × measured", about="final loss over bsp's, where it was measured [interval]"),
+        Column("loss × measured", about="final loss over bsp's [interval], where it was measured on such a model"),
         Column(memory.heading("memory"), about="beside parameters, gradients and optimizer"),
-        *([Column("$ per step")] if dollars else []),
+        *([Column("$ per 1000 steps")] if dollars else []),
         *([Column("J per step")] if joules else []),
         Column("guarantee", "text"),
     ]
@@ -105,9 +105,9 @@ def _table(advice: Advice, anchor: str) -> Markup:
                 Cell(sent.of(option.sent_bytes), option.sent_bytes),
                 *(Cell(step.of(part), part) for part in _parts(option)),
                 Cell("yes" if option.lossless else "no", float(option.lossless)),
-                _risk(option.risk, option.lossless),
+                _risk(option, advice.baseline),
                 Cell(memory.of(option.memory_bytes), option.memory_bytes),
-                *([Cell(_amount(option.dollars), option.dollars)] if dollars else []),
+                *([Cell(_amount(option.dollars, 1000), option.dollars)] if dollars else []),
                 *([Cell(_amount(option.joules), option.joules)] if joules else []),
                 Cell(option.guarantee or MISSING),
             ]
@@ -119,16 +119,19 @@ def _parts(option: Option) -> tuple[float, float, float]:
     return option.computing_seconds, option.coding_seconds, option.exposed_seconds
 
 
-def _risk(risk: Risk | None, lossless: bool) -> Cell:
+def _risk(option: Option, baseline: Option) -> Cell:
+    risk = option.risk
     if risk is None:
-        return Cell("same" if lossless else "not measured", 1.0 if lossless else None, "quiet")
+        as_baseline = option.guarantee == baseline.guarantee
+        unknown = "as the baseline" if as_baseline else "unknown here"
+        return Cell("same" if option.lossless else unknown, 1.0 if option.lossless else None, "quiet")
     shown = f"{risk.loss_ratio:.3f}× [{risk.low:.3f}–{risk.high:.3f}]"
-    about = f"measured as {risk.sentence} on {risk.task} with {risk.workers} workers"
+    about = f"measured on {risk.task}, {risk.parameters:,} parameters, with {risk.workers} workers"
     return Cell(shown, risk.loss_ratio, "bad" if risk.low > 1.0 else None, about)
 
 
-def _amount(value: float | None) -> str:
-    return MISSING if value is None else number(value)
+def _amount(value: float | None, steps: int = 1) -> str:
+    return MISSING if value is None else number(steps * value)
 
 
 def _csv(options: Sequence[Option]) -> str:

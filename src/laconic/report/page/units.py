@@ -9,6 +9,7 @@ from typing import Literal
 
 Kind = Literal["seconds", "bytes", "plain"]
 MISSING = "–"
+_NOTHING = 1e-4  # of a unit: a tenth of a nanosecond where microseconds are shown, which no clock tells from zero
 
 _LADDERS: dict[Kind, tuple[tuple[float, str], ...]] = {
     "seconds": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h")),
@@ -25,8 +26,10 @@ class Unit:
     name: str
 
     def of(self, value: float | None) -> str:
-        """Return the number alone, for a column whose heading names the unit."""
-        return MISSING if value is None or math.isnan(value) else number(value / self.size)
+        """Return the number alone, for a column whose heading names the unit; next to nothing in that unit is zero."""
+        if value is None or math.isnan(value):
+            return MISSING
+        return "0" if self.name and abs(value) < _NOTHING * self.size else number(value / self.size)
 
     def with_unit(self, value: float | None) -> str:
         """Return the number with its unit."""
