@@ -11,9 +11,9 @@ first as it would advise today, then with one condition of the study after anoth
   the 512 tokens that the study's small batches suggest (the zoo has 64);
 - gathered signs: every worker's signs reach every worker, where our `sign_sgd` votes in two hops;
 - the study's encoders: encoding and decoding ResNet-50 on a V100, tensor by tensor and without CUDA graphs, by method
-  and rank (`STUDY_MS`, after its table of these times, quoted from memory: a summary of the paper that could be looked
-  up says "50 ms, where communication takes 200"). Low rank counts by the matrix, since orthogonalising many small ones
-  is launching kernels, the others by the element;
+  and rank (`STUDY_MS`, after its table of these times; what could be checked is that encoding takes about 50 ms where
+  communication takes 200, so they are also halved and doubled). Low rank counts by the matrix, since orthogonalising
+  many small ones is launching kernels, the others by the element;
 - after backward: both compete for the GPU, so nothing is encoded beside backward.
 
 Then the bandwidth below which PowerSGD pays, which the study's own model puts at about 8 Gb/s.
