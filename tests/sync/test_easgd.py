@@ -143,3 +143,23 @@ def test_nobody_waits_for_a_slow_worker() -> None:
 
     *quick, slow = laconic.simulate(body, 4, compute=Compute(forward_seconds=0.01, slowness=(1, 1, 1, 10))).results
     assert max(quick) == pytest.approx(0.2) and slow == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+def test_all_workers_leave_with_the_same_centre_though_a_push_takes_long(synchronous: str) -> None:
+    """The last push of a worker behind a slow link is part of the model that everybody takes over."""
+
+    def body() -> torch.Tensor:
+        model: nn.Module = Vector(torch.zeros(2500))
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model, optimizer = laconic.distribute(model, optimizer, f"easgd(period=1, synchronous={synchronous})")
+        with torch.no_grad():
+            model.x.fill_(1.0 + laconic.rank())
+        model().backward()
+        optimizer.step()
+        laconic.finish(model, optimizer)
+        return model.x.detach().clone()
+
+    network = Network.flat(4, [1e6, 1e9, 1e9, 1e9], 1e-3)
+    first, *others = laconic.simulate(body, 3, network, servers=1).results
+    assert first[0] != 0 and all(torch.equal(first, other) for other in others)
