@@ -24,6 +24,8 @@ from bench.mutation.forked import is_asserted, run_items
 from bench.mutation.reach import Reach
 from bench.mutation.records import append, records
 
+from laconic import registry
+
 MEMORY_BYTES = 8 * 2**30
 Entry = dict[str, Any]
 Items = Mapping[str, pytest.Item]
@@ -46,6 +48,7 @@ class Mutating:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        registry.load()  # words are imported when a sentence first names one, which may be in a test
         known = patch.functions(str(sources.SOURCE))
         gc.collect()
         gc.freeze()  # what all children share stays shared

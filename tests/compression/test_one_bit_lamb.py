@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import laconic
 from laconic.errors import ContractError
@@ -60,6 +60,71 @@ def test_a_first_stage_of_all_steps_is_lamb_without_bias_correction() -> None:
         torch.testing.assert_close(run.path[-1], expected, rtol=0, atol=1e-9)
         kept = [float(run.optimizer.state[p]["ratio"]) for p in run.model.parameters()]
         assert kept == pytest.approx(ratios, rel=1e-6)
+
+
+class Layers(nn.Module):
+    """Three layers with gradients to choose; the second is in a group without ratios, the third never has any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList(torch.tensor(x, dtype=torch.float64) for x in ([1.0, -2.0], [0.5], [3.0]))
+
+    def forward(self, rank: int, step: int) -> Tensor:
+        first, second, third = self.layers
+        return (first * gradient(rank, step, 2)).sum() + 3 * (second * gradient(rank, step, 1)).sum() + 0 * third.sum()
+
+
+def gradient(rank: int, step: int, size: int) -> Tensor:
+    """Large in the first stage and small afterwards, so that fresh variances fall."""
+    return torch.arange(1, size + 1, dtype=torch.float64) * (1 + 0.5 * rank) * (1.0 if step < 3 else 0.1)
+
+
+def train_layers(second_stage: str, steps: int = 6) -> Tensor:
+    model: Any = Layers()
+    groups = [{"params": [x], "adapt": i != 1} for i, x in enumerate(model.layers)]
+    bounds = (LEAST, MOST)
+    optimizer: Any = LAMB(groups, RATE, (0.9, 0.9), weight_decay=DECAY, bias_correction=False, ratio_bounds=bounds)
+    model, optimizer = laconic.distribute(model, optimizer, f"bsp until step 3, then {second_stage}")
+    for step in range(steps):
+        model(laconic.rank(), step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return flat(model.parameters())
+
+
+def test_a_layer_without_gradients_changes_nothing_for_others() -> None:
+    """Layers are sent scaled to one size in one buffer, of which one scale is taken: none may be infinite."""
+    one, other = laconic.simulate(lambda: train_layers("frozen_lamb / flat+scaled_sign"), 2).results
+    assert torch.equal(one, other) and one.isfinite().all()
+    assert not torch.equal(one, laconic.simulate(lambda: train_layers("frozen_lamb", 3), 2).results[0])
+
+
+def test_the_second_stage_is_what_one_writes_by_hand() -> None:
+    """Two workers without compression, three steps of LAMB and three with frozen variances."""
+    layers = [x.detach().clone() for x in Layers().layers]
+    m, v = ([torch.zeros_like(x) for x in layers] for _ in range(2))
+    ratios, factors, fresh = [0.0] * 3, [1.0] * 3, [torch.empty(0)] * 3
+    for step in range(6):
+        mean = [1.25 * gradient(0, step, 2), 3 * 1.25 * gradient(0, step, 1), torch.zeros(1, dtype=torch.float64)]
+        for i, (x, g) in enumerate(zip(layers, mean, strict=True)):
+            m[i] = 0.9 * m[i] + 0.1 * g
+            if step < 3:
+                v[i] = 0.9 * v[i] + 0.1 * g * g
+            along = m[i] / (v[i].sqrt() + 1e-6)
+            update = along + DECAY * x
+            if step < 3:
+                rate = min(max(float(x.norm() / update.norm()), LEAST), MOST)
+                ratios[i], fresh[i] = 0.9 * ratios[i] + 0.1 * rate, v[i].clone()
+            else:
+                fresh[i] = 0.9 * fresh[i] + 0.1 * g * g
+                share = min(1.0, float(along.norm() / update.norm()))
+                f = float(((v[i].sqrt() + 1e-6) / (fresh[i].sqrt() + 1e-6)).max()) * share + 1 - share
+                factors[i] = min(max(f, 0.9 * factors[i]), 1.1 * factors[i])
+                rate = ratios[i] * factors[i]
+            x.sub_(RATE * (1.0 if i == 1 else rate) * update)
+    assert factors[0] > 1.1, "it has risen with the fall of the variances, by no more than a tenth at a time"
+    for found in laconic.simulate(lambda: train_layers("frozen_lamb"), 2).results:
+        torch.testing.assert_close(found, flat(layers), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.long

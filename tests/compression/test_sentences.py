@@ -17,6 +17,7 @@ from laconic.values.tensor_spec import TensorSpec
 from tests.compression.table import compressor, meet, spec_of, tensor
 from tests.compression.test_momentum import train
 from tests.data import fixture
+from tests.sync import rounds
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -56,6 +57,39 @@ def test_cocktail_that_sends_everything_averages_models() -> None:
     whole = train("difference_averaging / flat+masked(1.0)+topk(1.0)+two_hop(memory=true)", 12, 3, sgd)[0]
     assert all(torch.equal(x, whole[0]) for x in whole)
     torch.testing.assert_close(whole[0], train("bsp", 12, 3, sgd)[0][0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_differences_move_the_own_and_the_common_model(overlap: bool) -> None:
+    """The docstring's formula written out, without compression: what was sent leaves the own model and the mean of it
+    joins both, with `overlap` after the next step."""
+    replicas = [rounds.net() for _ in range(3)]
+    common, sent, own = rounds.flat(replicas[0].parameters()), [], []
+
+    def complete() -> None:
+        nonlocal common, own
+        if sent:
+            mean = torch.stack(sent).mean(dim=0)
+            common, own = common + mean, [x - mine + mean for x, mine in zip(own, sent, strict=True)]
+
+    for step in range(5):
+        own = []
+        for rank, replica in enumerate(replicas):
+            optimizer = rounds.sgd(replica.parameters())
+            rounds.loss(replica, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            own.append(rounds.flat(replica.parameters()))
+        if overlap:
+            complete()
+        sent = [x - common for x in own]
+        if not overlap:
+            complete()
+        for replica, x in zip(replicas, own, strict=True):
+            torch.nn.utils.vector_to_parameters(x, replica.parameters())
+    runs = rounds.simulated(f"difference_averaging(overlap={str(overlap).lower()})", 5, workers=3)
+    rounds.assert_same(runs, own, 1e-12)
+    assert overlap != torch.allclose(own[0], own[1])
 
 
 CODEC = "flat+masked(0.1)+topk(0.2, index=bitmap)+strided_bits(4, 128)+two_hop(memory=true)"

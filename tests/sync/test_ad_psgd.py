@@ -12,14 +12,18 @@ from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.sync.ad_psgd import Model, sides
 from laconic.virtual.compute import Compute
+from laconic.virtual.rpc import Fault, Faults
 from laconic.worker import ActorMessage, Kind
 from tests.sync.gossiping import DIMENSION, Point, classify, draws, sgd
 
 UNEQUAL = Compute(forward_seconds=0.01, slowness=(1, 1.7, 0.6, 2.3))
 
 
-def ends(strategy: str, workers: int, steps: int, rate: float, **setting: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """From different starts: N times what everybody holds when all have met, and starts plus all updates made."""
+def ends(
+    strategy: str, workers: int, steps: int, rate: float, meetings: int = 1, **setting: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From different starts, with so many steps before each time that all meet: N times what everybody holds after the
+    last, and starts plus all updates made."""
     starts, goals = torch.from_numpy(draws(workers, DIMENSION)), torch.from_numpy(draws(workers, DIMENSION, seed=1))
 
     def body() -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,12 +31,13 @@ def ends(strategy: str, workers: int, steps: int, rate: float, **setting: object
         model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=rate), strategy)
         model.x.data.copy_(starts[rank])
         moved = starts[rank].clone()
-        for _ in range(steps):
-            model(torch.ones(DIMENSION), goals[rank]).backward()
-            moved -= rate * model.x.grad
-            optimizer.step()
-            optimizer.zero_grad()
-        laconic.finish(model, optimizer)
+        for _ in range(meetings):
+            for _ in range(steps):
+                model(torch.ones(DIMENSION), goals[rank]).backward()
+                moved -= rate * model.x.grad
+                optimizer.step()
+                optimizer.zero_grad()
+            laconic.finish(model, optimizer)
         return model.x.detach() * workers, moved
 
     results = laconic.simulate(body, workers, **setting).results  # type: ignore[arg-type]
@@ -46,6 +51,17 @@ def ends(strategy: str, workers: int, steps: int, rate: float, **setting: object
 def test_only_gradient_steps_change_the_sum(graph: str, rate: float) -> None:
     network = Network.flat(4, 1e5, 1e-3)
     held, expected = ends(f"ad_psgd / {graph}", 4, 20, rate, network=network, compute=UNEQUAL)
+    torch.testing.assert_close(held, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.technique("ad_psgd", check=1)
+@pytest.mark.parametrize("begin_seconds", [0.06, 0.12, 0.15])
+def test_the_sum_is_kept_when_training_goes_on_after_a_meeting(begin_seconds: float) -> None:
+    """Even where a passive worker cannot reach the actor of its model for a while, such as just when it sends the mean
+    of the meeting: others do not average with what the actor still holds."""
+    setting = {"network": Network.flat(4, 1e5, 1e-3), "compute": UNEQUAL}
+    faults = Faults((Fault(begin_seconds, 0.3, server=1, worker=1),))
+    held, expected = ends("ad_psgd", 4, 3, 0.1, meetings=2, faults=faults, **setting)
     torch.testing.assert_close(held, expected, rtol=0, atol=1e-6)
 
 

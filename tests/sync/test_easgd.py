@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import laconic
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
+from laconic.virtual.rpc import Fault, Faults
 from laconic.worker import Kind
 from tests.sync import digits, rounds
 
@@ -28,7 +30,9 @@ class Vector(nn.Module):
         return 0 * self.x.sum()
 
 
-def exchange(strategy: str, workers: int, starts: torch.Tensor, steps: int = 1) -> list[tuple[torch.Tensor, ...]]:
+def exchange(
+    strategy: str, workers: int, starts: torch.Tensor, steps: int = 1, **setting: Any
+) -> list[tuple[torch.Tensor, ...]]:
     """Exchanges alone, without gradients, from these rows (the centre's is the last): by worker, its x and the centre
     as it was when all had ended."""
 
@@ -44,7 +48,7 @@ def exchange(strategy: str, workers: int, starts: torch.Tensor, steps: int = 1) 
         laconic.finish(model, optimizer)
         return mine, model.x.detach().clone()
 
-    return laconic.simulate(body, workers, Network.flat(workers, 1e6), SLOW).results
+    return laconic.simulate(body, workers, Network.flat(workers, 1e6), SLOW, **setting).results
 
 
 @pytest.mark.technique("easgd", check=1)
@@ -56,6 +60,17 @@ def test_an_exchange_conserves_the_sum(strategy: str) -> None:
         total = sum(x for x, _ in ends) + ends[0][1]
         torch.testing.assert_close(total, starts.sum(dim=0), rtol=0, atol=1e-13)
         assert not torch.allclose(ends[0][1], starts[-1])
+
+
+@pytest.mark.parametrize("begin_seconds", [0.22, 0.33, 0.38])
+def test_the_end_counts_an_exchange_that_one_server_receives_late(begin_seconds: float) -> None:
+    """A worker cannot reach the second of two servers for a while, during its push (from 0.32 to 0.39 s) or before. A
+    server has all that a worker sent before its part of the meeting."""
+    starts = torch.randn(3, 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    faults = Faults((Fault(begin_seconds, 5.0, server=1, worker=0),))
+    ends = exchange("easgd(1) / none / ps(shards=2)", 2, starts, faults=faults)
+    for _, centre in ends:
+        torch.testing.assert_close(sum(mine for mine, _ in ends) + centre, starts.sum(dim=0), rtol=0, atol=1e-12)
 
 
 def modulus(alpha: float, workers: int) -> tuple[np.ndarray, np.ndarray]:

@@ -79,6 +79,26 @@ class Quadratic(nn.Module):
         return 0.5 * self.x @ self.hessian @ self.x + noise @ self.x
 
 
+def test_averaging_momentum_sends_the_model_again_and_a_count_for_each_tensor() -> None:
+    """On two workers, each sends all it averages: what is learnt and remembered as payload, the counts as control."""
+
+    def body() -> tuple[float, float]:
+        ledger = connect().ledger
+        run = train(sentence, 1, with_momentum)
+        before = [ledger.sent_bytes(kind) for kind in (Kind.PAYLOAD, Kind.CONTROL)]
+        loss(run.model, laconic.rank(), 1).backward()
+        run.optimizer.step()
+        payload, control = (ledger.sent_bytes(kind) for kind in (Kind.PAYLOAD, Kind.CONTROL))
+        return payload - before[0], control - before[1]
+
+    found = {}
+    for policy in ("keep", "average"):
+        sentence = f"local(2, momentum={policy})"
+        found[policy], _ = laconic.simulate(body, 2).results
+    assert found["average"][0] == 2 * found["keep"][0] > 0
+    assert found["average"][1] - found["keep"][1] == 3 * 8, "of three tensors, in 64 bits"
+
+
 def averaged_iterate(strategy: str) -> Tensor:
     def body() -> Tensor:
         model = Quadratic()

@@ -12,7 +12,7 @@ import laconic
 from laconic.network.network_tree import Network
 from laconic.real.connect import connect
 from laconic.virtual.compute import Compute
-from tests.sync import digits, serving
+from tests.sync import digits, rounds, serving
 
 ELEMENTS = 100_000
 
@@ -84,6 +84,26 @@ def lateness(rule: str, workers: int, gradients: int) -> dict[int, list[int]]:
     for push in pushes:
         found[push.rank].append(push.staleness)
     return found
+
+
+@pytest.mark.parametrize("rule", ["ps_plus", "ps_plus(pull=at_once)"])
+def test_training_goes_on_from_where_it_ended(rule: str) -> None:
+    """The end waits for the pull in flight, so that the next step does not take over what is older than the end. As in
+    the first step of all, nothing was pulled yet then: the model changes with the steps after."""
+
+    def body() -> list[torch.Tensor]:
+        run = rounds.train(rule, 3)
+        laconic.finish(run.model, run.optimizer)
+        path = [rounds.flat(run.model.parameters())]
+        for step in range(3, 7):
+            rounds.loss(run.model, 0, step).backward()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            path.append(rounds.flat(run.model.parameters()))
+        return path
+
+    ((ended, first, *_, last),) = laconic.simulate(body, 1, compute=Compute(0.4, 0.5, 0.1)).results
+    assert torch.equal(ended, first) and not torch.equal(ended, last)
 
 
 @pytest.mark.long

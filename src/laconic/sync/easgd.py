@@ -75,10 +75,6 @@ class EASGD(ServerSync):
         context.apply()
         return state
 
-    def leave(self, context: ServerContext, state: State) -> Communication[None]:
-        yield from _wait_for_push(context)
-        yield from super().leave(context, state)
-
 
 def _send(context: ServerContext, tensors: Sequence[Tensor]) -> Communication[None]:
     yield [context.server.push(tensors, context.step)]

@@ -78,4 +78,3 @@ class Hogwild(Sync[ActorContext]):
         for group in context.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.data = parameter.data.clone()
-        yield from context.mean([torch.zeros(1)])
