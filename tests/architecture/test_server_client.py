@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from laconic.architecture.ps import ParameterServer
-from laconic.worker import ActorMessage, Gather, GatherRagged, Meets, Reduce
+from laconic.architecture.server.sharding import whole
+from laconic.errors import WorkerLost
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import ActorMessage, Awaited, Gather, GatherRagged, Handle, Meets, Reduce
 from tests.architecture.servers import DIGEST, SPECS, Servers, together
 
 VALUES = [torch.arange(12.0).view(3, 4), -torch.arange(5.0)]
@@ -98,3 +101,29 @@ def test_a_member_sends_its_payload_once_however_many_there_are(meets: Meets) ->
 def test_an_unknown_message_is_refused() -> None:
     with pytest.raises(Exception, match="knows no message of the kind 'sing'"):
         Servers.of(1, size=1).actors["0.0"].write(0, ActorMessage("sing"))
+
+
+def test_a_client_waits_until_its_servers_have_answered() -> None:
+    """First values are on all servers before training begins, and no worker ends before it is let go."""
+    servers = Servers.of(2, size=1)
+    client = servers.client(0, 1)
+    joining = client.join(DIGEST, VALUES)
+    planting = joining.send([handle.wait() for handle in handles(next(joining))])
+    assert all(actor.store.initialized for actor in servers.actors.values())
+    leaving = next(client.leave())
+    servers.lost.add("0.1")
+    for waiting in (planting, leaving):
+        with pytest.raises(WorkerLost, match=r"0\.1 is gone"):
+            handles(waiting)[0].wait()
+
+
+def handles(awaited: Awaited) -> list[Handle]:
+    return awaited if isinstance(awaited, list) else [awaited]
+
+
+def test_whole_tensors_are_placed_largest_first() -> None:
+    """So that the shards have equal bytes where that is possible."""
+    specs = [TensorSpec(f"t{i}", (n,), torch.float32) for i, n in enumerate([1, 1, 3, 1, 6])]
+    ranges = whole(specs, 2)
+    assert [(r.tensor, r.start, r.stop) for r in ranges] == [(i, 0, spec.numel) for i, spec in enumerate(specs)]
+    assert [sum(len(r) for r in ranges if r.shard == k) for k in range(2)] == [6, 6]
