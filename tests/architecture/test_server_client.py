@@ -60,6 +60,21 @@ def test_each_round_of_a_gather_goes_to_another_shard() -> None:
         assert [[part.tolist() for part in parts] for parts in lists] == [[[1, 2], [3, 4, 5]], [[10, 0, -3], []]]
 
 
+def test_a_round_does_not_wait_for_a_worker_that_is_lost_in_it() -> None:
+    servers, how = Servers.of(2, size=3), ParameterServer(shards=2)
+    clients = [servers.client(rank, 3) for rank in range(3)]
+    together([client.join(DIGEST, VALUES if client.worker.rank == 0 else None) for client in clients])
+    talks = [how.carry(Reduce(VECTORS[r].clone(), "mean"), clients[r]) for r in range(2)]
+    waiting = [next(talk) for talk in talks]
+    for actor in servers.actors.values():
+        assert actor.read(0, ActorMessage("collect", {"round": 0})) is None, "the third has sent nothing yet"
+        actor.lose(2)
+    for talk, handle in zip(talks, waiting, strict=True):
+        with pytest.raises(StopIteration) as end:
+            talk.send(handles(handle)[0].wait())
+        torch.testing.assert_close(end.value.value, torch.tensor([5.5, 1.0, 0.0, 6.0, 3.0]))
+
+
 def test_who_joins_late_takes_part_from_the_first_round_that_is_still_open() -> None:
     servers, how = Servers.of(2, size=3), ParameterServer(shards=2)
     clients = [servers.client(rank, 3) for rank in range(3)]
