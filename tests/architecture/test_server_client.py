@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from laconic.architecture.ps import ParameterServer
-from laconic.worker import ActorMessage, Gather, GatherRagged, Meets, Reduce
+from laconic.architecture.server.sharding import whole
+from laconic.errors import WorkerLost
+from laconic.values.tensor_spec import TensorSpec
+from laconic.worker import ActorMessage, Awaited, Gather, GatherRagged, Handle, Meets, Reduce
 from tests.architecture.servers import DIGEST, SPECS, Servers, together
 
 VALUES = [torch.arange(12.0).view(3, 4), -torch.arange(5.0)]
@@ -57,6 +60,21 @@ def test_each_round_of_a_gather_goes_to_another_shard() -> None:
         assert [[part.tolist() for part in parts] for parts in lists] == [[[1, 2], [3, 4, 5]], [[10, 0, -3], []]]
 
 
+def test_a_round_does_not_wait_for_a_worker_that_is_lost_in_it() -> None:
+    servers, how = Servers.of(2, size=3), ParameterServer(shards=2)
+    clients = [servers.client(rank, 3) for rank in range(3)]
+    together([client.join(DIGEST, VALUES if client.worker.rank == 0 else None) for client in clients])
+    talks = [how.carry(Reduce(VECTORS[r].clone(), "mean"), clients[r]) for r in range(2)]
+    waiting = [next(talk) for talk in talks]
+    for actor in servers.actors.values():
+        assert actor.read(0, ActorMessage("collect", {"round": 0})) is None, "the third has sent nothing yet"
+        actor.lose(2)
+    for talk, handle in zip(talks, waiting, strict=True):
+        with pytest.raises(StopIteration) as end:
+            talk.send(handles(handle)[0].wait())
+        torch.testing.assert_close(end.value.value, torch.tensor([5.5, 1.0, 0.0, 6.0, 3.0]))
+
+
 def test_who_joins_late_takes_part_from_the_first_round_that_is_still_open() -> None:
     servers, how = Servers.of(2, size=3), ParameterServer(shards=2)
     clients = [servers.client(rank, 3) for rank in range(3)]
@@ -98,3 +116,29 @@ def test_a_member_sends_its_payload_once_however_many_there_are(meets: Meets) ->
 def test_an_unknown_message_is_refused() -> None:
     with pytest.raises(Exception, match="knows no message of the kind 'sing'"):
         Servers.of(1, size=1).actors["0.0"].write(0, ActorMessage("sing"))
+
+
+def test_a_client_waits_until_its_servers_have_answered() -> None:
+    """First values are on all servers before training begins, and no worker ends before it is let go."""
+    servers = Servers.of(2, size=1)
+    client = servers.client(0, 1)
+    joining = client.join(DIGEST, VALUES)
+    planting = joining.send([handle.wait() for handle in handles(next(joining))])
+    assert all(actor.store.initialized for actor in servers.actors.values())
+    leaving = next(client.leave())
+    servers.lost.add("0.1")
+    for waiting in (planting, leaving):
+        with pytest.raises(WorkerLost, match=r"0\.1 is gone"):
+            handles(waiting)[0].wait()
+
+
+def handles(awaited: Awaited) -> list[Handle]:
+    return awaited if isinstance(awaited, list) else [awaited]
+
+
+def test_whole_tensors_are_placed_largest_first() -> None:
+    """So that the shards have equal bytes where that is possible."""
+    specs = [TensorSpec(f"t{i}", (n,), torch.float32) for i, n in enumerate([1, 1, 3, 1, 6])]
+    ranges = whole(specs, 2)
+    assert [(r.tensor, r.start, r.stop) for r in ranges] == [(i, 0, spec.numel) for i, spec in enumerate(specs)]
+    assert [sum(len(r) for r in ranges if r.shard == k) for k in range(2)] == [6, 6]

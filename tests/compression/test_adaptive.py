@@ -143,6 +143,19 @@ def test_a_step_may_spend_what_its_weight_and_the_rest_of_the_budget_allow() -> 
     )
 
 
+def test_what_is_spent_is_counted_until_the_horizon_ends() -> None:
+    made, x = ACSGD(bits=2.0, horizon=3, discount=1.0), torch.randn(64, generator=torch.Generator().manual_seed(2))
+    states, totals = [made.init(spec_of(x)) for _ in range(2)], []
+    for step in range(6):
+        messages: list[list[tuple[str, torch.Tensor]]] = []
+        outcomes = meet(made, [x, x], states, step, payloads=messages)
+        states = [outcome.state for outcome in outcomes]
+        sent = 8 * sum(part.nbytes for _, part in messages[0])
+        totals.append(sent + (totals[-1] if step % 3 else 0))
+        assert float(states[0]["spent"]) == totals[-1] <= 2 * 64 * 3
+    assert totals[:3] == totals[3:] and totals[2] > 0.95 * 2 * 64 * 3
+
+
 @pytest.mark.parametrize(
     ("n", "k", "b", "expected"), [(100, 16, 4, 7.290816), (100, 25, 3, 9.666667), (60, 60, 2, 7.745967)]
 )

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import laconic
-from laconic.compression.adaptive_ratio import DGC, IterationRatio, MeasuredRatio
-from laconic.compression.base import Compressor, State
+from laconic.compression.adaptive_ratio import DGC, IterationRatio, MeasuredRatio, with_appended_float
+from laconic.compression.base import Compressor, Exchange, State
 from laconic.errors import ContractError, StrategyError
 from laconic.real.connect import connect
 from laconic.runtime.meeting import Meeting
@@ -216,3 +216,31 @@ def test_bytes_to_a_target_are_near_those_of_the_best_fixed_ratio(one_thread: No
         best = min(best, total(f"topk({ratio})", at_most=best))
     assert math.isfinite(best)
     assert total("topk(0.001)+iteration_ratio") <= 1.1 * best
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "gather"])
+def test_a_float_that_travels_with_a_message_arrives_as_the_mean(op: str) -> None:
+    """Appended where a message can take it, in a message of its own beside a maximum; the message is not changed."""
+    meets = [Meeting(rank, 3, 0, "x") for rank in range(3)]
+    x = [torch.tensor([[1.0, 2.0], [3.0, float(rank)]]) for rank in range(3)]
+
+    def exchange(rank: int) -> Exchange:
+        sent = x[rank].clone() if op != "gather" else x[rank].clone().view(torch.uint8)
+        return (yield getattr(meets[rank], op)(sent))
+
+    joined = [with_appended_float(exchange(r), torch.tensor([float(r * r)]), meets[r]) for r in range(3)]
+    answers: list[Any] = [None] * 3
+    found: list[Any] = []
+    while not found:
+        requests = []
+        for generator, answer in zip(joined, answers, strict=True):
+            try:
+                requests.append(generator.send(answer))
+            except StopIteration as end:
+                found.append(end.value)
+        answers = answer_requests(requests) if requests else []
+    stacked = torch.stack(x)
+    plain = {"sum": stacked.sum(0), "mean": stacked.mean(0), "max": stacked.amax(0), "gather": stacked}[op]
+    for outcome, received in found:
+        assert received == pytest.approx(5 / 3)
+        torch.testing.assert_close(outcome.view(torch.float32).view(plain.shape), plain)

@@ -368,3 +368,17 @@ def test_shifts_move_by_the_share_that_the_variance_allows() -> None:
     (second,) = meet(made, [x], [first.state], step=1)
     moved = second.state["common"] - first.state["common"]
     torch.testing.assert_close(moved, (second.result - first.state["common"]) / 10)
+
+
+def test_with_momentum_the_moving_average_is_estimated() -> None:
+    """v ← v + (g - v)/4 from the first gradient on; where everything is sent, the result is the workers' mean v."""
+    made, gradients = (
+        compressor("topk(1.0)+ef21(momentum=0.25)"),
+        torch.randn(4, 2, 12, generator=torch.Generator().manual_seed(6)),
+    )
+    states, averages = [made.init(spec_of(gradients[0, 0])) for _ in range(2)], gradients[0]
+    for step in range(4):
+        averages = averages + (gradients[step] - averages) / 4 if step else averages
+        outcomes = meet(made, list(gradients[step]), states, step)
+        states = [outcome.state for outcome in outcomes]
+        torch.testing.assert_close(outcomes[0].result, averages.mean(0))

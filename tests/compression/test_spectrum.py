@@ -221,3 +221,16 @@ def test_where_there_is_no_direction_the_basis_is_zero() -> None:
     for step in range(2):
         states = [meet(made, [torch.zeros(9)], states, step)[0].state]
     assert not meet(made, [torch.ones(9)], states, 2)[0].result.any(), "nothing lies in an empty basis"
+
+
+@pytest.mark.parametrize(("width", "orders"), [(8, 0.3), (8, 3.0), (12, 6.0), (6, 20.0)])
+def test_the_mantissa_is_as_long_as_the_range_allows(width: int, orders: float) -> None:
+    values = torch.logspace(-orders / 2, orders / 2, 41) * torch.tensor([1.0, -1.0]).repeat(21)[:41]
+    header, packed = range_float.encode(values, width)
+    read, mantissa = range_float.decode(header, packed, width, 41), int(header[2])
+    inside = values.abs() >= float(header[0])
+    assert not read[~inside].any() and (bool(inside.all()) or mantissa == 0)
+    assert float(((read - values) / values)[inside].abs().max()) <= 2.0**-mantissa
+    steps = 2 ** (width - 1) - 1  # numbers of one sign
+    exponents = math.log2(float(values.abs().max())) - math.log2(float(values.abs().min()))
+    assert mantissa == 0 or steps / (exponents + 2) / 2 < 2**mantissa * 2 <= 4 * steps / exponents

@@ -21,7 +21,7 @@ from laconic.compression.dragonn import Dragonn
 from laconic.compression.ok_topk import OkTopK
 from laconic.compression.redsync import RedSync, bisected, trimmed
 from laconic.compression.selector import share_of
-from laconic.compression.thresholds import FITS, HardThreshold, SIDCo, Strom, adapted, fitted
+from laconic.compression.thresholds import FITS, HardThreshold, SIDCo, Strom, adapted, fitted, pareto
 from laconic.compression.topk import largest
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
@@ -653,3 +653,11 @@ def test_a_threshold_is_kept_while_k_to_2k_pass(passes: int, kept: bool) -> None
     assert (float(threshold[0]) == 999.5 - passes) is kept
     assert len(places) == passes if kept else 10 <= len(places) <= 20
     assert torch.equal(size[places].sort().values, torch.arange(1000.0 - len(places), 1000.0))
+
+
+def test_a_pareto_of_no_shape_is_exponential() -> None:
+    """Magnitudes of mean and variance 1; and its limit otherwise, by the first two moments."""
+    assert pareto(torch.tensor([2.0, 2.0, 1.0, 0.0, 0.0]), 0.1) == pytest.approx(math.log(10))
+    shape, scale = 0.5, 1.5  # of mean 1 and variance 1/2
+    assert pareto(torch.tensor([0.5, 1.5]), 0.1) == pytest.approx(scale * (1 - 0.1**shape) / shape)
+    assert pareto(torch.ones(4), 0.1) == pytest.approx(math.log(10)), "without a variance as well"

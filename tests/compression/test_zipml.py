@@ -184,3 +184,13 @@ def test_a_few_far_values_get_levels_of_their_own(seed: int) -> None:
     tables = optimal_levels(x, 4), optimal_levels(x, 4, most=2100), np.linspace(x.min(), x.max(), 4)
     thinned, best, uniform = (float(cost(torch.from_numpy(x), torch.from_numpy(table))) for table in tables)
     assert best <= thinned <= 1.05 * best < 0.1 * uniform
+
+
+@pytest.mark.parametrize("levels", [2, 3, 5, 9, 16])
+def test_every_level_is_read_as_it_was_written(levels: int) -> None:
+    """Values that are levels already arrive as they are, in the bytes of the numbers and of the table."""
+    x = torch.linspace(-1.0, 3.0, levels).repeat(7)
+    made, meeting = ZipML(levels=levels), Meeting(0, 1, 0, "x")
+    payload = made.encode(x, meeting)
+    assert payload.numel() == math.ceil(7 * levels * (levels - 1).bit_length() / 8) + 4 * levels
+    torch.testing.assert_close(made.decode(payload, x.shape, meeting), x)
