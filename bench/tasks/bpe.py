@@ -10,31 +10,18 @@ import torch
 from bench.tasks.text import Text, Tokens
 from bench.tasks.transformer import Shape
 
-SHAPE = Shape(layers=6, width=384, context=512)
-ENCODED = Path(__file__).resolve().parents[2] / "runs" / "corpus.bpe.npz"
-
 
 class Bpe(Text):
     """A transformer whose tokens are of several bytes."""
 
     name = "bpe"
+    home = Path(__file__).resolve().parents[2] / "runs" / "corpus.bpe.npz"
+    made_by = "bench/corpus.py, and bench/byte_pairs.py on its result"
+    usual = Shape(layers=6, width=384, context=512)
 
-    def __init__(
-        self,
-        device: torch.device | str = "cpu",
-        batch: int = 8,
-        workers: int = 8,
-        skewed: bool = False,
-        data: Path = ENCODED,
-        shape: Shape = SHAPE,
-    ) -> None:
-        if not data.is_file():
-            raise SystemExit(f"there is no text at {data}: run bench/corpus.py, and bench/byte_pairs.py on its result")
-        super().__init__(tokens_of(data, torch.device(device)), shape, batch, workers, skewed)
-
-
-@lru_cache(maxsize=1)
-def tokens_of(data: Path, device: torch.device) -> Tokens:
-    with np.load(data, allow_pickle=False) as kept:
-        found = {name: torch.from_numpy(kept[name].astype(np.int32)).to(device) for name in kept.files}
-    return Tokens(found["training"], found["validation"], found["lengths"])
+    @staticmethod
+    @lru_cache(maxsize=1)
+    def read(data: Path, device: torch.device) -> Tokens:
+        with np.load(data, allow_pickle=False) as kept:
+            found = {name: torch.from_numpy(kept[name].astype(np.int32)).to(device) for name in kept.files}
+        return Tokens(found["training"], found["validation"], found["lengths"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from bench.tasks.transformer import Shape, Transformer
@@ -33,8 +35,25 @@ class Text:
     """
 
     kind = "transformer"
+    home: ClassVar[Path]
+    """Where the text lies unless another file is given."""
+    made_by: ClassVar[str]
+    """The commands that make it."""
+    usual: ClassVar[Shape]
 
-    def __init__(self, tokens: Tokens, shape: Shape, batch: int, workers: int, skewed: bool) -> None:
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        batch: int = 8,
+        workers: int = 8,
+        skewed: bool = False,
+        data: Path | None = None,
+        shape: Shape | None = None,
+    ) -> None:
+        data, shape = data or self.home, shape or self.usual
+        if not data.is_file():
+            raise SystemExit(f"there is no text at {data}: run {self.made_by}")
+        tokens = self.read(data, torch.device(device))
         self.tokens, self.shape = tokens, replace(shape, vocabulary=len(tokens.lengths))
         self.windows, self.samples, self.device = batch, batch * shape.context, tokens.training.device
         self.own = (len(tokens.training) - 1) // shape.context // (workers if skewed else 1)
@@ -51,6 +70,11 @@ class Text:
         self._judged = self._cut(tokens.validation, spread.to(self.device))
         self._orders: dict[tuple[int, int], Tensor] = {}
         torch.backends.cuda.enable_cudnn_sdp(False)  # wrong under vmap in torch 2.11: losses that are not numbers
+
+    @staticmethod
+    def read(data: Path, device: torch.device) -> Tokens:
+        """Return the text of a file, on a device."""
+        raise NotImplementedError
 
     def build(self, seed: int) -> nn.Module:
         torch.manual_seed(seed)
