@@ -10,7 +10,15 @@ import laconic
 from tests.sync.rounds import Make, adamw, assert_same, flat, loss, net, sgd, simulated, with_momentum
 
 
-def loop(strategy: str, make: Make, parts: int, by_parts: bool, zero_first: bool = False, steps: int = 5) -> Tensor:
+def loop(
+    strategy: str,
+    make: Make,
+    parts: int,
+    by_parts: bool,
+    zero_first: bool = False,
+    steps: int = 5,
+    norm: float | None = None,
+) -> Tensor:
     """A worker's batches, each in one piece or micro-batch by micro-batch."""
     model = net()
     model, optimizer = laconic.distribute(model, make(model.parameters()), strategy)
@@ -20,6 +28,8 @@ def loop(strategy: str, make: Make, parts: int, by_parts: bool, zero_first: bool
             if zero_first:
                 optimizer.zero_grad()
             each.backward()
+            if norm is not None:
+                laconic.clip_grad_norm_(optimizer, norm)
             optimizer.step()
             if not zero_first:
                 optimizer.zero_grad()
@@ -34,6 +44,17 @@ def test_micro_batches_are_one_batch(make: Make, zero_first: bool) -> None:
     parts = laconic.simulate(lambda: loop("accumulate(4)", make, 4, True, zero_first), 3).results
     for a, b in zip(parts, whole, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_the_sum_is_clipped_once_and_its_parts_are_not(make: Make) -> None:
+    """A script clips in every micro-step; the norm is small enough to bite in all of them."""
+    whole = laconic.simulate(lambda: loop("bsp", make, 4, False, norm=0.02), 3).results
+    parts = laconic.simulate(lambda: loop("accumulate(4)", make, 4, True, norm=0.02), 3).results
+    free = laconic.simulate(lambda: loop("bsp", make, 4, False), 3).results
+    for a, b, c in zip(parts, whole, free, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+        assert not torch.allclose(b, c, rtol=0, atol=1e-4)
 
 
 def test_one_worker_accumulates_too() -> None:

@@ -13,8 +13,9 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     """Clip the norm of the gradients this optimizer will apply, and return the norm before clipping.
 
     After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
-    with local steps the worker's own gradient is clipped, which is what its local step applies. With a schedule whose
-    messages arrive in the next forward pass, this waits for them.
+    with local steps the worker's own gradient is clipped, which is what its local step applies. Where gradients of
+    several steps are summed (`accumulate`), only the sum that is applied is clipped: in the steps before, nothing is.
+    With a schedule whose messages arrive in the next forward pass, this waits for them.
 
     - `optimizer`: what `laconic.distribute` returned.
     - `max_norm`: the largest norm that gradients may have afterwards.
@@ -25,4 +26,6 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     if isinstance(optimizer, DistributedOptimizer):
         optimizer.session.deferred_step.settle()  # a norm needs all gradients: nothing is deferred in this step
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if isinstance(optimizer, DistributedOptimizer) and optimizer.session.gradients.only_accumulates:
+        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type)
     return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
