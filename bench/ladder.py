@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from bench.rungs.choosing import Method, Rung, needed, read  # noqa: E402
 from bench.rungs.run import Run  # noqa: E402
 
-MEASURED = ROOT / "src" / "laconic" / "planner" / "measured" / "runs"
+from laconic.planner.runs import FOLDER  # noqa: E402
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     named = {method: f"{method.optimizer}: {method.sentence}" for method in methods}
     methods = [m for m in methods if not given.only or any(text in named[m] for text in given.only)]
     methods = [m for m in methods if not any(text in named[m] for text in given.without)]
-    shipped = MEASURED / f"{rung.task}-{rung.name}.jsonl"
+    shipped = FOLDER / f"{rung.task}-{rung.name}.jsonl"
     out = given.out or shipped
     table = Table([*lines(shipped), *(lines(out) if out != shipped else ())], out)
     Packed(given, rung, methods, table).run()
@@ -170,11 +170,13 @@ def _serve(end: Connection, given: argparse.Namespace, rung: Rung) -> None:
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "torch": torch.__version__.partition("+")[0],
     }
+    tasks: dict[int, Any] = {}  # by workers: reading images or making a world takes as long as many steps
     while True:
         run = end.recv()
         try:
-            task = task_of(rung, given.data, device, run.workers)
-            end.send(train(run, task, not given.alone, given.compile) | facts)
+            if run.workers not in tasks:
+                tasks[run.workers] = task_of(rung, given.data, device, run.workers)
+            end.send(train(run, tasks[run.workers], not given.alone, given.compile) | facts)
         except Exception as error:
             end.send(f"{type(error).__name__}: {error}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.rungs.guards import ADAMS, remembers_errors_of_gradients
-from bench.rungs.run import Run, at_length, identity_of
+from bench.rungs.run import Run, identity_of, strategy_at
 
 from laconic.frontier.methods import steps_outside
 from laconic.strategy import Strategy
@@ -64,7 +64,7 @@ def read(table: Mapping[str, Any], rung: str, families: Mapping[str, Mapping[str
         if optimizer not in rates:  # the task has no grid for it, and does without what is made for it
             continue
         tried = tuple(rate * entry.get("factor", 1.0) for rate in entry.get("rates", rates[optimizer]))
-        key = str(Strategy.parse(at_length(entry["sentence"], chosen.steps))), optimizer, workers
+        key = str(strategy_at(entry["sentence"], chosen.steps)), optimizer, workers
         methods.setdefault(key, Method(entry["sentence"], optimizer, tried, workers))
     return chosen, list(methods.values())
 
@@ -109,7 +109,7 @@ def run_of(rung: Rung, method: Method, rate: float, seed: int, purpose: str, sha
     with a whole period of the method."""
     share = rung.tuning if purpose == "rate" else share
     steps = round(share * rung.steps / 10) * 10
-    steps -= steps_outside(Strategy.parse(at_length(method.sentence, steps)), steps)
+    steps -= steps_outside(strategy_at(method.sentence, steps), steps)
     return Run(
         task=rung.task,
         rung=rung.name,

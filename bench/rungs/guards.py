@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.rungs.run import Run
+from bench.rungs.run import Run, strategy_at
 
 from laconic.errors import LaconicError
 from laconic.frontier.methods import phases_of, steps_outside
@@ -13,7 +13,7 @@ ADAMS = ("adam", "adamw")
 
 def refuse(run: Run) -> None:
     """Raise an error where a run would be no fair picture of its method."""
-    strategy = Strategy.parse(run.trained)
+    strategy = strategy_at(run.method, run.steps)
     if outside := steps_outside(strategy, run.steps):
         raise LaconicError(
             f"the last {outside} of {run.steps} steps of `{run.trained}` belong to no whole period, so that their work "

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from laconic.strategy import Strategy
@@ -34,7 +35,7 @@ class Run:
     @property
     def sentence(self) -> str:
         """The method as it is at this rung's full length, by which rows are compared."""
-        return str(Strategy.parse(at_length(self.method, self.full_steps)))
+        return str(strategy_at(self.method, self.full_steps))
 
     @property
     def trained(self) -> str:
@@ -49,6 +50,12 @@ class Run:
 def at_length(method: str, steps: int) -> str:
     """Return a method's sentence, in which every {15%} is that share of so many steps."""
     return re.sub(r"\{(\d+)%\}", lambda found: str(round(steps * int(found[1]) / 100)), method)
+
+
+@cache
+def strategy_at(method: str, steps: int) -> Strategy:
+    """Return a method's strategy in a run of so many steps."""
+    return Strategy.parse(at_length(method, steps))
 
 
 def identity_of(row: Mapping[str, Any]) -> tuple[Any, ...]:

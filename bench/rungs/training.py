@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from bench.rungs.guards import refuse
-from bench.rungs.run import Run, share_of_rate
+from bench.rungs.run import Run, share_of_rate, strategy_at
 from torch import Tensor, nn
 
 import laconic
 from laconic.runtime.tiers import is_collective
-from laconic.strategy import Strategy
 
 DECAY, WITH_MOMENTUM, LONGEST = 0.1, 5e-4, 1.0
 """The weight decay of matrices, the same where it is added to gradients, and the norm to which these are clipped."""
@@ -53,7 +52,7 @@ def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimize
 def train(run: Run, task: Any, together: bool = True, compile: bool = False) -> dict[str, Any]:
     """Train a run to its end, and return its row."""
     refuse(run)
-    strategy = Strategy.parse(run.trained)
+    strategy = strategy_at(run.method, run.steps)
     built = [p.shape for p in task.build(run.seed).parameters()]
     curve: list[tuple[int, float]] = []
     metrics: dict[str, float] = {}

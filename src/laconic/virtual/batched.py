@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from laconic.errors import ContractError
 from laconic.runtime.autograd_hooks import OnForward
@@ -144,7 +143,8 @@ class Computation:
         `torch.compile` would replace the interpreter's evaluation of frames for all threads of the process, and the
         other workers' threads are in the middle of theirs: it was seen to crash them. Tracing touches no frame.
         """
-        from torch._inductor import compile  # takes a second to load
+        from torch._inductor import compile  # both take a second to load
+        from torch.fx.experimental.proxy_tensor import make_fx
 
         count = len(stacked)
 

@@ -13,7 +13,7 @@ from laconic.report.page.html import Markup, el, join
 from laconic.report.page.svg import marks
 
 Chapter = tuple[str, str, Markup]
-"""Anchor, title and content."""
+"""A chapter of a page: the anchor that links lead to, its title and its content."""
 
 
 def document(title: str, about: str, chapters: Sequence[Chapter], footer: str, now: datetime | None = None) -> str:
