@@ -47,7 +47,7 @@ def lost(decoded_values: Tensor, x: Tensor) -> float:
 
 
 def test_what_a_compressor_does_to_a_tensor_fits_in_one_line() -> None:
-    for entry in entries("compression"):
+    for entry in (entry for entry in entries("compression") if entry.module.startswith("laconic.")):
         assert entry.formula.isprintable() and 0 < len(entry.formula) <= 110, entry.name
 
 
