@@ -15,6 +15,7 @@ from laconic._version import __version__
 if TYPE_CHECKING:
     from laconic import optim
     from laconic.api.distribute import distribute, undistribute
+    from laconic.api.mesh import init_device_mesh
     from laconic.api.over_workers import gather, mean
     from laconic.errors import (
         ContractError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from laconic.integrations.ddp_hook import ddp_hook
+    from laconic.integrations.fsdp_hooks import fsdp_hooks
     from laconic.network.network_tree import Level, Network
     from laconic.planner.plan import plan
     from laconic.planner.values import Advice
@@ -76,7 +78,9 @@ _HOMES = {
     "device": "runtime.own_device",
     "distribute": "api.distribute",
     "finish": "runtime.finish",
+    "fsdp_hooks": "integrations.fsdp_hooks",
     "gather": "api.over_workers",
+    "init_device_mesh": "api.mesh",
     "log": "runtime.metrics",
     "mean": "api.over_workers",
     "plan": "planner.plan",
@@ -119,7 +123,9 @@ __all__ = [
     "device",
     "distribute",
     "finish",
+    "fsdp_hooks",
     "gather",
+    "init_device_mesh",
     "log",
     "mean",
     "optim",

@@ -24,11 +24,13 @@ from laconic.runtime.no_sync import NoSync
 from laconic.runtime.optimizer import DistributedOptimizer, refuse_strangers
 from laconic.runtime.own_device import refuse_first_device
 from laconic.runtime.session import Options, Session, has_session
+from laconic.runtime.sharded.local_shard import is_sharded
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
 from laconic.runtime.undistributed import note_distributed
 from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
+from laconic.virtual.worker import VirtualWorker
 from laconic.worker import Group, Worker
 
 if TYPE_CHECKING:
@@ -39,8 +41,7 @@ _WRAPPERS = {
     "DistributedDataParallel": "pass the module inside it (model.module), or keep DDP and give it a compressor with "
     "model.register_comm_hook(None, laconic.ddp_hook('…'))",
     "DataParallel": "pass the module inside it (model.module) and start one process per device with `laconic run`",
-    "FullyShardedDataParallel": "pass the module before it is wrapped; sharded models are not supported yet",
-    "FSDPModule": "pass the module before fully_shard(); sharded models are not supported yet",
+    "FullyShardedDataParallel": "use its successor, torch.distributed.fsdp.fully_shard, which is supported",
 }
 
 
@@ -53,6 +54,7 @@ def distribute(
     process_group: ProcessGroup | None = None,
     nonfinite: Literal["pass", "raise"] = "pass",
     sparse: Literal["gather", "dense"] = "gather",
+    weights: str | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, optim.Optimizer]:
     """Train this model on all workers, the way the strategy says.
@@ -64,7 +66,8 @@ def distribute(
     In two kinds of processes this does not return but ends the script with `SystemExit(0)`, and says so: in that of
     `laconic run --dry-run`, after its report, and in the processes that `--servers` starts, when all workers are done.
 
-    - `model`: the module to train, on its device already (see `laconic.device`); not one that DDP or FSDP has wrapped.
+    - `model`: the module to train, on its device already (see `laconic.device`); it may be sharded by `fully_shard`
+      before, and is not one that DDP has wrapped.
     - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
     - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
@@ -72,6 +75,8 @@ def distribute(
     - `process_group`: distribute over these processes only.
     - `nonfinite`: `"raise"` ends all ranks alike at a NaN or infinite gradient; `"pass"` hands it on, as DDP does.
     - `sparse`: `"gather"` sends gradients of sparse embeddings as (index, value), `"dense"` makes them dense.
+    - `weights`: how the weights of a sharded model are gathered, such as `int8(256)`, or `strided_bits(4, 128)+ef21`
+      for differences from the last ones; default: as they are.
     - `seed`: the seed of the random draws that compressors make.
     """
     if nonfinite not in ("pass", "raise"):
@@ -79,6 +84,12 @@ def distribute(
     if sparse not in ("gather", "dense"):
         raise ContractError(f'sparse is "gather" or "dense", not {sparse!r}')
     _refuse(model, optimizer)
+    sharded = _is_fully_sharded(model)
+    if weights is not None and not sharded:
+        raise ContractError(
+            "weights= says how the weights of a sharded model are gathered, and this model is whole on every worker: "
+            "call fully_shard(model) before, or leave it out"
+        )
     refuse_strangers([p for g in optimizer.param_groups for p in g["params"]], model)
     note_distributed()
     config = RunConfig.current()
@@ -92,7 +103,7 @@ def distribute(
 
         report(model, optimizer, chosen, config.workers or 1, sparse == "gather")
         sys.exit(0)
-    settings = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed}
+    settings = {"nonfinite": nonfinite, "sparse": sparse, "seed": seed, "weights": weights}
     if config.role == "server":
         if isinstance(chosen, Rival):
             raise ContractError(f"`{chosen}` has no server: leave --servers out")
@@ -124,12 +135,16 @@ def distribute(
     device = next(model.parameters()).device
     group, levels = _groups(worker, chosen, mesh, process_group)
     description = describe(model, optimizer, str(chosen), settings)
+    options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
+    if sharded:
+        session = _sharded_session(worker, model, chosen, group, levels, options, optimizer, description, weights)
+        model.no_sync = NoSync(session)  # type: ignore[assignment]
+        return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
     if is_collective(chosen):  # otherwise the server compares, and sends every worker the first values
         agree(description, group, device)
         complete([InFlight(broadcast_tensors([*model.parameters(), *model.buffers()], [group]))])
     elif nonfinite == "raise":
         raise ContractError('nonfinite="raise" ends all ranks alike, which workers of a server cannot: leave it out')
-    options = Options(refuse_nonfinite=nonfinite == "raise", gather_sparse=sparse == "gather", seed=seed)
     session = Session(worker, model, chosen, group, levels, options, optimizer, description)
     if budget is not None:
         from laconic.planner.autotune import Autotuning  # the planner takes time to load, and only `auto` needs it
@@ -159,8 +174,8 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ContractError(f"{name!r} has no shape yet: run one batch through the model before distribute()")
-        if type(parameter.data).__name__ == "DTensor":
-            raise ContractError(f"{name!r} is a DTensor: {_WRAPPERS['FSDPModule']}")
+        if is_sharded(parameter) and not _is_fully_sharded(model):
+            raise ContractError(f"{name!r} is a DTensor: pass the module that fully_shard() was called on")
     if next(model.parameters(), None) is None:
         raise ContractError("this model has no parameters: there is nothing to distribute")
     attached = getattr(model, "no_sync", None)
@@ -172,6 +187,32 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
         raise ContractError(f"distribute() needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
 
 
+def _is_fully_sharded(model: nn.Module) -> bool:
+    """Return whether `fully_shard` was called on this module; its code is not loaded where nobody has."""
+    return any(parent.__name__ == "FSDPModule" for parent in type(model).__mro__)
+
+
+def _sharded_session(
+    worker: Worker,
+    model: nn.Module,
+    strategy: Strategy,
+    group: Group,
+    levels: dict[str, Group],
+    options: Options,
+    optimizer: optim.Optimizer,
+    description: dict[str, Any],
+    weights: str | None,
+) -> Session:
+    from laconic.integrations.fsdp_session import ShardedSession, gathered_weights
+
+    assert isinstance(worker, RealWorker | VirtualWorker)
+    if not is_collective(strategy):
+        raise StrategyError(f"a sharded model has no parameter server, as `{strategy}` asks for: write bf16+ef")
+    words = gathered_weights(weights)
+    agree(description, group, next(model.parameters()).device)
+    return ShardedSession(worker, model, strategy, group, levels, options, optimizer, description, words)
+
+
 def _groups(
     worker: Worker, strategy: Strategy, mesh: DeviceMesh | None, process_group: ProcessGroup | None
 ) -> tuple[Group, dict[str, Group]]:
@@ -179,9 +220,10 @@ def _groups(
     names = level_names(strategy)
     if mesh is None and process_group is None:
         return worker.world, _default_levels(worker, names)
-    if not isinstance(worker, RealWorker):
-        raise ContractError("mesh= and process_group= belong to real processes: leave them out on virtual workers")
+    assert isinstance(worker, RealWorker | VirtualWorker)
     if process_group is not None:
+        if not isinstance(worker, RealWorker):
+            raise ContractError("process_group= belongs to real processes: leave it out on virtual workers")
         if mesh is not None:
             raise ContractError("give mesh= or process_group=, not both: a mesh brings its own groups")
         if names:

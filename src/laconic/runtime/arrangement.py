@@ -9,6 +9,7 @@ from typing import TypeGuard
 from laconic.errors import ContractError
 from laconic.runtime.parameters import Parameters
 from laconic.runtime.partition import Partition
+from laconic.runtime.sharded.solo_group import SoloGroup
 from laconic.runtime.tiers import Stack, Tier, active_conditions, stacks_by_parameter
 from laconic.strategy import Condition, StepCondition, Strategy
 
@@ -99,7 +100,8 @@ class Arrangement:
     @property
     def averages_gradients(self) -> bool:
         """Whether gradients are averaged during backward in some step of this phase."""
-        return any(any(map(tier.sync.averages_gradients, range(tier.sync.period))) for tier in self.tiers)
+        with_others = [tier for tier in self.tiers if not isinstance(tier.group, SoloGroup)]
+        return any(any(map(tier.sync.averages_gradients, range(tier.sync.period))) for tier in with_others)
 
     @property
     def skips(self) -> bool:

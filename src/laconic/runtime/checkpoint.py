@@ -51,6 +51,7 @@ def checkpoint(path: str | os.PathLike[str], model: nn.Module, optimizer: optim.
     folder = root / f"step-{session.steps:09d}-{_unused(root, session)}"
     make_folder(folder)
     write_part(folder / f"rank-{group.rank}.pt", own_part(session, model, optimizer, _extras(extra)))
+    session.save_beside(folder)
     group.barrier().wait()
     if group.rank == 0:
         write_text(root / "latest", folder.name)

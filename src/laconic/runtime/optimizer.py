@@ -13,6 +13,7 @@ from torch import nn, optim
 from laconic.errors import ContractError
 from laconic.runtime.optimizer_wrapper import SCALING, OptimizerWrapper
 from laconic.runtime.session import Session
+from laconic.runtime.sharded.local_shard import is_sharded
 from laconic.runtime.unaveraged import Exchanges
 
 
@@ -26,9 +27,11 @@ class DistributedOptimizer(OptimizerWrapper):
         session.optimizer = base
         self._exchanges = Exchanges.watch(self, session)
         parameters = list(session.model.parameters())
-        self._shared_step = session.worker.stepper(
-            base, parameters, lambda: not session.arrangement.replicas_differ and not session.arrangement.late
-        )
+        self._shared_step = None
+        if not any(map(is_sharded, parameters)):  # workers with shards have no step in common
+            self._shared_step = session.worker.stepper(
+                base, parameters, lambda: not session.arrangement.replicas_differ and not session.arrangement.late
+            )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate.

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from laconic.errors import ContractError
+from laconic.runtime.sharded.local_shard import LocalShard, is_sharded
 from laconic.values.tensor_spec import TensorSpec
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -32,13 +33,15 @@ class Parameters:
         """Classify a model's parameters; refuse models that cannot be distributed."""
         roles, sparse_ids = _roles(model)
         dense, sparse, frozen = [], [], []
-        for name, parameter in model.named_parameters():
+        for name, whole in model.named_parameters():
+            parameter = LocalShard.of(whole) if is_sharded(whole) else whole
             if not parameter.requires_grad:
                 frozen.append((name, parameter))
-            elif id(parameter) in sparse_ids and gather_sparse:
+            elif id(whole) in sparse_ids and gather_sparse:
                 sparse.append((name, parameter))
             elif parameter.numel():
                 dense.append((name, parameter))
+                roles.setdefault(id(parameter), roles.get(id(whole), _shape_role(whole)))
         if not dense and not sparse:
             raise ContractError("this model has no parameter that requires a gradient: there is nothing to distribute")
         for name, parameter in dense:
@@ -47,7 +50,7 @@ class Parameters:
         devices = sorted({str(parameter.device) for _, parameter in [*dense, *sparse]})
         if len(devices) > 1:
             raise ContractError(f"one worker drives one device, this model lies on {', '.join(devices)}")
-        specs = tuple(TensorSpec(n, tuple(p.shape), p.dtype, roles.get(id(p), _shape_role(p))) for n, p in dense)
+        specs = tuple(TensorSpec(n, tuple(p.shape), p.dtype, roles[id(p)]) for n, p in dense)
         return cls(
             tuple(p for _, p in dense), specs, tuple(p for _, p in sparse), tuple(n for n, _ in sparse), tuple(frozen)
         )

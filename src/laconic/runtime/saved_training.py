@@ -56,7 +56,7 @@ def own_part(session: Session, model: nn.Module, optimizer: optim.Optimizer, ext
         "random": random_states(),
         "extra": extra,
     }
-    if session.group.rank == 0 or session.arrangement.replicas_differ:
+    if not session.saves_beside and (session.group.rank == 0 or session.arrangement.replicas_differ):
         part |= {"model": model.state_dict(), "optimizer": optimizer.base.state_dict()}  # type: ignore[attr-defined]
     return part
 
@@ -117,9 +117,13 @@ def restore(
         raise ContractError(f"`{before}` keeps a model per worker: resume with {mine['workers']} workers")
     else:
         session.load_state_dict(mine["session"])
-        weights = mine if "model" in mine else part_of(0)
-        _load(model, weights["model"], where)
-        _load(optimizer.base, weights["optimizer"], where)  # type: ignore[attr-defined]
+        if session.saves_beside:
+            assert isinstance(where, Path)
+            session.load_beside(where)
+        else:
+            weights = mine if "model" in mine else part_of(0)
+            _load(model, weights["model"], where)
+            _load(optimizer.base, weights["optimizer"], where)  # type: ignore[attr-defined]
         if not same:
             session.redistribute_state([part_of(r)["session"] for r in range(mine["workers"])])
     if same:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -336,6 +337,17 @@ class Session:
         restore_state(self.partitions, state["sections"])
         self.steer(*state["steered"])
         self._prepare_pass()
+
+    @property
+    def saves_beside(self) -> bool:
+        """Whether model and optimizer are saved by all workers together, beside what each of them remembers."""
+        return False
+
+    def save_beside(self, folder: Path) -> None:
+        """Save model and optimizer in a checkpoint's folder, where all workers do that together."""
+
+    def load_beside(self, folder: Path) -> None:
+        """Load what `save_beside` has saved."""
 
     def take_over(self, steps: int) -> None:
         """Continue after so many steps of another strategy, with the model as it is now and a memory of its own."""

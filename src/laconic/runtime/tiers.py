@@ -102,7 +102,7 @@ class Tier:
 
     def moment(self, step: int) -> Moment:
         """Return what an exchange of this step knows of it."""
-        return Moment(step, self.rate(), partial(self._meeting, step=step))
+        return Moment(step, self.rate(), partial(self.meeting, step=step))
 
     def outcomes(
         self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor], step: int, exact: bool = False, own: bool = True
@@ -222,7 +222,7 @@ class Tier:
         self.coded("encode", self.compression, [spec.numel for spec in specs if self.compressor.accepts(spec)])
         codecs = map(self._codec, specs)
         return [
-            pack(x) if codec is None else codec.encode(x.float(), self._meeting(spec, step))
+            pack(x) if codec is None else codec.encode(x.float(), self.meeting(spec, step))
             for spec, x, codec in zip(specs, tensors, codecs, strict=True)
         ]
 
@@ -235,7 +235,7 @@ class Tier:
             if codec is None:
                 found.append(unpack(payload, (spec.dtype, spec.numel))[0].view(shape))
             else:
-                found.append(codec.decode(payload, shape, self._meeting(spec, step)).to(spec.dtype))
+                found.append(codec.decode(payload, shape, self.meeting(spec, step)).to(spec.dtype))
         return found
 
     def _codec(self, spec: TensorSpec) -> Codec | None:
@@ -292,12 +292,12 @@ class Tier:
         if self.worker is not None:
             self.worker.coded(part, words, elements)
 
-    def _meeting(self, spec: TensorSpec, step: int) -> Meeting:
+    def meeting(self, spec: TensorSpec, step: int) -> Meeting:
         more = (self.seed, self.rate(), self.settings(), self.logged, partial(self.factors, spec.name))
         return Meeting(self.group.rank, self.group.size, step, spec.name, *more)
 
     def _exchange(self, spec: TensorSpec, x: Tensor, step: int, compressed: bool) -> Exchange:
-        meet = self._meeting(spec, step)
+        meet = self.meeting(spec, step)
         if not compressed:
             return _PLAIN.exchange(x, {}, meet)
         return self.compressor.exchange(x, self.state_of(spec, x), meet)

@@ -295,6 +295,13 @@ class VirtualWorker:
             self._groups[key] = VirtualGroup(self, key)
         return self._groups[key]
 
+    def adopt(self, process_group: Any) -> VirtualGroup:
+        """Return the group of virtual workers that a process group of `laconic.init_device_mesh` stands for."""
+        group = getattr(process_group, "virtual", None)
+        if not isinstance(group, VirtualGroup):
+            raise LaconicError("on virtual workers, make the mesh with laconic.init_device_mesh")
+        return group
+
     def host(self, address: str, home: Home, build: Callable[[], Actor]) -> None:
         self._simulation.rpc.host(address, home, build, self._simulation.absent)
 

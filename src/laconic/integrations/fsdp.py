@@ -1,0 +1,221 @@
+"""Coded gradients and weights for models that PyTorch's `fully_shard` has sharded (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
+
+from laconic.errors import ContractError
+from laconic.integrations.fsdp_mesh import (
+    MeshWorker,
+    average_replicas_here,
+    layout_of,
+    parameter_group,
+    shard_process_group,
+    sharded_modules,
+)
+from laconic.runtime.in_flight import InFlight, complete
+from laconic.runtime.sharded.gather import ShardGather, WeightsTier
+from laconic.runtime.sharded.layout import ShardLayout
+from laconic.runtime.sharded.scatter import OwnersTier, ShardScatter
+from laconic.strategy import Sentence
+from laconic.worker import Group
+
+Levels = Sequence[tuple[Sentence, Group]]
+"""Sentences with the groups they span, inner to outer."""
+
+
+class Sockets:
+    """What carries the gradients and weights of one model's shards, with its memory; `remove` undoes it.
+
+    Every module that `fully_shard` was called on has a gradient and a weight socket of its own, since what a compressor
+    remembers belongs to the tensors of one module. Gradients arrive as one flat tensor a module.
+    """
+
+    def __init__(self, worker: MeshWorker, model: nn.Module, gradients: Levels, weights: Sentence, seed: int) -> None:
+        self._worker, self._weights = worker, weights
+        self._tiers = [OwnersTier(sentence, group, seed, worker) for sentence, group in gradients]
+        self.scatter = ShardScatter(self._tiers)
+        self._groups: dict[int, Group] = {}
+        owners = self.adopted(shard_process_group(model))
+        self.gather = ShardGather(WeightsTier(weights, owners, seed, worker))
+        self._undo: list[Callable[[], None]] = []
+        self._modules = sharded_modules(model)
+        for name, module in self._modules.items():
+            self._connect(name, module)
+
+    def _connect(self, name: str, module: Any) -> None:
+        group = parameter_group(module)
+        before = group._reduce_scatter_comm, group._all_gather_comm
+        restored = average_replicas_here(module)
+
+        def undo() -> None:
+            module.set_custom_reduce_scatter(before[0])
+            module.set_custom_all_gather(before[1])
+            if restored is not None:
+                restored()
+
+        self._undo.append(undo)
+        module.set_custom_reduce_scatter(GradientSocket(self, name))
+        module.set_custom_all_gather(WeightSocket(self, name))
+
+    def adopted(self, process_group: dist.ProcessGroup) -> Group:
+        """Return a process group as a group that counts bytes, the same one each time."""
+        return self._groups.setdefault(id(process_group), self._worker.adopt(process_group))
+
+    def remove(self) -> None:
+        """Let PyTorch carry gradients and weights again."""
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank remembers, as numbers, text and tensors."""
+        return {
+            "gradients": [str(tier.sentence) for tier in self._tiers],
+            "weights": str(self._weights),
+            "size": self.scatter.size,
+            "rank": self.gather.tier.group.rank,
+            "steps": [dict(self.scatter.steps), dict(self.gather.steps)],
+            "memory": [tier.memory for tier in self._tiers],
+            "copies": dict(self.gather.copies),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned on the same rank of as many.
+
+        - `state`: the dictionary to read.
+        """
+        mine = self.state_dict()
+        for what in ("gradients", "weights", "size"):
+            if state[what] != mine[what]:
+                raise ContractError(
+                    f"this state of sharded training has {what} {state[what]}, the model has {mine[what]}: its memory "
+                    "means nothing here. Shard with the same words over as many ranks, or leave the state out"
+                )
+        self.scatter.steps, self.gather.steps = (dict(steps) for steps in state["steps"])
+        for tier, memory in zip(self._tiers, state["memory"], strict=True):
+            tier.memory.update({name: dict(entries) for name, entries in memory.items()})
+        self.gather.copies = dict(state["copies"])
+
+    def redistribute(self, states: Sequence[Mapping[str, Any]], rank: int, size: int) -> None:
+        """Take over what another number of ranks remembered: the sum of error memories is kept, dealt out in turn.
+
+        What was left out between hosts is added to what was left out at the first hop. Copies of weights are made
+        anew from exact ones. LoCo's memory begins afresh, as it says.
+
+        - `states`: the `state_dict()` of every earlier rank.
+        - `rank`, `size`: this rank, of how many.
+        """
+        inner = self._tiers[0].group.size
+        self.gather.copies.clear()
+        for tier in self._tiers:
+            tier.memory.clear()
+        for name, module in self._modules.items():
+            here = layout_of(module, self.scatter.size)
+            errors = [_error_of(state, name, layout_of(module, state["size"])) for state in states[rank::size]]
+            found = [error for error in errors if error is not None]
+            if found:
+                flat = here.flat([torch.stack(values).sum(0) for values in zip(*found, strict=True)])
+                rows = flat.view(*(tier.group.size for tier in reversed(self._tiers)), -1).movedim(-2, 0)
+                self._tiers[0].memory[f"{name}[{here.numel}]"] = {"error": rows.reshape(inner, -1)}
+
+
+def _error_of(state: Mapping[str, Any], name: str, layout: ShardLayout) -> list[Tensor] | None:
+    """Return what a rank's error memory of a module holds of each tensor, or None where it has none."""
+    key, (first, *outer) = f"{name}[{layout.numel}]", state["memory"]
+    if "error" not in first.get(key, {}):
+        return None
+    rows = first[key]["error"]
+    inner = rows.shape[0]
+    total = rows.view(inner, layout.size // inner, -1).movedim(0, 1).clone()  # by owner, as they lie in the flat tensor
+    for hop, memory in enumerate(outer, 1):
+        later = memory.get(f"{key}@{hop}", {}).get("error")
+        if later is not None:
+            total[:, state["rank"] % inner] += inner * later.view(layout.size // inner, -1)
+    return layout.whole(total.reshape(-1))
+
+
+class GradientSocket:
+    """The reduce-scatter of one module: `fully_shard` calls it with the flat gradients of all its parameters."""
+
+    def __init__(self, sockets: Sockets, name: str) -> None:
+        self._sockets, self._name = sockets, name
+
+    allocate = staticmethod(lambda size, *, dtype, device: torch.empty(*size, dtype=dtype, device=device))
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: ReduceOp,
+        async_op: bool = False,
+    ) -> None:
+        scatter = self._sockets.scatter
+        if group.size() != scatter.size:
+            raise ContractError(
+                f"module {self._name!r} is sharded over {group.size()} ranks and the strategy over {scatter.size}: "
+                "name a tier for each dimension that the model is sharded on, and shard all modules alike"
+            )
+        # Parameters without a gradient are left out of the flat tensor: another length is another tensor.
+        exchange = InFlight(scatter.mean(f"{self._name}[{input_tensor.numel()}]", input_tensor))
+        complete([exchange])
+        factor = factor_of(op, scatter.size)
+        output_tensor.copy_(exchange.result if factor == 1 else exchange.result * factor)
+
+
+class WeightSocket:
+    """The all-gather of one module: `fully_shard` calls it with the flat shard of all its parameters."""
+
+    def __init__(self, sockets: Sockets, name: str) -> None:
+        self._sockets, self._name = sockets, name
+
+    allocate = staticmethod(lambda size, *, dtype, device: torch.empty(*size, dtype=dtype, device=device))
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        sockets = self._sockets
+        if group.size() != sockets.scatter.size or not input_tensor.is_floating_point():
+            # inside a host, from the slices kept there (`reshard_after_forward=k`), or in bytes of several types
+            handle = sockets.adopted(group).all_gather(input_tensor, out=output_tensor.view(group.size(), -1))
+            return _Later(handle.wait) if _on_cpu(output_tensor) else handle.wait() and None
+        backward = torch._C._current_graph_task_id() != -1
+        exchange = InFlight(sockets.gather.gather(self._name, input_tensor, output_tensor, again=backward))
+        if _on_cpu(output_tensor):  # what is prefetched there is waited for when it is used
+            return _Later(lambda: complete([exchange]))
+        complete([exchange])
+        return None
+
+
+class _Later(dist.Work):
+    """What `fully_shard` waits for before it uses the gathered weights."""
+
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._finish()
+        return True
+
+
+def _on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def factor_of(op: Any, size: int) -> float:
+    """Return by what the mean of a reduce-scatter over so many ranks is to be multiplied, for PyTorch's operations."""
+    if op == ReduceOp.AVG:
+        return 1.0
+    if op == ReduceOp.SUM:
+        return float(size)
+    if op == ReduceOp.PREMUL_SUM:
+        return size * float(op.__getstate__()[1])
+    raise ContractError(f"a reduce-scatter of gradients is a sum or an average, not {op}")

@@ -1,0 +1,1 @@
+"""Sharded data parallelism: gradients that are scattered to the owners of shards, and weights that are gathered."""
