@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn, optim
 
+from laconic.architecture.sharded import ShardedMethod, sharded_method
 from laconic.errors import ContractError, StrategyError
 from laconic.experiments.rivals.base import Rival
 from laconic.experiments.rivals.dispatch import hand_over
@@ -69,7 +70,8 @@ def distribute(
     - `model`: the module to train, on its device already (see `laconic.device`); it may be sharded by `fully_shard`
       before, and is not one that DDP has wrapped.
     - `optimizer`: any `torch.optim.Optimizer` of the model's parameters.
-    - `strategy`: text or value; default `bsp`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
+    - `strategy`: text or value; default `bsp`. Where the model is sharded, also a method of sharded training such as
+      `zero_plus_plus` or `sdp4bit`. `auto` measures and decides, `auto(loss_budget=0.5%)` may also change
       the mathematics. `library:method`, as in `torch:ddp`, hands the model to that library.
     - `mesh`: a DeviceMesh whose dimension names are the strategy's tiers.
     - `process_group`: distribute over these processes only.
@@ -94,6 +96,8 @@ def distribute(
     note_distributed()
     config = RunConfig.current()
     asked = config.strategy or strategy or "bsp"
+    if sharded and (method := sharded_method(str(asked))) is not None:
+        asked, weights = _over_shards(method, model, connect(), mesh), weights or method.weights
     budget = budget_of(asked)
     chosen = read(asked if budget is None else START)
     if isinstance(chosen, Rival):
@@ -190,6 +194,18 @@ def _refuse(model: nn.Module, optimizer: Any) -> None:
 def _is_fully_sharded(model: nn.Module) -> bool:
     """Return whether `fully_shard` was called on this module; its code is not loaded where nobody has."""
     return any(parent.__name__ == "FSDPModule" for parent in type(model).__mro__)
+
+
+def _over_shards(method: ShardedMethod, model: nn.Module, worker: Worker, mesh: DeviceMesh | None) -> str:
+    """Return the strategy of a method for this model: over the dimensions of a mesh, or inside hosts and across."""
+    from laconic.integrations.fsdp_mesh import shard_process_group
+
+    owners = shard_process_group(model).size()
+    if mesh is None or mesh.ndim == 1:
+        one_host = worker.host_size >= owners or mesh is not None
+        return method.gradients() if one_host else method.gradients("node", "host")
+    outer, inner = mesh.mesh_dim_names or ("across", "inside")
+    return method.gradients(inner, outer) if owners == mesh.size() else f"[{method.alone}]@{inner} > [bsp]@{outer}"
 
 
 def _sharded_session(

@@ -1,0 +1,140 @@
+"""Methods of sharded training: what a model that `fully_shard` has sharded sends of its gradients and its weights.
+
+They are no words, since a sentence is about what workers with whole models exchange. `laconic.distribute` takes their
+names where the model is sharded: `distribute(model, optimizer, "zero_plus_plus")`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laconic.errors import StrategyError
+from laconic.registry import entries, technique
+
+_NO_WORD = (
+    "It says what a sharded model sends, of gradients and of weights: call fully_shard(model), then "
+    "laconic.distribute(model, optimizer, {name!r})."
+)
+
+
+@dataclass(frozen=True)
+class ShardedMethod:
+    """How gradients are scattered to the owners of shards and how weights are gathered from them, as chains.
+
+    `inside` is the way inside a host and `across` between hosts; over one host, or where nobody says which workers
+    share one, `alone` is. `reshard_after_forward` is what to give to `fully_shard`.
+    """
+
+    alone: str = "none"
+    inside: str = "none"
+    across: str = "none"
+    weights: str = "none"
+    reshard_after_forward: bool | int = True
+
+    def gradients(self, inside: str | None = None, across: str | None = None) -> str:
+        """Return the strategy over the tiers of these names; without names, over all owners at once."""
+        return self.alone if inside is None else f"[{self.inside}]@{inside} > [{self.across}]@{across}"
+
+
+@technique(
+    "zero_sharded_dp",
+    axis="architecture",
+    aliases=["zero", "fsdp"],
+    paper="Rajbhandari, Rasley, Ruwase, He, SC 2020 (arXiv 1910.02054); Zhao et al., VLDB 2023",
+    why_no_word=_NO_WORD.format(name="zero"),
+)
+def zero_sharded_dp(stage: int = 3) -> ShardedMethod:
+    """ZeRO and FSDP: each of N workers owns 1/N of parameters, gradients and optimizer state, uncompressed.
+
+    A worker sends (N-1)/N of 2n values in a step of stages 1 and 2 (gradients are scattered, parameters gathered), and
+    of 3n in stage 3, which frees parameters after forward and gathers them again for backward. `fully_shard` has
+    stage 3, and with `reshard_after_forward=False` the traffic of stage 2; stage 1 is the same traffic.
+    """
+    if stage not in (1, 2, 3):
+        raise StrategyError(f"ZeRO has the stages 1, 2 and 3, not {stage}")
+    return ShardedMethod(reshard_after_forward=stage == 3)
+
+
+@technique(
+    "zeropp_qwz",
+    axis="architecture",
+    paper="Wang, Qin, Jacobs et al. (ZeRO++), arXiv 2306.10209, ICLR 2024",
+    why_no_word=_NO_WORD.format(name="zeropp_qwz"),
+)
+def zeropp_qwz() -> ShardedMethod:
+    """ZeRO++'s qwZ: weights are gathered as integers of eight bits with a scale for each block of 256.
+
+    The owner's shard stays exact, and the owner computes with what it sent, as everybody does. Block size and symmetry
+    of the published kernels depend on shapes; these are fixed.
+    """
+    return ShardedMethod(weights="int8(256)")
+
+
+@technique(
+    "zeropp_hpz",
+    axis="architecture",
+    paper="Wang, Qin, Jacobs et al. (ZeRO++), arXiv 2306.10209, ICLR 2024",
+    why_no_word=_NO_WORD.format(name="zeropp_hpz"),
+)
+def zeropp_hpz(host: int = 8) -> ShardedMethod:
+    """ZeRO++'s hpZ: after forward each worker keeps a slice for the workers of its host, which backward gathers there.
+
+    `fully_shard(…, reshard_after_forward=host)` does it; what it gathers inside a host is sent as it is.
+    """
+    return ShardedMethod(reshard_after_forward=host)
+
+
+@technique(
+    "zeropp_qgz",
+    axis="architecture",
+    paper="Wang, Qin, Jacobs et al. (ZeRO++), arXiv 2306.10209, ICLR 2024",
+    why_no_word=_NO_WORD.format(name="zeropp_qgz"),
+)
+def zeropp_qgz() -> ShardedMethod:
+    """ZeRO++'s qgZ: gradients go to owners in four bits, inside hosts and then across, each value rounded twice.
+
+    Owners add up in float32. `fully_shard` hands the gradients of a module over as one flat tensor, so that vectors
+    are coded too, which the published program sends as they are; hops of chunks are not pipelined.
+    """
+    bits = "strided_bits(4, 128)"
+    return ShardedMethod(alone=bits, inside=bits, across=bits)
+
+
+@technique(
+    "zero_plus_plus",
+    axis="architecture",
+    aliases=["zeropp"],
+    paper="Wang, Qin, Jacobs et al. (ZeRO++), arXiv 2306.10209, ICLR 2024",
+    why_no_word=_NO_WORD.format(name="zero_plus_plus"),
+)
+def zero_plus_plus(host: int = 8) -> ShardedMethod:
+    """ZeRO++: qwZ, hpZ and qgZ together: a quarter of the traffic between hosts that stage 3 has in 16 bits."""
+    bits = zeropp_qgz()
+    return ShardedMethod(bits.alone, bits.inside, bits.across, zeropp_qwz().weights, host)
+
+
+@technique(
+    "sdp4bit",
+    axis="architecture",
+    paper="Jia, Xie, Lu et al., NeurIPS 2024, arXiv 2410.15526",
+    why_no_word=_NO_WORD.format(name="sdp4bit"),
+)
+def sdp4bit() -> ShardedMethod:
+    """SDP4Bit: four bits both ways: weights as differences from the copy that all have, gradients after a transform.
+
+    Gradients are in eight bits inside hosts and in four between them, each block of 32 multiplied with a Hadamard
+    matrix before. Every worker keeps the copy of all weights, from which backward takes them without a gather.
+    Readings chosen: differences are to the copy, not to the last exact weights; rounding is to the nearest.
+    """
+    four = "strided_bits(4, 128)+hadamard(32)"
+    return ShardedMethod(four, "int8(128)", four, "strided_bits(4, 128)+ef21")
+
+
+_METHODS = (zero_sharded_dp, zeropp_qwz, zeropp_hpz, zeropp_qgz, zero_plus_plus, sdp4bit)
+
+
+def sharded_method(name: str) -> ShardedMethod | None:
+    """Return the method of this name, with its defaults, or None where it is none."""
+    found = (entry for entry in entries("architecture") if entry.target in _METHODS and entry.answers_to([name]))
+    entry = next(found, None)
+    return None if entry is None else entry.target()
