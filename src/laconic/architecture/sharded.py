@@ -135,6 +135,8 @@ _METHODS = (zero_sharded_dp, zeropp_qwz, zeropp_hpz, zeropp_qgz, zero_plus_plus,
 
 def sharded_method(name: str) -> ShardedMethod | None:
     """Return the method of this name, with its defaults, or None where it is none."""
-    found = (entry for entry in entries("architecture") if entry.target in _METHODS and entry.answers_to([name]))
-    entry = next(found, None)
-    return None if entry is None else entry.target()
+    for entry in entries("architecture"):
+        for method in _METHODS:
+            if entry.target is method and entry.answers_to([name]):
+                return method()
+    return None

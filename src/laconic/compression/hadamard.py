@@ -82,7 +82,8 @@ class Transformed(Codec):
     def _turned(self, x: Tensor) -> Tensor:
         """Return the transform of each block, which is its own inverse: the matrix is symmetric and orthonormal."""
         whole = torch.nn.functional.pad(x, (0, self._padded(x.numel()) - x.numel())).view(-1, self.block)
-        return (whole @ matrix(self.block).to(x.device)).view(-1)
+        turned: Tensor = whole @ matrix(self.block).to(x.device)
+        return turned.view(-1)
 
 
 @cache
