@@ -198,7 +198,7 @@ def _is_fully_sharded(model: nn.Module) -> bool:
 
 def _over_shards(method: ShardedMethod, model: nn.Module, worker: Worker, mesh: DeviceMesh | None) -> str:
     """Return the strategy of a method for this model: over the dimensions of a mesh, or inside hosts and across."""
-    from laconic.integrations.fsdp_mesh import shard_process_group
+    from laconic.parallel.fsdp.mesh import shard_process_group
 
     owners = shard_process_group(model).size()
     if mesh is None or mesh.ndim == 1:
@@ -219,7 +219,7 @@ def _sharded_session(
     description: dict[str, Any],
     weights: str | None,
 ) -> Session:
-    from laconic.integrations.fsdp_session import ShardedSession, gathered_weights
+    from laconic.parallel.fsdp.session import ShardedSession, gathered_weights
 
     assert isinstance(worker, RealWorker | VirtualWorker)
     if not is_collective(strategy):

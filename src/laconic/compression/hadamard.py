@@ -83,7 +83,7 @@ class Transformed(Codec):
         """Return the transform of each block, which is its own inverse: the matrix is symmetric and orthonormal."""
         whole = torch.nn.functional.pad(x, (0, self._padded(x.numel()) - x.numel())).view(-1, self.block)
         turned: Tensor = whole @ matrix(self.block).to(x.device)
-        return turned.view(-1)
+        return turned.flatten()
 
 
 @cache
@@ -92,4 +92,4 @@ def matrix(size: int) -> Tensor:
     found = torch.ones(1, 1)
     while len(found) < size:
         found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-    return found / size**0.5
+    return found.div(size**0.5)

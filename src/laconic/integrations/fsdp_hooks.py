@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from laconic.errors import ContractError, StrategyError
-from laconic.integrations.fsdp import Sockets
-from laconic.integrations.fsdp_mesh import (
+from laconic.parallel.fsdp.mesh import (
     MeshWorker,
     is_fully_sharded,
     shard_process_group,
@@ -16,7 +15,8 @@ from laconic.integrations.fsdp_mesh import (
     split_tiers,
     tiers_of,
 )
-from laconic.integrations.fsdp_session import gathered_weights
+from laconic.parallel.fsdp.session import gathered_weights
+from laconic.parallel.fsdp.sockets import Sockets
 from laconic.real.connect import connect
 from laconic.real.worker import RealWorker
 from laconic.runtime.in_flight import InFlight, complete

@@ -11,9 +11,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from laconic.errors import StrategyError
-from laconic.integrations.fsdp import Sockets
-from laconic.integrations.fsdp_checkpoint import load_shards, save_shards
-from laconic.integrations.fsdp_mesh import MeshWorker, shard_process_group, split_tiers, tiers_of
+from laconic.parallel.fsdp.checkpoint import load_shards, save_shards
+from laconic.parallel.fsdp.mesh import MeshWorker, shard_process_group, split_tiers, tiers_of
+from laconic.parallel.fsdp.sockets import Sockets
 from laconic.runtime.broadcast import broadcast_tensors
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.runtime.session import Options, Session

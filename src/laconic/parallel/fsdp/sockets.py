@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from laconic.errors import ContractError
-from laconic.integrations.fsdp_mesh import (
+from laconic.parallel.fsdp.mesh import (
     MeshWorker,
     average_replicas_here,
     layout_of,

@@ -1,0 +1,1 @@
+"""Models of which every worker holds a part."""
