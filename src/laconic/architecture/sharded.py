@@ -96,7 +96,7 @@ def zeropp_qgz() -> ShardedMethod:
     Owners add up in float32. `fully_shard` hands the gradients of a module over as one flat tensor, so that vectors
     are coded too, which the published program sends as they are; hops of chunks are not pipelined.
     """
-    bits = "strided_bits(4, 128)"
+    bits = "int4(128)"
     return ShardedMethod(alone=bits, inside=bits, across=bits)
 
 
@@ -126,8 +126,8 @@ def sdp4bit() -> ShardedMethod:
     matrix before. Every worker keeps the copy of all weights, from which backward takes them without a gather.
     Readings chosen: differences are to the copy, not to the last exact weights; rounding is to the nearest.
     """
-    four = "strided_bits(4, 128)+hadamard(32)"
-    return ShardedMethod(four, "int8(128)", four, "strided_bits(4, 128)+ef21")
+    four = "int4(128)+hadamard(32)"
+    return ShardedMethod(four, "int8(128)", four, "int4(128)+ef21")
 
 
 _METHODS = (zero_sharded_dp, zeropp_qwz, zeropp_hpz, zeropp_qgz, zero_plus_plus, sdp4bit)
