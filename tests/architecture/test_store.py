@@ -78,6 +78,22 @@ def test_each_shard_continues_with_its_part_of_the_optimizers_state() -> None:
     torch.testing.assert_close(held, torch.cat([x.detach().reshape(-1), rest.detach()]))
 
 
+def test_parameters_that_the_servers_do_not_hold_are_left_out() -> None:
+    """The user's optimizer may step on others too, with momentum of their own, which no held tensor gets."""
+    held, other = [torch.zeros(2) for _ in range(2)], torch.zeros(2)
+    optimizer = torch.optim.SGD([*held, other], lr=1.0, momentum=0.5)
+    for p, gradient in zip((*held, other), (2.0, 4.0, 8.0), strict=True):
+        p.grad = torch.full((2,), gradient)
+    optimizer.step()
+    specs = [TensorSpec(name, (2,), torch.float32) for name in "xy"]
+    store = Store([Range(i, 0, 2, 0) for i in range(2)], specs, held, optimizer, size=1)
+    (group,) = store.optimizer.param_groups
+    assert [id(p) for p in group["params"]] == [id(p) for p in store.values]
+    store.set([torch.zeros(2)] * 2)
+    store.apply([torch.zeros(2)] * 2, 0)
+    assert [value.tolist() for value in store.values] == [[-1.0, -1.0], [-2.0, -2.0]]
+
+
 def test_a_snapshot_of_a_read_is_redeemed_by_its_version_and_forgotten_with_its_reader() -> None:
     store, made = store_of(torch.optim.SGD, lr=0.5), []
 

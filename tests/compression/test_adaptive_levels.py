@@ -341,3 +341,28 @@ def test_statistics_are_those_of_the_shares_of_a_norm() -> None:
     norms = (5.0, 4.0, 0.0, 10.0)
     expected = [[float(s.mean()), float(s.std(correction=0)), norm] for s, norm in zip(shares, norms, strict=True)]
     torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.technique("alq", check=2)
+@pytest.mark.parametrize(("smallest", "even"), [("exact", [1 / 5, 3 / 5, 1.0]), ("published", [1 / 3, 2 / 3, 1.0])])
+def test_levels_for_uniform_coordinates_are_evenly_spaced(smallest: str, even: list[float]) -> None:
+    """With their mirror images, or with zero. A fit makes as many sweeps as it should: each brings the levels nearer to
+    where the variance is least, and lowers it."""
+    uniform, first = Normals.of(0.0, 30.0), torch.tensor([0.5, 0.9, 1.0])
+    made = [ALQ(smallest=smallest, sweeps=sweeps) for sweeps in (1, 2, 10)]
+    tables = [first, *(alq.fitted({"levels": first}, uniform)["levels"] for alq in made)]
+    distances = [float((levels - torch.tensor(even)).abs().max()) for levels in tables]
+    assert distances[0] > distances[1] > 2 * distances[2] > 100 * distances[3] and distances[3] < 1e-3
+    variances = [float(model_variance(levels.double().numpy(), uniform, smallest == "published")) for levels in tables]
+    assert all(after < before for before, after in pairwise(variances))
+
+
+@pytest.mark.technique("amq", check=2)
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_the_slope_is_that_of_finite_differences_at_some_places(p: float, count: int) -> None:
+    model, h = Normals.of([0.02, -0.01], [0.1, 0.3], [1.0, 2.0]).folded, 1e-6
+    up, down = (float(model_variance(powers(p + e, count), model)) for e in (h, -h))
+    found = float(slope(p, count, model))
+    assert found == pytest.approx((up - down) / (2 * h), rel=1e-4, abs=1e-8)
+    assert found != 0 or count == 1

@@ -154,6 +154,16 @@ def test_codes_of_one_scale_add_up_to_what_all_sent(workers: int, block: int, ro
         assert torch.equal(outcome.result.double() * workers, sent.sum(dim=0))
 
 
+def test_codes_of_one_scale_are_the_nearest_or_drawn_with_the_right_mean() -> None:
+    """2.3 steps of the other worker's largest magnitude: two steps, or by a coin two or three."""
+    inputs = [torch.full((4001,), 2.3), torch.zeros(4001)]
+    inputs[1][0] = -127.0
+    nearest, random = (meet(CastInt8(rounding=how, shared=True), inputs)[0].result for how in ("nearest", "stochastic"))
+    assert (2 * nearest[1:]).unique().tolist() == [2.0]
+    assert (2 * random[1:]).unique().tolist() == [2.0, 3.0]
+    assert abs(float(2 * random[1:].mean()) - 2.3) <= 4 * math.sqrt(0.3 * 0.7 / 4000)
+
+
 @pytest.mark.parametrize("workers", [3, 5])
 def test_codes_of_any_scale_add_up_to_the_last_place(workers: int) -> None:
     inputs = [tensor("heavy", seed=rank) for rank in range(workers)]

@@ -46,6 +46,21 @@ def test_what_is_decoded_is_what_was_encoded(numel: int, density: float, code: s
     assert len(payload) <= made.payload_bytes(spec_of(x), 1)
 
 
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("numel", [0, 1, 7, 8, 9, 40])
+def test_no_tensor_takes_more_than_one_without_zeros(numel: int, code: str) -> None:
+    """Which takes six bytes a value in runs, otherwise their number, a bit and four bytes each. The others have few
+    zeros, or few values far apart."""
+    made, x = ZeroRunLength(code), torch.ones(numel)
+    most = made.payload_bytes(spec_of(x), 1)
+    assert len(made.encode(x, MEET)) == most == (6 * numel if code == "runs" else 4 + 4 * numel + math.ceil(numel / 8))
+    for k in range(1, numel + 1):
+        for places in (torch.arange(k), torch.arange(numel - k, numel), torch.arange(0, numel, k)):
+            thin = torch.zeros(numel).index_fill_(0, places, 1.0)
+            for other in (thin, 1 - thin):
+                assert len(made.encode(other, MEET)) <= most
+
+
 @given(st.lists(st.integers(0, 500_000), max_size=8, unique=True), st.sampled_from(CODES))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.technique("zero_run_length", check=1)

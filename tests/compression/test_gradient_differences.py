@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.compression.base import Compressor, Outcome, State
 from laconic.compression.chain import chain
-from laconic.compression.gradient_differences import DIANA, EF21
+from laconic.compression.gradient_differences import DIANA, EF21, MARINA
 from laconic.compression.none import Identity
 from laconic.errors import StrategyError
 from laconic.strategy import Strategy
@@ -116,6 +116,33 @@ def test_what_is_not_finite_is_sent_and_not_kept(text: str, poison: float) -> No
     if "own" in states[0]:
         states = [outcome.state for outcome in outcomes]
         torch.testing.assert_close(own_parts(states).mean(0), states[0]["common"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("topk(0.1)+ef21", {"own", "common"}),
+        ("topk(0.1)+ef21(momentum=0.5)", {"own", "common", "average", "begun"}),
+        ("qsgd+diana", {"own", "common"}),
+        ("randk(0.1)+marina", {"common", "last", "size"}),
+    ],
+)
+def test_what_is_kept_is_so_from_the_start(text: str, kept: set[str]) -> None:
+    made = compressor(text)
+    states = [made.init(spec_of(tensor("normal"))) for _ in range(2)]
+    for step in range(3):
+        assert [set(state) for state in states] == [kept] * 2
+        inputs = [tensor("normal", seed=10 * step + rank) for rank in range(2)]
+        states = [outcome.state for outcome in meet(made, inputs, states, step)]
+
+
+def test_the_learning_rates_of_the_theory_by_hand() -> None:
+    """EF21: 1/(L + L~·√(β/θ)) with θ = 1 - √(1 - δ) and β = (1 - δ)/θ, which for δ = 3/4 are both a half."""
+    assert EF21.step_size(0.75, 4.0, 6.0) == pytest.approx(1 / 10)
+    assert EF21.step_size(0.75, 4.0) == pytest.approx(1 / 8)
+    assert EF21.step_size(1.0, 4.0, 6.0) == 1 / 4, "gradient descent's, where nothing is left out"
+    assert DIANA.step_size(2.0, 4.0, 6) == pytest.approx(1 / (4 * (1 + 6 * 2 / 6)))
+    assert MARINA.step_size(0.2, 3.0, 4.0, 3) == pytest.approx(1 / (4 * (1 + 2)))
 
 
 @pytest.mark.parametrize("text", ["randk+ef21", "sign_sgd+ef21", "topk+diana", "topk+marina", "topk+ef21+ef",

@@ -238,7 +238,6 @@ def test_binary_takes_a_bit_each_and_two_ends(n: int, kind: str) -> None:
     assert Binary().encode(x, MEETING).nbytes == Binary().payload_bytes(spec_of(x), 1) == math.ceil(n / 8) + 8
 
 
-@pytest.mark.long
 @pytest.mark.technique("suresh_binary", check=2)
 def test_the_error_of_the_mean_falls_with_the_number_of_workers() -> None:
     inputs = [tensor("normal", (3000,), rank) for rank in range(8)]

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
 
 import laconic
+from laconic.compression.chain import chain
+from laconic.compression.raw import Raw
+from laconic.compression.two_hop import TwoHop
 from laconic.real.connect import connect
 from laconic.worker import Kind
 from tests.compression.table import OfShapes, compressor, meet, tensor
@@ -100,3 +105,29 @@ def test_padding_of_a_vector_changes_no_mean(text: str, n: int, workers: int) ->
             answer = outcomes[0].result[a : a + each].double().sum()
             mean = said[:, a : a + each].mean(dim=0)
             assert abs(float(answer - mean.sum())) <= 1e-6 * float(mean.abs().sum())
+
+
+@dataclass(frozen=True)
+class Marked(Raw):
+    """Values as they are, and behind them one and the sum of the squares of those that are the tensor's."""
+
+    def filled(self, part: Tensor, real: int) -> Tensor:
+        return torch.cat([part[:real], (1 + part[:real].square().sum()).expand(part.numel() - real)])
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_codec_is_told_how_many_values_of_a_part_are_the_tensors(memory: bool) -> None:
+    """Five values of four owners: two, two, one and none, in both hops; the padding is nobody's result."""
+    inputs = [torch.arange(1.0, 6) * (1 + rank) for rank in range(4)]
+    messages: list[list[tuple[str, Tensor]]] = []
+    outcomes = meet(chain([Marked(), TwoHop(memory=memory)]), inputs, payloads=messages)
+
+    def parts(x: Tensor) -> list[list[float]]:
+        a, b, c, d, e = x.tolist()
+        return [[a, b], [c, d], [e, 1 + e * e], [1.0, 1.0]]
+
+    for x, sent in zip(inputs, messages, strict=True):
+        assert sent[0][1].view(torch.float32).tolist() == parts(x)
+    mean = torch.stack(inputs).mean(dim=0)
+    assert [sent[1][1].view(torch.float32).tolist() for sent in messages] == parts(mean)
+    assert all(torch.equal(outcome.result, mean) for outcome in outcomes)

@@ -210,6 +210,16 @@ def test_the_code_of_zero_is_zero() -> None:
     assert range_float.decode(header, packed, 8, 5)[[0, 2]].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("width", [4, 10, 32])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("others", [[0.0, 0.0], [-1e-30, 2.5], [math.inf, math.nan], []])
+def test_what_is_not_finite_makes_all_values_of_its_range_so(bad: float, others: list[float], width: int) -> None:
+    values = torch.tensor([*others, bad, *others])
+    header, packed = range_float.encode(values, width)
+    assert len(packed) == -(-len(values) * width // 8)
+    assert range_float.decode(header, packed, width, len(values)).isnan().all()
+
+
 def test_where_there_is_no_direction_the_basis_is_zero() -> None:
     """Of gradients that are all zero none is found, and of one direction no second."""
     assert not leading(torch.zeros(6, 3), 2).any()

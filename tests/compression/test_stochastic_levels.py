@@ -258,6 +258,16 @@ def ternary_bytes(n: int, workers: int) -> tuple[list[int], int]:
     return up, messages[0][0][1].nbytes + sum(sent[2][1].nbytes for sent in messages)
 
 
+@pytest.mark.technique("terngrad", check=3)
+@pytest.mark.parametrize(
+    ("n", "workers", "up", "down"),
+    [(24, 1, 6 + 4, 6 + 4), (48, 2, 12 + 4, 18 + 4), (120, 5, 30 + 4, 60 + 4), (13, 3, 6 + 4, 9 + 4)],
+)
+def test_bytes_up_and_down_by_hand(n: int, workers: int, up: int, down: int) -> None:
+    """Two bits a value up; down two, three or four, for 3, 5 or 11 sums. Of 13 values three workers make 24."""
+    assert ternary_bytes(n, workers) == ([up] * workers, down)
+
+
 @pytest.mark.long
 @pytest.mark.technique("terngrad", check=3)
 @given(eights=st.integers(1, 100), workers=st.integers(1, 9))

@@ -97,6 +97,29 @@ def test_where_all_magnitudes_are_equal_it_is_exactly_its_share(
     assert torch.equal(outcome.result.nonzero().view(-1), torch.arange(k)), "among equal ones the first"
 
 
+@pytest.mark.technique("topk", check=1)
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "zero"])
+@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.7])
+def test_topk_sends_the_largest_and_its_memory_keeps_the_rest(kind: str, ratio: float) -> None:
+    """Of unequal workers, step by step: at most 1 - k/n of the energy stays, and nothing of what came in is lost."""
+    made, k = compressor(f"topk({ratio})+ef"), math.ceil(480 * ratio)
+    states = [made.init(spec_of(tensor(kind))) for _ in range(3)]
+    came = sent = torch.zeros(24, 20, dtype=torch.float64)
+    for step in range(4):
+        inputs = [(1 + rank) * tensor(kind, seed=10 * step + rank) for rank in range(3)]
+        wanted = [x + state["error"] for x, state in zip(inputs, states, strict=True)]
+        outcomes = meet(made, inputs, states, step)
+        states = [outcome.state for outcome in outcomes]
+        for v, state in zip(wanted, states, strict=True):
+            least = v.abs().view(-1).sort(descending=True).values[k - 1]
+            assert torch.equal(state["error"], torch.where(v.abs() < least, v, 0.0))
+            assert energy(state["error"]) <= (1 - k / 480) * energy(v)
+        came, sent = came + torch.stack(inputs).double().mean(dim=0), sent + outcomes[0].result
+        memory = torch.stack([state["error"] for state in states]).double().mean(dim=0)
+        torch.testing.assert_close(sent + memory, came, rtol=0, atol=1e-6 * max(1.0, float(came.abs().max())))
+    assert TopK(ratio).contraction(spec_of(came)) == k / 480
+
+
 @pytest.mark.long
 @given(st.integers(1, 200), RATIOS, SEEDS)
 @settings(max_examples=40, deadline=None)

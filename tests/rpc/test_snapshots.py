@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,6 +139,8 @@ def test_copies_keep_their_memory_while_a_view_exists() -> None:
     third = copies.of(tensor)
     assert place not in (second.data_ptr(), third.data_ptr()) and bytes(seen) == torch.arange(6.0).numpy().tobytes()
     del seen
+    others = [np.empty(tensor.nbytes, dtype=np.uint8) for _ in range(16)]  # which take what was given back
+    assert all(other.ctypes.data != place for other in others)
     assert copies.of(tensor).data_ptr() == place and torch.equal(second, tensor)
 
 

@@ -80,6 +80,29 @@ def test_it_halves_all_reduces_where_that_is_cheaper(late: bool) -> None:
         assert found.seconds == predicted_seconds(found.plan, given.arrival, timing)
 
 
+@pytest.mark.technique("general_scheduler", check=1)
+def test_without_late_messages_tensors_at_servers_may_go_alone() -> None:
+    """Pulls run beside pushes, which the merging that is exact for one direction does not know: it joins both, as
+    start-ups of two seconds suggest, and each alone is faster."""
+    given = case([1.0, 1.0], [1.0, 1.0], [40_000, 40_000], Price(2.0, 5e-5), duplex=True)
+    found = search(given.specs, given.arrival, given.timing, late=False, trials=0)
+    assert found.decision == ScheduleChoice(((1,), (0,)))
+    assert found.seconds == given.seconds(WFBP(0)) < 0.9 * given.seconds(MGWFBP())
+
+
+@pytest.mark.technique("general_scheduler", check=1)
+def test_merged_tensors_of_two_dtypes_need_not_wait_for_each_other() -> None:
+    """Start-ups of a second make it merge, and two dtypes make it send two messages. The first layer is in the first
+    one; it computes while the second is on its way."""
+    given = case([1.0, 0.1, 0.1], [0.1] * 3, [1000] * 3, Price(1.0, 1e-6))
+    dtypes = (torch.float32, torch.float16, torch.float32)
+    specs = tuple(replace(spec, dtype=dtype) for spec, dtype in zip(given.specs, dtypes, strict=True))
+    given = replace(given, specs=specs)
+    found = search(given.specs, given.arrival, given.timing, trials=0)
+    assert found.decision == ScheduleChoice(((2, 1, 0),), gated=True) and len(found.plan.messages) == 2
+    assert found.seconds < 0.8 * min(map(given.seconds, (MGWFBP(), DeAR(0), ByteScheduler())))
+
+
 def test_a_move_switches_the_order_by_urgency_on_and_off() -> None:
     def orders(credit: int | None) -> set[int | None]:
         choice = ScheduleChoice(((2, 1), (0,)), 1_000_000, credit, gated=True)

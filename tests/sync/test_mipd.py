@@ -91,14 +91,16 @@ def test_with_everything_kept_it_is_asynchronous_sgd(words: str) -> None:
 @pytest.mark.technique("mipd", check=3)
 @pytest.mark.parametrize("a", [0.05, 0.2, 0.5, 1.0])
 def test_the_estimate_converges_to_a_constant_gradient(a: float) -> None:
-    """From zero, within 1 % after 5/a pushes; what was left out in between changes nothing."""
+    """From zero, within 1 % after 5/a pushes, by the share a of what is left in each; what was left out in between
+    changes nothing."""
     rule, store = SmoothedASP(smoothing=a), store_of(torch.zeros(3, dtype=torch.float64))
     rule.open(store)
     value = torch.tensor([2.0, -0.3, 1e-6], dtype=torch.float64)
     push(rule, store, 0.0, 0.0, 0.0)
-    for _ in range(math.ceil(5 / a)):
+    for count in range(1, math.ceil(5 / a) + 1):
         push(rule, store, *value.tolist())
         push(rule, store, LEFT_OUT, LEFT_OUT, LEFT_OUT)
+        torch.testing.assert_close(store.memory["smoothed"][0], (1 - (1 - a) ** count) * value)
     torch.testing.assert_close(store.memory["smoothed"][0], value, rtol=0.01, atol=0)
 
 

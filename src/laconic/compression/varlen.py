@@ -84,10 +84,3 @@ class VariableLength(Codec):
 
 def _equal(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device) / (count - 1)
-
-
-def length_bound(numel: int, levels: int) -> float:
-    """Return the largest number of bits of a message, by the paper's theorem on arithmetic coding, with 64 for its
-    constant."""
-    n, k = numel, levels
-    return n * (2 + math.log2((k - 1) ** 2 / (2 * n) + 1.25)) + k * math.log2((n + k) * math.e / k) + 64

@@ -62,7 +62,7 @@ class ZeroRunLength(Codec):
         return decoded.view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
-        """Return the bytes of a tensor without zeros; a bit-level code takes at most two bits for each element,
-        whatever the gaps."""
+        """Return the bytes of a tensor without zeros, which takes the most: a gap of none is one bit, and a zero saves
+        more than it lengthens one."""
         n = spec.numel
-        return runs.EACH * n if self.code == "runs" else 4 + 4 * n + bits.length(n, 2) + 1
+        return runs.EACH * n if self.code == "runs" else 4 + 4 * n + bits.length(n, 1)

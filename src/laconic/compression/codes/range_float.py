@@ -20,14 +20,10 @@ def encode(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return the range (three floats) and the packed codes of `width` bits.
 
     The mantissa is as long as the range allows; where even none is too long, magnitudes too small for the range become
-    zero. Values that are not finite make the range not finite.
+    zero. Values that are not finite make the range's end not finite, and the codes are then of no use.
     """
     size = values.abs()
     most = size.max()
-    if not bool(most.isfinite()):
-        return torch.tensor([0.0, torch.nan, 0.0], device=values.device), bits.pack(
-            torch.zeros_like(values).long(), width
-        )
     positive = size[size > 0]
     least = positive.min() if positive.numel() else most
     codes_each = 2 ** (width - 1) - 1
