@@ -64,6 +64,10 @@ class PlannedTraining(Training, Protocol):
         """Make partitions and messages anew from the present plans."""
         ...
 
+    def forward_left(self) -> float:
+        """Return the share of a forward pass that is reported to the clock when it has ended."""
+        ...
+
 
 class CommPlanner:
     """The observations from which plans are made. They are rank 0's on all workers, since replicas must agree on every
@@ -130,7 +134,7 @@ class CommPlanner:
     def forward_ended(self) -> None:
         """Report that all layers have computed, including those without a gate of their own."""
         if self.gates is None:
-            self._session.worker.computed("forward")
+            self._session.worker.computed("forward", self._session.forward_left())
             return
         self._session.deferred_step.settle()  # parameters that no gate waits for
         rest = [i for i in range(len(self._session.parameters.trainable)) if i not in self._passed]

@@ -57,6 +57,7 @@ class GradientExchange:
         self._arrangement, self._comm_planner, self._deferred_step = arrangement, comm_planner, deferred_step
         self._progress, self._refuse_nonfinite, self._rearrange = progress, refuse_nonfinite, rearrange
         self.skipped = SkippedGradients(parameters.dense)
+        self.timed_elsewhere = False  # whether the source itself reports to the clock how far backward has come
         self.in_backward = False
         self.averaged = False  # whether p.grad holds averages that have not been applied or zeroed
         self._plain_pass = False  # a backward pass whose gradients need nothing but to be sent
@@ -91,10 +92,14 @@ class GradientExchange:
         return (self._progress.steps + 1) % self._micro_batches != 0
 
     @property
+    def _times_gradients(self) -> bool:
+        return not self.timed_elsewhere and (self._worker.times_gradients or self._comm_planner.times_gradients)
+
+    @property
     def wants_gradients(self) -> bool:
         """Whether this session has anything to do with single gradients of the coming pass: to send them, to sum them
         for a later exchange, to time, check or skip them. Rules with local steps have not."""
-        timed = self._worker.times_gradients or self._comm_planner.times_gradients
+        timed = self._times_gradients
         special = self._refuse_nonfinite or bool(self._parameters.sparse) or self._micro_batches > 1
         deferred = self._deferred_weight_gradients.defers
         return timed or special or deferred or self._averages_gradients or self._arrangement.skips
@@ -131,7 +136,8 @@ class GradientExchange:
         if i in self.skipped.skipped:  # the script has switched it on again: it is ignored
             self._parameters.trainable[i].grad = None
             return
-        self._worker.computed("backward", *self._parameters.share(i))
+        if not self.timed_elsewhere:
+            self._worker.computed("backward", *self._parameters.share(i))
         self._comm_planner.gradient(i)
         dense = i < len(self._parameters.dense)
         if not self._progress.syncing or self.only_accumulates:
@@ -208,7 +214,7 @@ class GradientExchange:
         self.reducer.begin(self._progress.steps, 1 / (self._progress.accumulated_steps + 1), self.skipped.weights)
         early = self._defers_step() and self._arrangement.collective
         self._early_broadcasts = self._broadcast_buffers() if early else []
-        timed = self._worker.times_gradients or self._comm_planner.times_gradients
+        timed = self._times_gradients
         special = self._refuse_nonfinite or self._parameters.sparse or self.skipped.skipped
         self._plain_pass = not timed and not special
 

@@ -57,8 +57,13 @@ class ShardedSession(Session):
         except BaseException:
             self.sockets.remove()
             raise
+        self.gradients.timed_elsewhere = True
+        self._prepare_pass()
         outside = [levels[name] for _, name in tiers_of(replicas) if name is not None]
         complete([InFlight(broadcast_tensors([*self.parameters.trainable, *self.buffers()], outside))])
+
+    def forward_left(self) -> float:
+        return self.sockets.clock.forward_left()
 
     @property
     def syncing(self) -> bool:

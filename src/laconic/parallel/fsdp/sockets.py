@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,9 @@ class Sockets:
         owners = self.adopted(shard_process_group(model))
         self.gather = ShardGather(WeightsTier(weights, owners, seed, worker))
         self._undo: list[Callable[[], None]] = []
+        self._late: list[tuple[InFlight, Tensor]] = []
         self._modules = sharded_modules(model)
+        self.clock = ModuleClock(worker, self._modules)
         for name, module in self._modules.items():
             self._connect(name, module)
 
@@ -61,12 +63,24 @@ class Sockets:
                 restored()
 
         self._undo.append(undo)
-        module.set_custom_reduce_scatter(GradientSocket(self, name))
+        module.set_custom_reduce_scatter(GradientSocket(self, name, group))
         module.set_custom_all_gather(WeightSocket(self, name))
 
     def adopted(self, process_group: dist.ProcessGroup) -> Group:
         """Return a process group as a group that counts bytes, the same one each time."""
         return self._groups.setdefault(id(process_group), self._worker.adopt(process_group))
+
+    def fill_late(self, exchange: InFlight, output: Tensor) -> None:
+        """Let an exchange go on beside the rest of the backward pass, and write its result when the pass has ended."""
+        if not self._late:
+            self._worker.at_end_of_backward(self._fill)
+        self._late.append((exchange, output))
+
+    def _fill(self) -> None:
+        late, self._late = self._late, []
+        complete([exchange for exchange, _ in late])
+        for exchange, output in late:
+            output.copy_(exchange.result)
 
     def remove(self) -> None:
         """Let PyTorch carry gradients and weights again."""
@@ -141,11 +155,42 @@ def _error_of(state: Mapping[str, Any], name: str, layout: ShardLayout) -> list[
     return layout.whole(total.reshape(-1))
 
 
+class ModuleClock:
+    """Reports to a worker's clock how far a pass has come, module by module, since gathers and scatters lie between."""
+
+    def __init__(self, worker: MeshWorker, modules: Mapping[str, Any]) -> None:
+        sizes = {n: sum(p.sharded_param.numel() for p in parameter_group(m).fsdp_params) for n, m in modules.items()}
+        total = sum(sizes.values())
+        self._worker = worker
+        self._shares = {name: size / total for name, size in sizes.items()}
+        self._computing = 0.0  # the share of the module whose weights were gathered last
+        self._passed = 0.0
+
+    def forward(self, name: str) -> None:
+        """Note that a module's weights are gathered: the one before has computed."""
+        self._pass("forward", self._computing)
+        self._passed += self._computing
+        self._computing = self._shares[name]
+
+    def forward_left(self) -> float:
+        """Return the share of the forward pass that has not been reported; the next pass begins."""
+        left, self._computing, self._passed = 1 - self._passed, 0.0, 0.0
+        return max(left, 0.0)
+
+    def backward(self, name: str) -> None:
+        """Note that a module's gradients are computed."""
+        self._pass("backward", self._shares[name])
+
+    def _pass(self, part: Literal["forward", "backward"], share: float) -> None:
+        if share and self._worker.times_gradients:
+            self._worker.computed(part, share)
+
+
 class GradientSocket:
     """The reduce-scatter of one module: `fully_shard` calls it with the flat gradients of all its parameters."""
 
-    def __init__(self, sockets: Sockets, name: str) -> None:
-        self._sockets, self._name = sockets, name
+    def __init__(self, sockets: Sockets, name: str, parameters: Any) -> None:
+        self._sockets, self._name, self._parameters = sockets, name, parameters
 
     allocate = staticmethod(lambda size, *, dtype, device: torch.empty(*size, dtype=dtype, device=device))
 
@@ -163,11 +208,30 @@ class GradientSocket:
                 f"module {self._name!r} is sharded over {group.size()} ranks and the strategy over {scatter.size}: "
                 "name a tier for each dimension that the model is sharded on, and shard all modules alike"
             )
+        self._sockets.clock.backward(self._name)
         # Parameters without a gradient are left out of the flat tensor: another length is another tensor.
         exchange = InFlight(scatter.mean(f"{self._name}[{input_tensor.numel()}]", input_tensor))
-        complete([exchange])
         factor = factor_of(op, scatter.size)
+        if factor == 1 and self._nobody_reads(output_tensor):
+            self._sockets.fill_late(exchange, output_tensor)
+            return
+        complete([exchange])
         output_tensor.copy_(exchange.result if factor == 1 else exchange.result * factor)
+
+    def _nobody_reads(self, output: Tensor) -> bool:
+        """Return whether the gradients will be views of the output that nobody reads before backward has ended. On a
+        GPU the exchange is in a stream of its own already."""
+        own = self._parameters
+        return (
+            _on_cpu(output)
+            and output.dtype == own._orig_dtype
+            and own._all_reduce_hook is None
+            and getattr(own.mesh_info, "replicate_mesh_dim", None) is None
+            and not any(
+                p.offload_to_cpu or p.sharded_param.grad is not None or p.sharded_param._post_accumulate_grad_hooks
+                for p in own.fsdp_params
+            )
+        )
 
 
 class WeightSocket:
@@ -187,6 +251,8 @@ class WeightSocket:
             handle = sockets.adopted(group).all_gather(input_tensor, out=output_tensor.view(group.size(), -1))
             return _Later(handle.wait) if _on_cpu(output_tensor) else handle.wait() and None
         backward = torch._C._current_graph_task_id() != -1
+        if not backward:
+            sockets.clock.forward(self._name)
         exchange = InFlight(sockets.gather.gather(self._name, input_tensor, output_tensor, again=backward))
         if _on_cpu(output_tensor):  # what is prefetched there is waited for when it is used
             return _Later(lambda: complete([exchange]))
