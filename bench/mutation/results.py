@@ -9,10 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bench.mutation.choice import Job, Mark, is_of
+from bench.mutation.choice import Job, is_of
 from bench.mutation.mutant import Mutant
 from bench.mutation.reach import Reach
 from bench.mutation.records import records
+from bench.mutation.techniques import Mark
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType
 
 import pytest
-from bench.mutation import marks, patch, reasons, results, sources
+from bench.mutation import marks, patch, reasons, results, sources, techniques
 from bench.mutation.choice import Index, Job, is_of, job
 from bench.mutation.control import Control
 from bench.mutation.forked import is_asserted
 from bench.mutation.mutant import Mutant, mutants_of, sample
 from bench.mutation.operators import OPERATORS, places
-from bench.mutation.reach import Reach, instrument
+from bench.mutation.reach import Reach, digest, instrument, read
 from bench.mutation.records import append, records
 
 
@@ -133,6 +133,41 @@ def test_a_mutant_is_of_the_technique_whose_class_it_is_in() -> None:
     assert is_of(mutant(), ("a2s", 1))
     assert not is_of(mutant(), ("ssp", 1))
     assert is_of(mutant("helper"), ("A2S", 2))  # it serves all of its file
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("a2s", set()),
+        ("torus2d", {"topology/torus.py"}),
+        ("c2c_ratio", {"theory/intensity.py"}),
+        ("lars", {"optim/lars.py"}),
+    ],
+)
+def test_techniques_lie_outside_of_the_words_too(name: str, files: set[str]) -> None:
+    """A class, a function, and a function that makes what is defined elsewhere."""
+    assert techniques.outside_of([(name, 1)]) == files <= set(techniques.outside())
+    for file in files:
+        assert is_of(next(iter(mutants_of(file))), (name, 1)) and not is_of(next(iter(mutants_of(file))), ("a2s", 1))
+
+
+def test_a_sentence_has_every_mutant() -> None:
+    assert techniques.outside_of([("wfbp_ps", 1)]) == set(techniques.outside())
+    assert is_of(mutant(), ("wfbp_ps", 1)) and is_of(next(iter(mutants_of("cost/iteration.py"))), ("wfbp_ps", 1))
+
+
+def test_what_a_test_reaches_is_collected_anew_where_its_techniques_code_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever that lies, whether or not its lines were known before."""
+    path, test = tmp_path / "reach.jsonl", "tests/topology/test_torus.py::test_it"
+    for name in ("torus", "ring"):
+        known = digest(f"{test}_{name}", [(name, 1)], [])
+        append(path, asdict(Reach(f"{test}_{name}", known, 1, True, False, [(name, 1)])))
+    assert read(path).keys() == {f"{test}_torus", f"{test}_ring"}
+    before = sources._digest
+    monkeypatch.setattr(sources, "_digest", lambda path: b"new" if path.name == "torus.py" else before(path))
+    assert read(path).keys() == {f"{test}_ring"}
 
 
 def test_a_result_counts_what_did_not_end_as_killed() -> None:
