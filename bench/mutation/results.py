@@ -80,10 +80,14 @@ def without(failing: Container[str], found: Mapping[tuple[str, str], Result]) ->
 
 
 def is_done(known: Result | None, long: bool, again: bool) -> bool:
-    """Return whether a mutant need not be run: it was killed, or lives and nothing new is asked."""
+    """Return whether a mutant need not be run: it was killed, or lives and nothing new is asked.
+
+    One that was drawn for a mark and broke its test on the way has not shown that the mark can fail, as if it lived.
+    """
     if known is None:
         return False
-    return known.verdict in ("killed", "same") or not (again or (long and not known.long))
+    killed = known.verdict == "killed" and bool(known.asserted or not known.mark)
+    return killed or known.verdict == "same" or not (again or (long and not known.long))
 
 
 def killed_marks(results: Iterable[Result], reaches: Mapping[str, Reach]) -> set[Mark]:

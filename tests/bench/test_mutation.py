@@ -17,6 +17,8 @@ from bench.mutation.mutant import Mutant, mutants_of, sample
 from bench.mutation.operators import OPERATORS, places
 from bench.mutation.reach import Reach, digest, instrument, read
 from bench.mutation.records import append, records
+from bench.mutation.running import Mutating
+from hypothesis import Phase, settings
 
 
 def changes(operator: str, *body: str) -> list[str]:
@@ -193,6 +195,26 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not results.is_done(known, long=True, again=False)
     assert not results.is_done(known, long=False, again=True)
     assert not results.is_done(None, long=False, again=False)
+
+
+def test_what_broke_a_marked_test_on_its_way_is_tried_again() -> None:
+    begun = [{"changed": 1}, {"begun": "t::a", "long": False}]
+    failed = {"test": "t::a", "long": False, "passed": False, "asserted": True}
+    tests = (reach("t::a", 1, check=1),)
+    for mark, log, done in (("a2s 1", begun, False), ("a2s 1", [*begun, failed], True), ("", begun, True)):
+        killed = results.result(Job(mutant(), tests, (), mark), log, long=False)
+        assert killed.verdict == "killed" and results.is_done(killed, long=False, again=False)
+        assert results.is_done(killed, long=False, again=True) is done
+
+
+def test_a_property_fails_with_its_first_counterexample() -> None:
+    before = settings.default
+    try:
+        Mutating((), 1, lambda job, log: None).pytest_sessionstart()
+        assert settings.default.phases == (Phase.explicit, Phase.generate)
+        assert settings.default.derandomize == before.derandomize
+    finally:
+        settings.load_profile("repeatable")
 
 
 def test_the_control_runs_what_is_not_known_and_forgets_what_has_changed(tmp_path: Path) -> None:
