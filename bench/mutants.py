@@ -5,10 +5,11 @@
     python bench/mutants.py --marks                         # mutants for marks that were not seen to fail yet
     python bench/mutants.py --at sync/hsp.py:44             # every mutant of one statement, or of one file
 
-The words are sync/, compression/, schedule/ and architecture/. The first run collects which tests run which statements;
-then the tests that mutants will be tried against run without one, and those that fail so are left out (the control).
-Everything is kept in `--folder`, so that an interrupted run goes on where it was and a second one only does what is
-new; `--again` tries survivors once more, after new tests.
+The words are sync/, compression/, schedule/ and architecture/. A mark's mutants are drawn from the files of its
+technique, which may lie elsewhere (a bound in theory/, a graph in topology/, an optimizer in optim/). The first run
+collects which tests run which statements; then the tests that mutants will be tried against run without one, and those
+that fail so are left out (the control). Everything is kept in `--folder`, so that an interrupted run goes on where it
+was and a second one only does what is new; `--again` tries survivors once more, after new tests.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import pytest  # noqa: E402
-from bench.mutation import marks, reach, reasons, results, sources  # noqa: E402
+from bench.mutation import marks, reach, reasons, results, sources, techniques  # noqa: E402
 from bench.mutation.choice import Index, Job, is_of, job, job_for_mark  # noqa: E402
 from bench.mutation.control import Control  # noqa: E402
 from bench.mutation.mutant import Mutant, mutants_of, sample  # noqa: E402
@@ -87,12 +88,16 @@ class Run:
         self.of_marks = results.read(asked.folder / "marks.jsonl")
         self.control = Control(asked.folder / "control.jsonl", self.reaches)
         self.index = Index(test for test in self.reaches.values() if self._is_asked(test))
-        self.mutants = [mutant for file in sources.files() for mutant in mutants_of(file)]
-        if asked.at:
-            self.mutants = [m for m in self.mutants if not {m.file, f"{m.file}:{m.line}"}.isdisjoint(asked.at)]
-        self.drawn = sample(self.mutants, len(self.mutants) if asked.at else asked.mutants, asked.seed)
+        self.drawn = sample(self._mutants(sources.files()), sys.maxsize if asked.at else asked.mutants, asked.seed)
         self.marks = {mark for test in self.index.tests for mark in results.marks_of(test)}
         self._leave_out_failing()
+
+    def _mutants(self, files: Iterable[str]) -> list[Mutant]:
+        """Return the mutants of these files, of the places that were asked for."""
+        mutants = [mutant for file in files for mutant in mutants_of(file)]
+        if not self.asked.at:
+            return mutants
+        return [m for m in mutants if not {m.file, f"{m.file}:{m.line}"}.isdisjoint(self.asked.at)]
 
     def _is_asked(self, test: reach.Reach) -> bool:
         inside = test.test.startswith(tuple(os.path.relpath(place, ROOT) for place in self.asked.tests))
@@ -140,7 +145,7 @@ class Run:
 
     def _for_marks(self) -> Iterator[Job]:
         by_line: dict[tuple[str, int], list[Mutant]] = {}
-        for mutant in self.mutants:
+        for mutant in self._mutants([*sources.files(), *techniques.outside()]):
             by_line.setdefault((mutant.file, mutant.line), []).append(mutant)
         for mark in sorted(self.marks - self.killed):
             tests = [test for test in self.index.tests if mark in results.marks_of(test)]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
-from bench.mutation import sources
+from bench.mutation import techniques
 from bench.mutation.mutant import Mutant
 from bench.mutation.reach import Reach
-
-Mark = tuple[str, int]
+from bench.mutation.techniques import Mark
 
 
 @dataclass(frozen=True)
@@ -81,25 +78,6 @@ def _within(reaches: Iterable[Reach], seconds: float) -> list[Reach]:
 
 def is_of(mutant: Mutant, mark: Mark) -> bool:
     """Return whether a mutant is one of this mark's technique: in its class or function, or in what all of its file
-    share. A technique that no file of the four words registers (a sentence made of words) has every mutant."""
-    name = _normal(mark[0])
-    if name not in _registered():
-        return True
-    here = _names(mutant.file)
-    of_scope = here.get(mutant.scope.partition(".")[0])
-    return name in (of_scope if of_scope is not None else {n for names in here.values() for n in names})
-
-
-@cache
-def _names(file: str) -> Mapping[str, set[str]]:
-    return {scope: set(map(_normal, names)) for scope, names in sources.techniques_of(sources.tree_of(file)).items()}
-
-
-@cache
-def _registered() -> set[str]:
-    return {name for file in sources.files() for names in _names(file).values() for name in names}
-
-
-def _normal(name: str) -> str:
-    """As the registry compares names."""
-    return re.sub(r"[_\-\s]", "", name).lower()
+    share. A technique that no file registers (a sentence made of words) has every mutant."""
+    name, scope = mark[0], mutant.scope.partition(".")[0]
+    return techniques.is_in(name, mutant.file, scope) or not techniques.is_registered(name)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from bench.mutation import sources
-from bench.mutation.choice import Mark
 from bench.mutation.results import Result
+from bench.mutation.techniques import Mark
 
 MARK = re.compile(r"mark\.technique\(\s*[\"'](\w+)[\"']\s*,\s*check\s*=\s*(\d+)")
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -19,9 +19,10 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
-from bench.mutation import sources
+from bench.mutation import sources, techniques
 from bench.mutation.forked import is_in_process, run_items, shares
 from bench.mutation.records import append, records
+from bench.mutation.techniques import Mark
 
 SEEN = "__seen__"
 
@@ -42,7 +43,12 @@ class Reach:
 def read(path: Path) -> dict[str, Reach]:
     """Return what was recorded and still holds, by test: the test and all that it reaches have not changed."""
     known = (Reach(**record) for record in records(path))
-    return {reach.test: reach for reach in known if reach.digest == sources.digest(reach.test, reach.lines)}
+    return {reach.test: reach for reach in known if reach.digest == digest(reach.test, reach.marks, reach.lines)}
+
+
+def digest(test: str, marks: Iterable[Mark], reached: Iterable[str]) -> str:
+    """Return what changes when a test's file does, or a file that it reaches or that its marks' techniques are in."""
+    return sources.digest(test, {*reached, *techniques.outside_of((name, check) for name, check in marks)})
 
 
 def instrument(tree: ast.Module, places: list[int]) -> ast.Module:
@@ -63,20 +69,22 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 class Probes(MetaPathFinder):
-    """An import hook that instruments the four words."""
+    """An import hook that instruments the four words, and the files of techniques that lie outside of them."""
 
     def __init__(self) -> None:
         self.places: list[tuple[str, int]] = []
         self.seen = bytearray(2**17)
+        self.files = {*sources.files(), *techniques.outside()}
         setattr(builtins, SEEN, self.seen)
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        if not name.startswith(tuple(f"laconic.{folder}" for folder in sources.FOLDERS)):
+        spec = PathFinder.find_spec(name, path) if name.startswith("laconic.") else None
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
             return None
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Instrumenting(spec.loader.name, spec.loader.path, self)
+        if Path(spec.loader.path).relative_to(sources.SOURCE).as_posix() not in self.files:
+            return None
+        spec.loader = _Instrumenting(spec.loader.name, spec.loader.path, self)
         return spec
 
     def take(self) -> dict[str, list[int]]:
@@ -133,7 +141,7 @@ class Collecting:
             marks = [(m.args[0], m.kwargs["check"]) for m in item.iter_markers("technique")]
             long, lines = item.get_closest_marker("long") is not None, self.probes.take()
             reach = Reach(
-                item.nodeid, sources.digest(item.nodeid, lines), round(now - began, 3), not failures, long, marks, lines
+                item.nodeid, digest(item.nodeid, marks, lines), round(now - began, 3), not failures, long, marks, lines
             )
             append(self.path, asdict(reach))
             began = now

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bench.mutation.choice import Job, Mark, is_of
+from bench.mutation.choice import Job, is_of
 from bench.mutation.mutant import Mutant
 from bench.mutation.reach import Reach
 from bench.mutation.records import records
+from bench.mutation.techniques import Mark
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,14 @@ def without(failing: Container[str], found: Mapping[tuple[str, str], Result]) ->
 
 
 def is_done(known: Result | None, long: bool, again: bool) -> bool:
-    """Return whether a mutant need not be run: it was killed, or lives and nothing new is asked."""
+    """Return whether a mutant need not be run: it was killed, or lives and nothing new is asked.
+
+    One that was drawn for a mark and broke its test on the way has not shown that the mark can fail, as if it lived.
+    """
     if known is None:
         return False
-    return known.verdict in ("killed", "same") or not (again or (long and not known.long))
+    killed = known.verdict == "killed" and bool(known.asserted or not known.mark)
+    return killed or known.verdict == "same" or not (again or (long and not known.long))
 
 
 def killed_marks(results: Iterable[Result], reaches: Mapping[str, Reach]) -> set[Mark]:

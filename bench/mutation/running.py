@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from bench.mutation import patch, sources
 from bench.mutation.choice import Job
@@ -45,6 +46,12 @@ class Mutating:
 
     def __init__(self, phases: Sequence[Phase], workers: int, record: Callable[[Job, list[Entry]], None]) -> None:
         self.phases, self.workers, self.record = phases, workers, record
+
+    def pytest_sessionstart(self) -> None:
+        """Let a property fail with its first counter-example: searching for the smallest takes longer than allowed."""
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("first_counterexample", phases=phases)
+        hypothesis.settings.load_profile("first_counterexample")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}

@@ -1,4 +1,4 @@
-"""The sources that are mutated: the bodies of functions of four words."""
+"""The sources that are mutated: the bodies of functions, of four words first of all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ FOLDERS = ("sync", "compression", "schedule", "architecture")
 BLOCKS = ("body", "orelse", "finalbody")
 
 
-def files() -> list[str]:
-    """Return the files of the four words, relative to the package."""
-    return sorted(p.relative_to(SOURCE).as_posix() for f in FOLDERS for p in (SOURCE / f).rglob("*.py"))
+@cache
+def files(every: bool = False) -> list[str]:
+    """Return the files of the four words, or every file, relative to the package."""
+    folders = [SOURCE] if every else [SOURCE / folder for folder in FOLDERS]
+    return sorted(path.relative_to(SOURCE).as_posix() for folder in folders for path in folder.rglob("*.py"))
 
 
 def tree_of(file: str) -> ast.Module:
@@ -43,18 +45,3 @@ def blocks(node: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
         block = getattr(node, name, None)
         if within and isinstance(block, list) and block:
             yield block
-
-
-def techniques_of(tree: ast.Module) -> dict[str, list[str]]:
-    """Return the names and aliases that classes and functions of this module are registered by, by their names here.
-
-    What stands outside of them serves all of them.
-    """
-    found: dict[str, list[str]] = {}
-    for node in tree.body:
-        for call in getattr(node, "decorator_list", ()):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "technique":
-                names = [ast.literal_eval(call.args[0])]
-                names += [name for k in call.keywords if k.arg == "aliases" for name in ast.literal_eval(k.value)]
-                found[node.name] = names  # type: ignore[attr-defined]
-    return found

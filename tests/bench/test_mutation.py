@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType
 
 import pytest
-from bench.mutation import marks, patch, reasons, results, sources
+from bench.mutation import marks, patch, reasons, results, sources, techniques
 from bench.mutation.choice import Index, Job, is_of, job
 from bench.mutation.control import Control
 from bench.mutation.forked import is_asserted
 from bench.mutation.mutant import Mutant, mutants_of, sample
 from bench.mutation.operators import OPERATORS, places
-from bench.mutation.reach import Reach, instrument
+from bench.mutation.reach import Reach, digest, instrument, read
 from bench.mutation.records import append, records
+from bench.mutation.running import Mutating
+from hypothesis import Phase, settings
 
 
 def changes(operator: str, *body: str) -> list[str]:
@@ -135,6 +137,41 @@ def test_a_mutant_is_of_the_technique_whose_class_it_is_in() -> None:
     assert is_of(mutant("helper"), ("A2S", 2))  # it serves all of its file
 
 
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("a2s", set()),
+        ("torus2d", {"topology/torus.py"}),
+        ("c2c_ratio", {"theory/intensity.py"}),
+        ("lars", {"optim/lars.py"}),
+    ],
+)
+def test_techniques_lie_outside_of_the_words_too(name: str, files: set[str]) -> None:
+    """A class, a function, and a function that makes what is defined elsewhere."""
+    assert techniques.outside_of([(name, 1)]) == files <= set(techniques.outside())
+    for file in files:
+        assert is_of(next(iter(mutants_of(file))), (name, 1)) and not is_of(next(iter(mutants_of(file))), ("a2s", 1))
+
+
+def test_a_sentence_has_every_mutant() -> None:
+    assert techniques.outside_of([("wfbp_ps", 1)]) == set(techniques.outside())
+    assert is_of(mutant(), ("wfbp_ps", 1)) and is_of(next(iter(mutants_of("cost/iteration.py"))), ("wfbp_ps", 1))
+
+
+def test_what_a_test_reaches_is_collected_anew_where_its_techniques_code_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever that lies, whether or not its lines were known before."""
+    path, test = tmp_path / "reach.jsonl", "tests/topology/test_torus.py::test_it"
+    for name in ("torus", "ring"):
+        known = digest(f"{test}_{name}", [(name, 1)], [])
+        append(path, asdict(Reach(f"{test}_{name}", known, 1, True, False, [(name, 1)])))
+    assert read(path).keys() == {f"{test}_torus", f"{test}_ring"}
+    before = sources._digest
+    monkeypatch.setattr(sources, "_digest", lambda path: b"new" if path.name == "torus.py" else before(path))
+    assert read(path).keys() == {f"{test}_ring"}
+
+
 def test_a_result_counts_what_did_not_end_as_killed() -> None:
     tests = (reach("t::a", 1), reach("t::b", 1))
     log = [{"changed": 1}, {"begun": "t::a", "long": False}, {"test": "t::a", "passed": True, "long": False}]
@@ -158,6 +195,26 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not results.is_done(known, long=True, again=False)
     assert not results.is_done(known, long=False, again=True)
     assert not results.is_done(None, long=False, again=False)
+
+
+def test_what_broke_a_marked_test_on_its_way_is_tried_again() -> None:
+    begun = [{"changed": 1}, {"begun": "t::a", "long": False}]
+    failed = {"test": "t::a", "long": False, "passed": False, "asserted": True}
+    tests = (reach("t::a", 1, check=1),)
+    for mark, log, done in (("a2s 1", begun, False), ("a2s 1", [*begun, failed], True), ("", begun, True)):
+        killed = results.result(Job(mutant(), tests, (), mark), log, long=False)
+        assert killed.verdict == "killed" and results.is_done(killed, long=False, again=False)
+        assert results.is_done(killed, long=False, again=True) is done
+
+
+def test_a_property_fails_with_its_first_counterexample() -> None:
+    before = settings.default
+    try:
+        Mutating((), 1, lambda job, log: None).pytest_sessionstart()
+        assert settings.default.phases == (Phase.explicit, Phase.generate)
+        assert settings.default.derandomize == before.derandomize
+    finally:
+        settings.load_profile("repeatable")
 
 
 def test_the_control_runs_what_is_not_known_and_forgets_what_has_changed(tmp_path: Path) -> None:

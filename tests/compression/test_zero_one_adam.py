@@ -65,11 +65,12 @@ def test_variances_that_never_freeze_make_adam_without_bias_correction(make: Mak
         torch.testing.assert_close(run.path[-1], plain_adam(20, make), rtol=0, atol=1e-9)
 
 
-def test_steps_are_counted_and_a_round_ends_with_one_model() -> None:
+@pytest.mark.parametrize("make", [adam, with_decay, adamw])
+def test_steps_are_counted_and_a_round_ends_with_one_model(make: Make) -> None:
     """Without compression, two steps of the first stage and six of the second: two rounds of one step, two of two."""
     sentence = "freezing_adam until step 2, then local_frozen_adam(doubling=2, longest=2)"
-    runs = rounds.simulated(sentence, 8, adam)
-    torch.testing.assert_close(runs[0].path[1], plain_adam(2, adam), rtol=0, atol=1e-9)
+    runs = rounds.simulated(sentence, 8, make)
+    torch.testing.assert_close(runs[0].path[1], plain_adam(2, make), rtol=0, atol=1e-9)
     assert {float(run.optimizer.state[p]["step"]) for run in runs for p in run.model.parameters()} == {2.0}
     alike = [all(torch.equal(run.path[step], runs[0].path[step]) for run in runs) for step in range(8)]
     assert alike == [True, True, True, True, False, True, False, True]

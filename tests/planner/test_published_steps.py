@@ -268,14 +268,7 @@ def test_choosing_survives_noise_on_all_inputs() -> None:
 def test_pushes_and_pulls_end_when_the_recursion_says(own: LayerTimes, a: float, b: float) -> None:
     sent = [Transfer((i,), (Stage("up", a + b * n), Stage("down", a + b * n)), n) for i, n in _backwards(own)]
     pushes = [Transfer((i,), (Stage("up", a + b * n),), n) for i, n in _backwards(own)]
-    ready = pushed = pulled = 0.0
-    ends: tuple[list[float], list[float]] = ([], [])
-    for i, n in _backwards(own):
-        ready += own.backward[i]
-        pushed = max(pushed, ready) + a + b * n
-        pulled = max(pulled, pushed) + a + b * n
-        ends[0].append(pushed)
-        ends[1].append(pulled)
+    ends = _pushed_and_pulled(own, a, b)
     assert simulated(own, pushes).ends == pytest.approx(ends[0], rel=1e-9, abs=1e-12)
     assert simulated(own, sent).ends == pytest.approx(ends[1], rel=1e-9, abs=1e-12)
 
@@ -284,6 +277,8 @@ def test_pushes_and_pulls_end_when_the_recursion_says(own: LayerTimes, a: float,
 @settings(max_examples=40, deadline=None)
 @pytest.mark.technique("wfbp_ps", check=2)
 def test_overlap_with_servers_loses_no_more_than_its_start_ups(own: LayerTimes, a: float, b: float) -> None:
+    """And takes what the recursion says: the last pull ends, then the next forward pass."""
+
     def both_ways(startup: float) -> tuple[float, float]:
         def stages(n: float) -> tuple[Stage, ...]:
             return (Stage("up", startup + b * n), Stage("down", startup + b * n))
@@ -294,8 +289,23 @@ def test_overlap_with_servers_loses_no_more_than_its_start_ups(own: LayerTimes, 
 
     overlapped, plain = both_ways(0.0)
     assert overlapped <= plain * (1 + 1e-12) + 1e-12
+    assert overlapped == pytest.approx(_pushed_and_pulled(own, 0.0, b)[1][-1] + sum(own.forward), rel=1e-9, abs=1e-12)
     overlapped, plain = both_ways(a)
     assert overlapped <= plain + (own.count - 1) * 2 * a + 1e-9
+    assert overlapped == pytest.approx(_pushed_and_pulled(own, a, b)[1][-1] + sum(own.forward), rel=1e-9, abs=1e-12)
+
+
+def _pushed_and_pulled(own: LayerTimes, a: float, b: float) -> tuple[list[float], list[float]]:
+    """When each tensor's push and pull end, by the recursion, from the last tensor to the first."""
+    ready = pushed = pulled = 0.0
+    ends: tuple[list[float], list[float]] = ([], [])
+    for i, n in _backwards(own):
+        ready += own.backward[i]
+        pushed = max(pushed, ready) + a + b * n
+        pulled = max(pulled, pushed) + a + b * n
+        ends[0].append(pushed)
+        ends[1].append(pulled)
+    return ends
 
 
 def _backwards(own: LayerTimes) -> list[tuple[int, float]]:

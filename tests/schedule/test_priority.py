@@ -306,4 +306,5 @@ def test_slices_by_priority_hide_what_wait_free_backpropagation_cannot() -> None
     )
     price = Price(0.0, 2 * layers.compute_seconds / sum(layers.nbytes))  # a push is half of it
     given = of_layers(layers, price, duplex=True)
-    assert given.seconds(P3()) <= 0.9 * given.seconds(WFBP(0))
+    in_order = replace(given.plan(P3()), credit_bytes=None)  # the same slices as they become ready
+    assert given.seconds(P3()) <= 0.9 * min(given.seconds(WFBP(0)), given.seconds(in_order))

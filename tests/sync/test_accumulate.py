@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import laconic
+from laconic.sync.accumulate import GradAccumulation
 from tests.sync.rounds import Make, adamw, assert_same, flat, loss, net, sgd, simulated, with_momentum
 
 
@@ -55,6 +56,12 @@ def test_the_sum_is_clipped_once_and_its_parts_are_not(make: Make) -> None:
     for a, b, c in zip(parts, whole, free, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
         assert not torch.allclose(b, c, rtol=0, atol=1e-4)
+
+
+def test_it_promises_larger_batches_where_there_are_any() -> None:
+    """A single micro-batch is synchronous SGD itself, for which nothing need be said."""
+    assert GradAccumulation(1).guarantee is None
+    assert GradAccumulation(2).guarantee == "synchronous SGD with batches 2 times as large"
 
 
 def test_one_worker_accumulates_too() -> None:

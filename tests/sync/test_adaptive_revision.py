@@ -79,14 +79,17 @@ def test_staleness_is_how_many_updates_came_since_the_read() -> None:
     assert push(store, 2, third, gradient)["staleness"] == 0
 
 
-def test_the_update_is_that_of_the_paper_and_remembers_each_read() -> None:
-    """By hand, in one coordinate: two workers read the same point, and push one after the other."""
+@pytest.mark.parametrize("begin", ["by a read", "with the model"])
+def test_the_update_is_that_of_the_paper_and_remembers_each_read(begin: str) -> None:
+    """By hand, in one coordinate: two workers have the same point, and push one after the other. Before its first push
+    a worker has read nothing: it has begun with the server's model."""
     store = store_of(torch.zeros(1, dtype=torch.float64), 1.0)
-    (first, _), (second, _) = read(store, 0), read(store, 1)
-    push(store, 0, first, torch.tensor([2.0], dtype=torch.float64))
+    if begin == "by a read":
+        assert [read(store, worker)[0] for worker in range(2)] == [0, 0]
+    push(store, 0, 0, torch.tensor([2.0], dtype=torch.float64))
     x = -2 / 5**0.5
     assert store.values[0].item() == pytest.approx(x)
-    push(store, 1, second, torch.tensor([1.0], dtype=torch.float64))
+    push(store, 1, 0, torch.tensor([1.0], dtype=torch.float64))
     z = 1 + 4 + 1 + 2 * 1 * 2
     x = x - 1 / z**0.5 + (1 / 5**0.5 - 1 / z**0.5) * 2
     assert store.values[0].item() == pytest.approx(x)

@@ -156,6 +156,25 @@ def test_a_phase_of_replicas_ends_as_their_mean(sentence: str) -> None:
     assert all(torch.equal(after[learnt], results[0][1][learnt]) for _, after in results)
 
 
+OVERLAPPING = ["dpsgd", "sgp(2)", "difference_averaging(true)", "overlap_local_sgd(2)", "osp(share=1)"]
+OVERLAPPING += ["streaming_diloco(period=4, fragments=1, overlap=3)", "ps_plus", "ps_plus(pull=at_once)"]
+
+
+@pytest.mark.parametrize("sentence", OVERLAPPING)
+def test_an_end_leaves_nothing_in_flight(sentence: str) -> None:
+    """A message that the end did not wait for would be taken for one of the steps that follow it."""
+
+    def body() -> tuple[int, int]:
+        run = rounds.train(sentence, 4)
+        (tier,) = run.optimizer.session.partitions[0].tiers
+        before = len(tier.in_flight)
+        laconic.finish(run.model, run.optimizer)
+        return before, len(tier.in_flight)
+
+    for before, after in laconic.simulate(body, 2, compute=Compute(0.01, 0.02, 0.001, slowness=(1.0, 1.5))).results:
+        assert before and not after
+
+
 def test_who_pushes_again_after_its_end_is_as_far_as_the_others() -> None:
     one = shard(SSP(1), 2)
     for _ in range(5):

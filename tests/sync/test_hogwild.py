@@ -184,6 +184,18 @@ def test_a_phase_that_ends_gives_everybody_its_own_memory() -> None:
     assert len({next(r.model.parameters()).data_ptr() for r in (run, *others)}) == 3
 
 
+def test_the_end_waits_for_all_by_a_mean_of_one_number() -> None:
+    def body() -> float:
+        model = nn.Linear(5, 3)
+        model, optimizer = laconic.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "hogwild")
+        before = connect().ledger.sent_bytes()
+        laconic.finish(model, optimizer)
+        return connect().ledger.sent_bytes() - before
+
+    one_number = 2 * 2 / 3 * 4  # a ring of three sends two thirds of it twice
+    assert laconic.simulate(body, 3).results == pytest.approx([one_number] * 3)
+
+
 def test_steps_send_what_the_shared_memory_promises_which_is_nothing() -> None:
     def body() -> float:
         model = nn.Linear(5, 3)

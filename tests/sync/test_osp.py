@@ -174,6 +174,30 @@ def test_half_of_the_bytes_later_is_as_accurate() -> None:
     assert accuracy("osp(share=0.5) / allreduce") >= accuracy("bsp") - 0.5
 
 
+def test_the_budget_is_what_fits_times_the_share_by_which_the_loss_has_fallen() -> None:
+    """Two workers whose logged losses differ, decided on after every ten steps: at first, at a quarter, above it."""
+
+    def body() -> list[tuple[float, ...]]:
+        decided = []
+
+        def look(run: rounds.Run, step: int) -> None:
+            laconic.log(loss=(1 + laconic.rank()) * (1.0, 0.25, 2.0, 0.0)[step // 10])
+            if step % 10 == 0:
+                state = run.optimizer.session.partitions[0].tiers[0].sync_state
+                held = run.optimizer.session.noted["held_bytes"]
+                decided.append((float(state["budget"]), float(state["seconds_per_byte"]), held))
+
+        rounds.train("osp", 31, after=look, before=lambda: laconic.log(loss=1.0 + laconic.rank()))
+        return decided
+
+    compute = Compute(forward_seconds=0.04, slowness=(1.0, 1.5))
+    mine, theirs = laconic.simulate(body, 2, Network.flat(3, 1e6), compute, servers=1).results
+    fits = [0.05 / ((a + b) / 2) for (_, a, _), (_, b, _) in zip(mine, theirs, strict=True)]
+    budgets, held = ([[decided[i] for decided in worker] for worker in (mine, theirs)] for i in (0, 2))
+    assert budgets[0] == budgets[1] == pytest.approx([0, 0.75 * fits[1], 0])
+    assert held[0] == held[1] and [x > 0 for x in held[0]] == [False, False, True], "decided ten steps before"
+
+
 @pytest.mark.long
 def test_the_budget_grows_as_the_loss_falls_up_to_what_fits() -> None:
     _, early, _ = timed("osp", 9, 0.5 * BSP_SECONDS)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+import laconic
 from laconic.network.network_tree import Network
 from laconic.runtime.in_flight import complete
 from laconic.virtual.compute import Compute
-from tests.sync.gossiping import DIMENSION, draws, mixing_of, sgd, walk
+from tests.sync.gossiping import DIMENSION, Point, draws, mixing_of, sgd, walk
 
 UNEVEN = 'edges("0>1,1>2,2>3,3>0,0>2,3>1")'
 
@@ -70,6 +71,28 @@ def test_what_is_late_is_counted_so_many_steps_later() -> None:
         mass.append(kept @ mass[step] + late)
         np.testing.assert_allclose(seen.x[step + 1], mass[-1][:, :-1] / mass[-1][:, -1:], atol=1e-12)
     assert np.abs(seen.x[-1] - starts.mean(axis=0)).max() < 0.01
+
+
+def test_the_end_counts_what_is_late() -> None:
+    """Two steps' messages are in flight, and without them the mean of what workers hold is another."""
+    starts = draws(4, DIMENSION)
+
+    def body() -> tuple[np.ndarray, np.ndarray]:
+        model = Point()
+        model, optimizer = laconic.distribute(model, sgd()(model.parameters()), f"sgp(2) / {UNEVEN}")
+        model.x.data.copy_(torch.from_numpy(starts[laconic.rank()]))
+        for _ in range(5):
+            (0 * model.x.sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        held = optimizer.session.partitions[0].tiers[0].sync_state["x.0"].numpy().copy()
+        laconic.finish(model, optimizer)
+        return held, model.x.detach().numpy()
+
+    results = laconic.simulate(body, 4).results
+    assert np.abs(np.mean([held for held, _ in results], axis=0) - starts.mean(axis=0)).max() > 0.01
+    for _, ended in results:
+        np.testing.assert_allclose(ended, starts.mean(axis=0), atol=1e-12)
 
 
 @pytest.mark.long

@@ -75,8 +75,12 @@ def test_speed_ups_come_in_the_order_of_batch_times_intensity(method: str, kind:
     with their number."""
     for link in NETWORKS.values():
         for workers in (4, 8, 32):
-            first, second, third = speed_ups(method, kind, workers, link, lambda i: 1.0)
-            assert first > second > third
+            traffic = server_traffic(workers, 4) if kind == "server" else ring_traffic(workers)
+            models = BATCHES_AND_INTENSITIES.values()
+            ratios = [c2c_ratio(workers * batch, per_parameter, traffic) for batch, per_parameter in models]
+            rises = speed_ups(method, kind, workers, link, lambda i: 1.0)
+            by_ratio = [rise for _, rise in sorted(zip(ratios, rises, strict=True))]
+            assert all(better > worse for better, worse in pairwise(by_ratio))
 
 
 @pytest.mark.parametrize(("method", "kind"), CASES)

@@ -45,6 +45,8 @@ def test_the_rate_shrinks_with_the_cumulated_delay_and_needs_no_largest_delay() 
     whole = list(aviv.factors(trace))
     assert [list(aviv.factors(trace[:n]))[-1] for n in range(1, 8)] == whole  # what comes later is never asked for
     assert whole[3] == min(whole) == 1 / 31
+    averages = [34 / 5, 35 / 6, 36 / 7]  # of all delays so far, which are larger than the last ones
+    assert whole == pytest.approx([1 / 2, 1 / 2, 1 / 2, 1 / 31, *(1 / (1 + tau) for tau in averages)])
 
 
 @pytest.mark.technique("theory_aviv_2021", check=2)

@@ -24,6 +24,7 @@ def squared_gradient(objective: Objective, x: Array) -> Array:
 @pytest.mark.technique("theory_zhou_cong_2018", check=3)
 @pytest.mark.parametrize("period", [1, 4, 16])
 def test_k_avg_stays_below_its_bound_in_every_run(period: int) -> None:
+    """And not far below it: a bound of ten times as much would say nothing of the rate."""
     problem, workers, n = QUADRATIC.problem(START), 4, 100
     rate = zhou_cong.best_rate(problem, workers=workers, period=period, averagings=n)
     seen = np.zeros(20)
@@ -31,7 +32,8 @@ def test_k_avg_stays_below_its_bound_in_every_run(period: int) -> None:
     for t, x in enumerate(local_sgd(QUADRATIC, START, gaps, lambda t: rate, workers=workers, runs=20, seed=0)):
         if t % period == 0 and t < n * period:
             seen += squared_gradient(QUADRATIC, x.mean(axis=1)) / n
-    assert np.all(seen < zhou_cong.bound(problem, workers=workers, period=period, averagings=n, rate=rate).total)
+    total = zhou_cong.bound(problem, workers=workers, period=period, averagings=n, rate=rate).total
+    assert np.all(seen < total) and np.all(total < 7 * seen)
 
 
 @pytest.mark.long

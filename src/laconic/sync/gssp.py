@@ -24,10 +24,8 @@ def groups_by_speed(seconds: Sequence[float], groups: int) -> list[int]:
     order = sorted(range(len(seconds)), key=lambda w: (seconds[w], w))
     steps = [seconds[b] / seconds[a] for a, b in pairwise(order)]
     cuts = sorted(sorted(range(len(steps)), key=lambda i: -steps[i])[: groups - 1])
-    found = [0] * len(seconds)
-    for place, w in enumerate(order):
-        found[w] = sum(place > cut for cut in cuts)
-    return found
+    found = {w: sum(place > cut for cut in cuts) for place, w in enumerate(order)}
+    return [found[w] for w in range(len(seconds))]
 
 
 @technique("gssp", paper="Sun et al., IEEE Transactions on Cloud Computing 10(4), 2022")

@@ -70,10 +70,10 @@ class SGP(Gossiping):
     @torch.no_grad()
     def leave(self, context: MixingContext, state: State) -> Communication[None]:
         """Receive all messages in flight; the mean of x is the mean of the models, since the N weights sum to N."""
-        *x, w = self._moved(context, state)
+        *x, _ = self._moved(context, state)
         for step in range(context.step - self.overlap, context.step):
             if context.is_in_flight(str(step)):
-                *received, weight = yield from context.wait_for(str(step))
-                x, w = [a + b for a, b in zip(x, received, strict=True)], w + weight
+                *received, _ = yield from context.wait_for(str(step))
+                x = [a + b for a, b in zip(x, received, strict=True)]
         copy_into(context.parameters, x)
         yield from super().leave(context, state)
