@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FRAMEWORKS := $(VENV)/.frameworks
 
 .PHONY: setup lint test test-long test-all demo clean
 
@@ -15,6 +16,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,rivals]'
 	touch $(READY)
 
+# Lightning, Transformers and their like, for the tests of the adapters; torch is there already and stays.
+$(FRAMEWORKS): $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[frameworks]'
+	touch $(FRAMEWORKS)
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -26,7 +32,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
 
 # What is left out there: trainings to a loss, the same on more seeds, draws and sentences, faults of whole runs.
-test-long: $(READY)
+test-long: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long
 
 test-all: test test-long

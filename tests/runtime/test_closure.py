@@ -12,7 +12,16 @@ from torch import Tensor, nn
 import laconic
 from laconic.errors import ContractError
 
-STRATEGIES = ["bsp", "bf16+ef", "local(2)", "accumulate(2)", "bsp / dear"]
+STRATEGIES = [
+    "bsp",
+    "bf16+ef",
+    "local(4)",
+    "accumulate(2)",
+    "diloco(period=3)",
+    "bsp / ps",
+    "ssp(staleness=2) / ps",
+    "bsp / dear",
+]
 
 
 def trained(strategy: str, advance: Callable[[Any, Callable[[], Tensor]], Any]) -> list[tuple[Tensor, int, list[Any]]]:
@@ -55,8 +64,6 @@ def test_a_closure_is_called_once_and_trains_as_a_loop_without_it(strategy: str)
     steps = trained(strategy, lambda optimizer, closure: optimizer.step(closure))
     for (found, calls, returned), (expected, _, losses) in zip(steps, trained(strategy, by_hand), strict=True):
         assert torch.equal(found, expected) and calls == 6
-        if strategy == "bsp":  # a line search decides by it, so that all workers get the mean
-            continue
         assert torch.equal(torch.stack(returned), torch.stack(losses))
 
 
@@ -70,6 +77,38 @@ def test_hooks_of_a_step_run_once() -> None:
 
     trained("bf16+ef", advance)
     assert len(counts) == 12
+
+
+class TwoPasses(torch.optim.SGD):
+    """An optimizer whose optional closure is evaluated twice in a step, as sharpness-aware ones do."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        assert closure is not None
+        with torch.enable_grad():
+            losses = [closure(), closure()]
+        super().step()
+        return losses
+
+
+def test_a_plain_bsp_lets_an_optimizer_evaluate_its_closure_again_and_shows_it_the_mean_loss() -> None:
+    def body() -> tuple[list[float], float]:
+        torch.manual_seed(2)
+        model: nn.Module = nn.Linear(5, 3)
+        model, optimizer = laconic.distribute(model, TwoPasses(model.parameters(), lr=0.1), "bsp")
+        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(laconic.rank()))
+        own: list[Tensor] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            own.append(model(x).square().mean())
+            own[-1].backward()
+            return own[-1]
+
+        return [float(loss) for loss in optimizer.step(closure)], float(own[0].detach())
+
+    (first, own), (second, other) = laconic.simulate(body, 2).results
+    assert first == second and len(first) == 2
+    assert first[0] == pytest.approx((own + other) / 2) and own != other
 
 
 @pytest.mark.parametrize("strategy", ["bf16", "local(2)", "accumulate(1)"])

@@ -29,6 +29,7 @@ from laconic.runtime.sharded.local_shard import is_sharded
 from laconic.runtime.step_recorder import recorded
 from laconic.runtime.tiers import is_collective, level_names
 from laconic.runtime.undistributed import note_distributed
+from laconic.runtime.wrapped_later import allow_wrapping, refuse_wrapping
 from laconic.strategy import Strategy
 from laconic.values.run_config import RunConfig
 from laconic.virtual.worker import VirtualWorker
@@ -155,6 +156,7 @@ def distribute(
 
         session.autotuner = Autotuning(session, budget)
     model.no_sync = NoSync(session)  # type: ignore[assignment]
+    refuse_wrapping(model)
     return model, recorded(DistributedOptimizer(optimizer, session), worker, config)
 
 
@@ -167,6 +169,7 @@ def undistribute(model: nn.Module, optimizer: optim.Optimizer) -> tuple[nn.Modul
     if not isinstance(optimizer, DistributedOptimizer) or optimizer.session.model is not model:
         raise ContractError("undistribute() takes the model and the optimizer that one distribute() returned")
     optimizer.session.close()
+    allow_wrapping(model)
     del model.no_sync
     return model, optimizer.base
 

@@ -18,6 +18,7 @@ from typing import Any
 from laconic.experiments.settings import Settings
 from laconic.files import make_folder
 from laconic.launch.request import Request
+from laconic.values.process_place import PLACE_VARIABLES
 from laconic.values.run_config import VARIABLE
 
 _END_SECONDS = 10.0
@@ -63,7 +64,7 @@ class RowProcess:
         self.row, self.folder = row, folder
         shutil.rmtree(folder, ignore_errors=True)  # files of an earlier attempt must not be taken for this one's
         make_folder(folder)
-        environment = {name: v for name, v in os.environ.items() if name not in (VARIABLE, "RANK", "WORLD_SIZE")}
+        environment = {name: v for name, v in os.environ.items() if name not in (VARIABLE, *PLACE_VARIABLES)}
         text = json.dumps(asdict(request))
         with (folder / "console.log").open("ab") as console:
             self.process = Popen(

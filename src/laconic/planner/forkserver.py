@@ -21,6 +21,7 @@ from laconic import registry
 from laconic.experiments import child
 from laconic.experiments.row import Row, RowProcess
 from laconic.launch.request import Request
+from laconic.values.process_place import PLACE_VARIABLES
 from laconic.values.run_config import VARIABLE
 
 registry.load()  # in the fork server, for all processes forked from it
@@ -74,7 +75,7 @@ def _without_main() -> Iterator[None]:
 def _run_in_child(request: str, console: str) -> None:
     """Run the request in the child, with its own session and console; exit handlers report its last records."""
     os.setsid()
-    for name in (VARIABLE, "RANK", "WORLD_SIZE"):
+    for name in (VARIABLE, *PLACE_VARIABLES):
         os.environ.pop(name, None)
     file = os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):

@@ -17,6 +17,7 @@ from laconic.real.slowdown import Slowdown
 from laconic.real.worker import RealWorker
 from laconic.runtime.current_worker import current, rank, set_process_worker, size
 from laconic.runtime.own_device import device
+from laconic.values.process_place import ProcessPlace, torch_variables
 from laconic.values.run_config import RunConfig
 from laconic.values.worker_speeds import WorkerSpeeds
 from laconic.worker import Worker
@@ -35,23 +36,23 @@ def _join() -> RealWorker:
     config = RunConfig.current()
     if config.servers:
         return _equipped(_server_only_worker(config), config)
-    alone = "RANK" not in os.environ or "WORLD_SIZE" not in os.environ
-    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     if not dist.is_initialized():
-        prepare_environment(host)
+        os.environ.update(torch_variables(os.environ))  # torch knows no other launcher
+        prepare_environment(ProcessPlace.current().host)
         torch.set_num_threads(config.threads)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        if alone:
+        if not ProcessPlace.current().is_launched:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         else:
             device()  # becomes torch's current one
             dist.init_process_group(backend)
         atexit.register(_leave)
     heartbeat = None
-    if not alone and dist.get_world_size() > 1 and "MASTER_PORT" in os.environ:
+    place = ProcessPlace.current()
+    if place.is_launched and dist.get_world_size() > 1 and place.port is not None:
         heartbeat = Heartbeat.start(
-            host=host,
-            port=int(os.environ["MASTER_PORT"]),
+            host=place.host,
+            port=place.port,
             rank=dist.get_rank(),
             size=dist.get_world_size(),
             prefix=config.heartbeat_prefix(),

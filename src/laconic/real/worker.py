@@ -6,7 +6,6 @@ gloo carries CPU tensors, NCCL carries CUDA tensors.
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -28,6 +27,7 @@ from laconic.real.server_only_group import ServerOnlyGroup
 from laconic.runtime.counted_group import CountedGroup, sum_in_order
 from laconic.runtime.ledger import Ledger
 from laconic.runtime.shared_memory import map_shared_tensor
+from laconic.values.process_place import ProcessPlace
 from laconic.values.run_config import RunConfig
 from laconic.worker import Actor, ActorMessage, Group, Handle, Home, Priority
 
@@ -214,7 +214,7 @@ class RealWorker:
 
     @property
     def host_size(self) -> int:
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        return ProcessPlace.current().local_size or self.size
 
     def clock_seconds(self) -> float:
         return time.perf_counter()

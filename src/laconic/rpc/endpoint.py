@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from laconic.rpc.server_loop import ServerLoop
 from laconic.rpc.service import Mailbox
 from laconic.rpc.snapshots import Snapshots, tensor_bytes
 from laconic.runtime.ledger import Ledger
+from laconic.values.process_place import ProcessPlace
 from laconic.values.run_config import RunConfig
 from laconic.worker import Actor, ActorMessage
 from laconic.worker import Ledger as AnyLedger
@@ -77,10 +77,10 @@ class Endpoint:
 
     @classmethod
     def _of(cls, config: RunConfig, rank: int, ledger: AnyLedger | None) -> Endpoint:
-        if "MASTER_PORT" not in os.environ:
+        place = ProcessPlace.current()
+        if place.port is None:
             return cls(Keys.make(), OwnDirectory(), rank, config.life, ledger, config.heartbeat_seconds)
-        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        directory = StoreDirectory(host, int(os.environ["MASTER_PORT"]), f"{config.heartbeat_prefix()}/post")
+        directory = StoreDirectory(place.host, place.port, f"{config.heartbeat_prefix()}/post")
         return cls(
             Keys.read(Path(config.keys_file)) if config.keys_file is not None else _agreed_keys(directory, rank),
             directory,
@@ -88,7 +88,7 @@ class Endpoint:
             config.life,
             ledger,
             config.heartbeat_seconds,
-            address_towards(host),
+            address_towards(place.host),
             None if config.folder is None else Path(config.folder) / "snapshots" / config.heartbeat_prefix(),
             resumes=config.resume,
         )

@@ -7,11 +7,11 @@ context variable.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from laconic.values.process_place import ProcessPlace
 from laconic.worker import Worker
 
 _current: ContextVar[Worker | None] = ContextVar("laconic_worker", default=None)
@@ -47,10 +47,10 @@ def acting_as(worker: Worker) -> Iterator[None]:
 def rank() -> int:
     """Return this worker's number, counted from 0."""
     worker = current()
-    return worker.rank if worker is not None else int(os.environ.get("RANK", "0"))
+    return worker.rank if worker is not None else ProcessPlace.current().rank
 
 
 def size() -> int:
     """Return the number of workers."""
     worker = current()
-    return worker.size if worker is not None else int(os.environ.get("WORLD_SIZE", "1"))
+    return worker.size if worker is not None else ProcessPlace.current().size

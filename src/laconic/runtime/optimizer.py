@@ -37,12 +37,13 @@ class DistributedOptimizer(OptimizerWrapper):
         """Make one step of the user's optimizer on the averaged gradients, then let the sync rules communicate.
 
         - `closure`: zeroes the gradients, computes the loss and its gradients, and returns the loss, as for any
-          optimizer of torch. Under a plain `bsp` the optimizer itself calls it. Other strategies expect one backward
-          pass in a step: there it is called once, before the step, and an optimizer that cannot do without it
-          (`LBFGS`) is refused.
+          optimizer of torch. It is called once, before the step, and its loss is returned. An optimizer that cannot do
+          without it (`LBFGS`) calls it as often as it likes under a plain `bsp`; under other strategies, which expect
+          one backward pass in a step, it is refused.
         """
         loss = None
-        if closure is not None and not self.session.arrangement.plainly_synchronous:
+        plain = self.session.arrangement.plainly_synchronous
+        if closure is not None and not (plain and _may_evaluate_again(self.base)):
             if _needs_closure(self.base):
                 raise ContractError(
                     f"{type(self.base).__name__} evaluates its closure several times in a step, which "
@@ -128,6 +129,13 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{self.base!r} distributed by `{self.session.strategy}`"
+
+
+def _may_evaluate_again(optimizer: optim.Optimizer) -> bool:
+    """Return whether an optimizer may call its closure more than once; those of torch whose closure is optional do
+    not."""
+    is_torchs_own = type(optimizer).step.__module__.startswith("torch.optim.")
+    return _needs_closure(optimizer) or not is_torchs_own
 
 
 def _needs_closure(optimizer: optim.Optimizer) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from laconic.errors import ContractError
 from laconic.runtime.current_worker import current, is_process_worker
+from laconic.values.process_place import ProcessPlace
 
 
 def device() -> torch.device:
@@ -39,4 +38,4 @@ def refuse_first_device(model_device: torch.device, device_count: int) -> None:
 
 
 def _number(device_count: int) -> int:
-    return int(os.environ.get("LOCAL_RANK", "0")) % device_count
+    return ProcessPlace.current().local_rank % device_count

@@ -61,8 +61,9 @@ def _manager(context: RivalContext, on_cuda: bool) -> Any:
     from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
     from laconic.network.interfaces import address_towards
+    from laconic.values.process_place import ProcessPlace
 
-    host = address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    host = address_towards(ProcessPlace.current().host)
     group, patience = context.group, timedelta(minutes=30)  # lost workers are detected by the heartbeat
     lighthouse = [""]
     if group.rank == 0:

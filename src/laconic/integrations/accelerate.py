@@ -1,0 +1,54 @@
+"""Accelerate: `prepare(accelerator, strategy, …)` in the place of `accelerator.prepare(…)`.
+
+Accelerate places the model, casts in its forward pass, and prepares the optimizer, loaders and schedulers as always; it
+only does not wrap the model in DDP, since `laconic.distribute` owns the communication.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import nn, optim
+
+from laconic.api.distribute import distribute
+from laconic.errors import ContractError
+from laconic.strategy import Strategy
+
+_TYPES = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+def prepare(
+    accelerator: Accelerator, strategy: str | Strategy | None, *objects: Any, **options: Any
+) -> tuple[Any, ...]:
+    """Prepare a model, its optimizer, loaders and schedulers, and return them in the same order.
+
+    `accelerator.accumulate(model)`, `backward` and `clip_grad_norm_` work as before. The optimizer that
+    `laconic.checkpoint`, `resume`, `finish` and `clip_grad_norm_` take is the one inside: `optimizer.optimizer`.
+
+    - `accelerator`: an `Accelerator` of plain data parallelism, without a plugin for DeepSpeed, FSDP or Megatron.
+    - `strategy`: as for `laconic.distribute`.
+    - `objects`: one model and one optimizer, and whatever else `accelerator.prepare` takes.
+    - `options`: those of `laconic.distribute`.
+    """
+    if accelerator.distributed_type not in _TYPES:
+        raise ContractError(
+            f"this Accelerator is one for {accelerator.distributed_type.value}, which communicates by itself: make one "
+            "without its plugin"
+        )
+    models = [item for item in objects if isinstance(item, nn.Module)]
+    optimizers = [item for item in objects if isinstance(item, optim.Optimizer)]
+    if len(models) != 1 or len(optimizers) != 1:
+        raise ContractError(
+            f"prepare() takes one model and one optimizer, not {len(models)} and {len(optimizers)}: they are "
+            "distributed together"
+        )
+    if accelerator.device_placement:
+        models[0].to(accelerator.device)
+    model, optimizer = distribute(models[0], optimizers[0], strategy, **options)
+    prepared = accelerator.prepare_model(model, evaluation_mode=True)  # all but DDP
+    prepared._is_accelerate_prepared = True  # accelerate's own mark: a later prepare() leaves the model alone
+    replaced = {id(models[0]): prepared, id(optimizers[0]): optimizer}
+    others = accelerator.prepare(*(replaced.get(id(item), item) for item in objects))
+    return tuple(others)
