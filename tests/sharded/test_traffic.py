@@ -56,7 +56,7 @@ def promised(method: ShardedMethod, hosts: Hosts) -> float:
     model = blocks()
     parts = [list(block.parameters()) for block in model]
     layouts = [ShardLayout(tuple(tuple(p.shape) for p in ps), (0,) * len(ps), hosts.workers) for ps in parts]
-    return sum(module_traffic(method, layout.numel, hosts).sent_bytes() for layout in layouts)
+    return sum(module_traffic(method, layout.numel, hosts).sent_bytes for layout in layouts)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -91,9 +91,18 @@ def test_slices_for_all_workers_are_none(make: Callable[[int], ShardedMethod]) -
 def test_replicas_average_shards_between_hosts() -> None:
     numel, hosts = 3 * 4 * 64, Hosts(4, 3)
     found = module_traffic(zero_sharded_dp(), numel, hosts, replicated=True)
-    assert found.sent_bytes("inside") == 3 * 3 / 4 * numel * 4
-    assert found.sent_bytes("across") == 2 * 2 / 3 * numel / 4 * 4
-    assert found.sent_bytes("all") == 0
+    inside, across = 3 * 3 / 4 * numel * 4, 2 * 2 / 3 * numel / 4 * 4
+    assert found.sent_bytes == inside + across
+    assert found.leaving_bytes(hosts) == 4 * across
+
+
+def test_what_leaves_a_host_falls_as_published() -> None:
+    """Of 3 M in 16 bits (weights twice, gradients), hpZ leaves 2 M and ZeRO++ 0.75 M (Wang et al., 2023)."""
+    numel, hosts = 1 << 24, Hosts(8, 32)
+    model_bytes = 2 * numel
+    for method, share in ((zero_sharded_dp(), 3), (zeropp_hpz(), 2), (zero_plus_plus(), 0.75)):
+        found = module_traffic(method, numel, hosts, torch.bfloat16).leaving_bytes(hosts)
+        assert found == pytest.approx(share * model_bytes, rel=0.04), "scales, and the host's own shards"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -72,6 +73,16 @@ class Message:
         share = {"gather": 1.0, "scatter": 1 / self.members, "reduce": 2 / self.members}[self.meets]
         return self.payload_bytes * (self.members - 1) * share
 
+    def leaving_bytes(self, hosts: Hosts) -> float:
+        """Return the bytes that leave one host: a gather among all is a ring, which leaves a host once; what is
+        scattered leaves from each of its workers."""
+        if self.span == "inside" or hosts.across == 1:
+            return 0.0
+        if self.span == "across":
+            return hosts.inside * self.sent_bytes
+        outside = (hosts.workers - hosts.inside) / hosts.workers
+        return self.sent_bytes if self.meets == "gather" else hosts.inside * self.payload_bytes * outside
+
 
 @dataclass(frozen=True)
 class ModuleTraffic:
@@ -88,11 +99,17 @@ class ModuleTraffic:
     def messages(self) -> tuple[Message, ...]:
         return (self.forward, *(() if self.backward is None else (self.backward,)), *self.gradients)
 
-    def sent_bytes(self, *spans: Span) -> float:
-        """Return the bytes that one worker sends, over these spans or in all."""
-        return sum(message.sent_bytes for message in self.messages if not spans or message.span in spans)
+    @property
+    def sent_bytes(self) -> float:
+        """The bytes that one worker sends."""
+        return sum(message.sent_bytes for message in self.messages)
+
+    def leaving_bytes(self, hosts: Hosts) -> float:
+        """Return the bytes that leave one host."""
+        return sum(message.leaving_bytes(hosts) for message in self.messages)
 
 
+@lru_cache(maxsize=1024)  # blocks of a model are alike
 def module_traffic(
     method: ShardedMethod, numel: int, hosts: Hosts, dtype: torch.dtype = torch.float32, replicated: bool = False
 ) -> ModuleTraffic:
