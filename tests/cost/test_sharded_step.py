@@ -68,4 +68,5 @@ def test_a_step_lies_between_the_longest_part_and_the_sum(seed: int) -> None:
     modules = [module(*(draw.random() for _ in range(5))) for _ in range(draw.randint(1, 6))]
     step = ShardedStep(modules, draw.random(), draw.random(), draw.random())
     wire = sum(m.gather.seconds + (m.again or Hop("", 0)).seconds + m.scatter[0].seconds for m in modules)
-    assert max(step.computing_seconds, wire) <= step.seconds() <= step.computing_seconds + wire + 1e-9
+    assert step.serial_seconds() == pytest.approx(step.computing_seconds + wire)
+    assert max(step.computing_seconds, wire) <= step.seconds() <= step.serial_seconds() + 1e-9

@@ -68,6 +68,10 @@ class ShardedStep:
         """Return the time of the whole step."""
         return serve(_Tasks(self).listed).ends[-1]
 
+    def serial_seconds(self) -> float:
+        """Return the time of a step in which nothing overlaps: the most that it takes."""
+        return sum(task.seconds for task in _Tasks(self).listed)
+
 
 class _Tasks:
     """The tasks of a step; a task is known by its number."""

@@ -94,6 +94,7 @@ class ShardedPricer:
         return ShardedOption(
             "data parallel",
             float(priced.seconds),
+            None,
             1.0,
             sent,
             sent if self.hosts.across > 1 else 0.0,
@@ -114,6 +115,7 @@ class ShardedPricer:
         return ShardedOption(
             way.title,
             seconds,
+            step.serial_seconds(),
             plain_seconds / seconds,
             sum(one.sent_bytes for one in traffic),
             sum(one.leaving_bytes(self.hosts) for one in traffic),

@@ -82,6 +82,7 @@ class ShardedOption:
 
     title: str
     step_seconds: Positive
+    serial_seconds: NotNegative | None  # where no message overlaps computing or another one; None: not told
     speed_up: NotNegative  # over the baseline
     sent_bytes: NotNegative
     leaving_bytes: NotNegative  # one host

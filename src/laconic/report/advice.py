@@ -23,7 +23,7 @@ _COLUMNS = (
     *("mathematics", "loss"),
 )
 _SHARDED = (
-    *("sharded", "step", "coding", "exposed", "speed", "sent", "leaves a host"),
+    *("sharded", "step", "at most", "coding", "exposed", "speed", "sent", "leaves a host"),
     *("state", "kept", "activations", "memory", "mathematics"),
 )
 _FOR_WIDE, _WIDE = ("computing", "likely", "memory"), 120
@@ -116,6 +116,7 @@ def _show_sharded(advice: Advice, console: Console) -> None:
         cells = [
             option.title,
             _seconds(option.step_seconds),
+            "" if option.serial_seconds is None else _seconds(option.serial_seconds),
             _seconds(option.coding_seconds),
             _seconds(option.exposed_seconds),
             number(option.speed_up),
