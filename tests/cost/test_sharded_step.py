@@ -55,6 +55,16 @@ def test_hops_inside_hosts_go_beside_those_across() -> None:
     assert step("inside") == 5 + 4 * 5
 
 
+def test_the_output_waits_for_its_weights() -> None:
+    step = ShardedStep([module(0, 0, 0, 0, 5), module(0, 0, 0, 0, 0)], backward_before=1)
+    assert step.seconds() == 5 + 1
+
+
+def test_the_optimizer_waits_for_all_gradients() -> None:
+    late = ModuleStep(0, 0, Hop("outside", 0), None, (Hop("inside", 50),))
+    assert ShardedStep([module(1, 2, 0, 1), late], optimizer_seconds=3).seconds() == 1 + 50 + 3
+
+
 def test_coding_takes_computing_time() -> None:
     plain = ShardedStep([module(10, 20, 1, 2, 1) for _ in range(4)])
     coded = ShardedStep([module(10, 20, 1, 2, 1, encode_seconds=0.5, decode_seconds=0.25) for _ in range(4)])

@@ -84,6 +84,14 @@ def test_where_nothing_fits_nothing_is_recommended() -> None:
     assert Advice.from_json(found.to_json()) == found
 
 
+def test_all_parts_of_the_memory_count() -> None:
+    """The state of stage 3 would fit; activations, which are known, leave no room for it."""
+    found = advice(gpu_memory="24GB")
+    row = by_title(found)["ZeRO stage 3"]
+    assert found.gpu_bytes is not None and row.memory.state < found.gpu_bytes < row.memory.total
+    assert row.fits is False and "of it activations" in found.verdict
+
+
 def test_where_data_parallelism_fits_the_advice_is_as_before(large: Advice) -> None:
     small = advice("resnet50", "v100", 16)
     assert small.sharded[0].fits and small.line.startswith("laconic run")
