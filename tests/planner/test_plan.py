@@ -123,7 +123,6 @@ def test_a_network_that_is_none(text: str, says: str) -> None:
         ("resnet51", {"gpu": "v100"}, "ResNet-50"),
         ("resnet50", {}, "--gpu"),
         ("resnet50", {"gpu": "v1000"}, "V100"),
-        ("llama2-70b", {"gpu": "v100"}, "fits no strategy"),
         ("resnet50", {"gpu": "v100", "workers": 0}, "at least 1"),
         ("resnet50", {"gpu": "v100", "network": "probe"}, "nothing to probe"),
     ],

@@ -140,3 +140,55 @@ def sharded_method(name: str) -> ShardedMethod | None:
             if entry.target is method and entry.answers_to([name]):
                 return method()  # type: ignore[no-any-return]
     return None
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A way to shard a model, as `laconic plan` prices it, and what to write for it.
+
+    - `title`: what people call it.
+    - `strategy`: what `distribute` is given.
+    - `stage`: ZeRO's, which tells what of the state is sharded.
+    - `replicated`: whether each host holds the whole model and hosts average gradients (HSDP).
+    """
+
+    title: str
+    strategy: str
+    method: ShardedMethod
+    stage: int = 3
+    replicated: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes what plain data parallelism does."""
+        return {self.method.alone, self.method.inside, self.method.across, self.method.weights} == {"none"}
+
+    def line(self, hosts: int, inside: int) -> str:
+        """Return the lines to write for so many hosts of so many GPUs; `blocks` are the model's."""
+        reshard = self.method.reshard_after_forward
+        how = "" if reshard is True else f", reshard_after_forward={reshard}"
+        given, mesh = f'optimizer, "{self.strategy}"', ""
+        if self.replicated:
+            names = 'mesh_dim_names=("replica", "shard")'
+            mesh = f'mesh = laconic.init_device_mesh("cuda", ({hosts}, {inside}), {names})\n'
+            how, given = f'{how}, mesh=mesh["shard"]', f"{given}, mesh=mesh"
+        calls = f"for part in (*blocks, model):\n    fully_shard(part{how})"
+        return f"{mesh}{calls}\nmodel, optimizer = laconic.distribute(model, {given})"
+
+
+def shardings(inside: int, hosts: int) -> list[Sharding]:
+    """Return the ways to shard a model over so many hosts of so many workers: those that differ there."""
+    found = [Sharding(f"ZeRO stage {stage}", "zero", zero_sharded_dp(stage), stage) for stage in (1, 2, 3)]
+    several = hosts > 1 and inside > 1
+    if several:
+        found.append(Sharding("HSDP", "zero", zero_sharded_dp(), replicated=True))
+        found.append(Sharding("ZeRO++ hpZ", "zeropp_hpz", zeropp_hpz(inside)))
+    found.append(Sharding("ZeRO++ qwZ", "zeropp_qwz", zeropp_qwz()))
+    found.append(Sharding("ZeRO++ qgZ", "zeropp_qgz", zeropp_qgz()))
+    whole = zero_plus_plus(inside) if several else ShardedMethod(zeropp_qgz().alone, weights=zeropp_qwz().weights)
+    found.append(Sharding("ZeRO++", "zero_plus_plus", whole))
+    found.append(Sharding("SDP4Bit", "sdp4bit", sdp4bit()))
+    bits = f"{zeropp_qgz().alone}+loco"
+    remembering = ShardedMethod(bits, bits, bits)
+    words = remembering.gradients("node", "host") if several else remembering.gradients()
+    return [*found, Sharding("LoCo", words, remembering)]

@@ -35,6 +35,9 @@ def plan(
     latency: Annotated[str | None, typer.Option(help="With a rate: the one-way latency, as 50us.")] = None,
     gpu: Annotated[str | None, typer.Option(help="For a model by name: its GPU, as v100, a100, h100 …")] = None,
     batch: Annotated[int | None, typer.Option(help="For a model by name: samples a GPU; default: what fits.")] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Memory of each GPU, as 80GB, to tell what fits; default: that of --gpu.")
+    ] = None,
     objective: Annotated[str, typer.Option(help="The quantity to minimise: time, bytes, cost or energy.")] = "time",
     loss_budget: Annotated[
         str,
@@ -86,6 +89,7 @@ def plan(
         latency=latency,
         gpu=gpu,
         batch=batch,
+        gpu_memory=gpu_memory,
         objective=objective,
         loss_budget=loss_budget,
         price=price,

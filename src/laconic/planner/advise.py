@@ -22,7 +22,8 @@ from laconic.planner.deployment import Deployment
 from laconic.planner.guarantee import is_sixteen_bits
 from laconic.planner.price import Pricer, StepPrice
 from laconic.planner.risk import Training, guarantee_of, mathematics_of, measured_strategies, risk_of, training_of
-from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk
+from laconic.planner.sharded import ShardedPricer, recommended, verdict_on
+from laconic.planner.values import Advice, Layer, Objective, Option, PlanError, Risk, ShardedOption
 from laconic.schedule.wfbp import WFBP
 from laconic.strategy import Sentence, Strategy, Word
 
@@ -131,12 +132,14 @@ def advise(
     command_for: Callable[[str], str] | None = None,
     progress: Callable[[int], None] | None = None,
     notes: Sequence[str] = (),
+    gpu_bytes: float | None = None,
 ) -> Advice:
     """Price all candidates (or those named in `consider`, which are all shown), and recommend an admitted one.
 
     What is recommended is one of laconic's own strategies: the best admitted one where it pays for certain, else what
     comes nearest to the baseline. `command_for` turns a strategy into the command to copy; `progress` is called with
-    the number of strategies priced.
+    the number of strategies priced. Where the memory of a GPU that is left for the model is known, ways to shard the
+    model are priced too, and one of them is recommended where data parallelism does not fit.
     """
     preferences = preferences or Preferences()
     pricer = Pricer(deployment)
@@ -163,6 +166,17 @@ def advise(
         for candidate in shown
     }
     baseline = _option(deployment, base.candidate, base, preferences)
+    sharded = ShardedPricer(pricer).rows(base.candidate.priced, gpu_bytes) if gpu_bytes is not None else ()
+    verdict = _verdict(pricer, base, best, chosen, ranked, preferences)
+    line, warnings = (
+        (command_for or str)(made[chosen.strategy].strategy),
+        list(warnings_for(deployment, [one.strategy for one in shown])),
+    )
+    if gpu_bytes is not None and not sharded[0].fits:
+        verdict, pays = verdict_on(sharded, gpu_bytes), False
+        way = recommended(sharded)
+        line = "" if way is None else way.line
+        warnings.insert(0, "no strategy of the first table fits, since each keeps the whole model on every GPU")
     return Advice(
         subject,
         sum(spec.numel for spec in deployment.tensors),
@@ -173,14 +187,31 @@ def advise(
         preferences.loss_budget,
         baseline,
         tuple(made.values()),
-        _verdict(pricer, base, best, chosen, ranked, preferences),
-        (command_for or str)(made[chosen.strategy].strategy),
+        verdict,
+        line,
         _layers(deployment, chosen.priced),
         count,
-        (*notes, *_losses_noted(training, shown), *_estimates(pricer, [candidate.strategy for candidate in shown])),
+        (
+            *notes,
+            *_losses_noted(training, shown),
+            *_estimates(pricer, [candidate.strategy for candidate in shown]),
+            *_sharded_noted(deployment, sharded),
+        ),
         pays,
-        tuple(warnings_for(deployment, [candidate.strategy for candidate in shown])),
+        tuple(warnings),
+        sharded,
+        gpu_bytes,
     )
+
+
+def _sharded_noted(deployment: Deployment, sharded: Sequence[ShardedOption]) -> Iterator[str]:
+    """Yield what the memory of the sharded rows holds."""
+    if sharded:
+        known = "activation_bytes" in deployment.profile.machine
+        yield (
+            "sharded: each block of the model by itself, weights gathered one block ahead; memory with "
+            + ("activations as estimated, none computed again" if known else "no activations, which are not known here")
+        )
 
 
 @dataclass(frozen=True)

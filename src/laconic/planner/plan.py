@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from laconic.errors import StrategyError
+from laconic.literals import read_number
 from laconic.network.network_tree import Level, Network
 from laconic.planner.advise import BASELINE, Preferences, advise
 from laconic.planner.autotune import PAYS
@@ -18,11 +20,13 @@ from laconic.planner.predictive_length import predictive_length
 from laconic.planner.risk import training_of
 from laconic.planner.sources import Subject, subject_of
 from laconic.planner.values import Advice, Objective, PlanError
+from laconic.profile.gpus.memory import RESERVED_SHARE
 from laconic.units import write_rate
 
 if TYPE_CHECKING:
     from laconic.planner.verify_results import Verified
 
+_LEAST_MEMORY = 2**20  # bytes
 _CANDIDATES_TO_VERIFY = 7  # beside the baseline: eight halve evenly
 
 
@@ -35,6 +39,7 @@ def plan(
     loss_budget: float = 0.0,
     gpu: str | None = None,
     batch: int | None = None,
+    gpu_memory: str | None = None,
     latency: str | None = None,
     servers: int = 0,
     slowness: Sequence[float] = (),
@@ -58,6 +63,8 @@ def plan(
     - `loss_budget`: the share by which the loss may rise, 0.005 for half a percent; without it the mathematics stays.
     - `gpu`: for a model by name, the GPU it runs on, as `"v100"`.
     - `batch`: for a model by name, samples on each GPU; default: as many as fit.
+    - `gpu_memory`: the memory of each GPU, as `"80GB"`; default: that of the named GPU. Where it is known, ways to
+      shard the model are priced too, and what does not fit is told.
     - `latency`: with a rate, the one-way latency, as `"50us"`.
     - `servers`: machines beside the workers that may be parameter servers.
     - `slowness`: factors by which workers compute more slowly, cycled; default: what a `.toml` file says, or 1.
@@ -74,10 +81,12 @@ def plan(
     the `line` to copy.
     """
     _check_counts(workers=(workers, 1), servers=(servers, 0), top=(top, 1))
+    given = None if gpu_memory is None else _read_memory(gpu_memory)
     described = network if isinstance(network, str) else f"given ({', '.join(map(_level, network.levels))})"
     source = subject_of(subject, arguments, workers, described, gpu, batch, net, fresh)
     links = _probed_links(source, workers) if network == PROBE else links_of(network, workers, source.gpu, latency)
     chip = source.gpu
+    has_bytes = given if given is not None or chip is None else chip.memory_bytes
     preferences = Preferences(
         objective,
         loss_budget,
@@ -103,6 +112,7 @@ def plan(
         lambda strategy: _command_for(strategy, subject, arguments, workers, servers, source),
         progress,
         (*source.notes, *links.notes, *_codec_notes(source)),
+        None if has_bytes is None else (1 - RESERVED_SHARE) * has_bytes,
     )
 
 
@@ -139,6 +149,17 @@ def _worth_verifying(advice: Advice) -> list[str]:
     rest = [one for one in advice.options if not one.lossless and one.guarantee != advice.baseline.guarantee]
     paying = sorted((one for one in rest if one.speed_up >= PAYS), key=lambda one: one.step_seconds)
     return [one.strategy for one in paying or advice.options]
+
+
+def _read_memory(text: str) -> float:
+    """Return the bytes of a GPU's memory."""
+    try:
+        nbytes = float(read_number(text))
+    except (StrategyError, ValueError) as error:
+        raise PlanError(f"--gpu-memory {text} is no size: write the memory of a GPU as 80GB or 40GiB") from error
+    if nbytes < _LEAST_MEMORY:
+        raise PlanError(f"--gpu-memory {text} is no GPU's: write its unit, as 80GB")
+    return nbytes
 
 
 def _check_counts(**given: tuple[int, int]) -> None:

@@ -236,7 +236,7 @@ class Pricer:
     def _priced_chain(self, sentence: Sentence, size: int, per_tensor: bool = True) -> CompressionCosts:
         compressor: Compressor = sentence.compressor
         words = sentence.chain
-        times = _NO_CODING if words == "none" else self._codec_times(sentence)
+        times = _NO_CODING if words == "none" else self.codec_times(sentence)
         tensors = self.deployment.tensors
         accepted = [words != "none" and compressor.accepts(spec) for spec in tensors]
         prices = [prices_of(compressor, s, size) if yes else () for s, yes in zip(tensors, accepted, strict=True)]
@@ -259,10 +259,13 @@ class Pricer:
             times,
         )
 
-    def _codec_times(self, sentence: Sentence) -> CodecTimes:
+    def codec_times(self, sentence: Sentence) -> CodecTimes:
+        """Return the times of encoding and decoding a chain: as measured, or those of the nearest that was."""
         known = self.deployment.codec_times
         if sentence.chain in known:
             return known[sentence.chain]
+        if sentence.chain in self.estimated:
+            return known[self.estimated[sentence.chain]]
         times = nearest_timed(sentence.compression, known.values())
         if times is None:
             return _NO_CODING

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from laconic.cost.sharded_memory import GpuMemory
 from laconic.errors import LaconicError
 from laconic.reading import Count, Finite, Natural, NotNegative, Positive, Source
 
@@ -72,6 +73,29 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class ShardedOption:
+    """The predicted costs of one way to shard the model, and of plain data parallelism beside it.
+
+    Times are those of one step, bytes those that one worker sends in it, and that leave one host. Whether it fits is
+    None where the GPU's memory is not known.
+    """
+
+    title: str
+    step_seconds: Positive
+    serial_seconds: NotNegative | None  # where no message overlaps computing or another one; None: not told
+    speed_up: NotNegative  # over the baseline
+    sent_bytes: NotNegative
+    leaving_bytes: NotNegative  # one host
+    computing_seconds: NotNegative
+    coding_seconds: NotNegative
+    exposed_seconds: NotNegative
+    memory: GpuMemory
+    fits: bool | None
+    exact: bool  # the same mathematics as plain data parallelism
+    line: str  # what to write; empty for plain data parallelism
+
+
+@dataclass(frozen=True)
 class Advice:
     """The advice for a deployment, which `laconic plan --json` prints and `laconic report` draws.
 
@@ -87,6 +111,8 @@ class Advice:
     - `notes`: where the figures come from.
     - `pays`: whether the best option beats the baseline for certain.
     - `warnings`: which of the options gather payloads from more workers than they are cheaper for than dense ones.
+    - `sharded`: plain data parallelism and ways to shard the model, with the memory of a GPU.
+    - `gpu_bytes`: the memory of a GPU that is left for the model, where it is known.
     """
 
     subject: str  # the script or model
@@ -105,6 +131,8 @@ class Advice:
     notes: tuple[str, ...] = ()  # where the figures come from
     pays: bool = False  # whether the best option beats the baseline for certain
     warnings: tuple[str, ...] = ()  # of strategies that so many workers should not use
+    sharded: tuple[ShardedOption, ...] = ()  # plain data parallelism first
+    gpu_bytes: NotNegative | None = None  # of a GPU's memory, for the model
 
     @property
     def best(self) -> Option:

@@ -22,6 +22,10 @@ _COLUMNS = (
     *("rank", "strategy", "step", "computing", "coding", "exposed", "likely", "speed", "sent", "memory"),
     *("mathematics", "loss"),
 )
+_SHARDED = (
+    *("sharded", "step", "at most", "coding", "exposed", "speed", "sent", "leaves a host"),
+    *("state", "kept", "activations", "memory", "mathematics"),
+)
 _FOR_WIDE, _WIDE = ("computing", "likely", "memory"), 120
 
 
@@ -88,12 +92,48 @@ def show(advice: Advice, console: Console | None = None) -> None:
         row = map(Text, [*(cells[name] for name in headings), *own])
         table.add_row(*row, style="dim" if option is base else "")
     console.print(table)
+    if advice.sharded:
+        _show_sharded(advice, console)
     console.print(Text(advice.verdict), soft_wrap=True)
     for warning in advice.warnings:
         console.print(Text(f"Warning: {warning}.", style="yellow"), soft_wrap=True)
     for note in advice.notes:
         console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
-    console.print(Text(f"\n{advice.line}"), soft_wrap=True)
+    if advice.line:
+        console.print(Text(f"\n{advice.line}"), soft_wrap=True)
+
+
+def _show_sharded(advice: Advice, console: Console) -> None:
+    """Print plain data parallelism and the ways to shard the model, with the memory of a GPU."""
+    left = "" if advice.gpu_bytes is None else f", of which {_gib(advice.gpu_bytes)} are left for a model"
+    console.print(Text(f"\nSharded, with the memory of each GPU{left}:"), soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _SHARDED:
+        left_side = heading in ("sharded", "mathematics")
+        table.add_column(heading, justify="left" if left_side else "right", overflow="fold", no_wrap=not left_side)
+    for option in advice.sharded:
+        memory = option.memory
+        cells = [
+            option.title,
+            _seconds(option.step_seconds),
+            "" if option.serial_seconds is None else _seconds(option.serial_seconds),
+            _seconds(option.coding_seconds),
+            _seconds(option.exposed_seconds),
+            number(option.speed_up),
+            _bytes(option.sent_bytes),
+            _bytes(option.leaving_bytes),
+            _gib(memory.state),
+            _gib(memory.gathered + memory.copies + memory.errors),
+            _gib(memory.activations),
+            _gib(memory.total) + ("" if option.fits is not False else ": does not fit"),
+            "the same" if option.exact else "rounds: unknown here",
+        ]
+        table.add_row(*map(Text, cells), style="dim" if option.fits is False else "")
+    console.print(table)
+
+
+def _gib(nbytes: float) -> str:
+    return f"{number(nbytes / 2**30)} GiB"
 
 
 def show_verified(found: Verified, console: Console | None = None) -> None:

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from laconic.cli.app import app
+from laconic.cost.sharded_memory import GpuMemory
+from laconic.planner.values import ShardedOption
 from laconic.report.page.page import write
 from tests.report.page import samples
 from tests.report.page.reading import Element, parsed, saved
@@ -55,6 +57,22 @@ def test_a_plan_shows_its_verdict_its_line_and_its_ranked_table(everything: tupl
     assert any(
         "20.0 ms" in tile.text and "18.0 ms to 22.0 ms" in tile.text for tile in page.all("ul", "tiles")[0].all("li")
     )
+
+
+def test_a_plan_shows_what_does_not_fit(tmp_path: Path) -> None:
+    memory = GpuMemory(2e9, 2e9, 12e9, activations=1e9)
+    rows = (
+        ShardedOption("data parallel", 1.0, None, 1.0, 4e9, 4e9, 0.5, 0.0, 0.5, memory, False, True, ""),
+        ShardedOption(
+            "ZeRO stage 3", 2.0, 3.0, 0.5, 6e9, 6e9, 0.5, 0.0, 1.5, replace(memory, optimizer=1e9), True, True, "x"
+        ),
+    )
+    plan = replace(samples.advice(), sharded=rows, gpu_bytes=8e9, line="")
+    page = parsed(write([samples.write_plan(tmp_path / "plan.json", plan)], tmp_path / "page.html").read_text())
+    head, plain, way = _table(page, "Ways to shard")
+    assert dict(zip(head, plain, strict=True))["memory (GB)"] == "17.0" and plain[-2:] == ["does not fit", "the same"]
+    assert dict(zip(head, way, strict=True))["at most (s)"] == "3.00" and way[-2:] == ["yes", "the same"]
+    assert not page.all("div", "line"), "nothing to copy"
 
 
 def test_a_comparison_shows_its_rows_and_saves_its_own_table(everything: tuple[Path, Element]) -> None:

@@ -57,9 +57,19 @@ def memory_of(
     tensors = tensors_of(subject)
     elements = sum(tensor.elements for tensor in tensors)
     states = STATES[checked(optimizer or usual_optimizer(tensors))]
-    half = precision in ("fp16", "bf16")
-    kept = batch * sum(tensor.kept for tensor in tensors) * (2 if half else 4) + (2 * elements if half else 0)
+    half = is_half(precision)
+    kept = activation_bytes(tensors, batch, precision) + (2 * elements if half else 0)
     return Memory(4.0 * elements, 4.0 * elements, 4.0 * states * elements, kept)
+
+
+def is_half(precision: str | None) -> bool:
+    """Return whether a precision computes with weights of 16 bits."""
+    return precision in ("fp16", "bf16")
+
+
+def activation_bytes(tensors: Sequence[Tensor], batch: int, precision: Precision) -> float:
+    """Return the estimated bytes of what forward keeps for backward, none of it computed again."""
+    return batch * sum(tensor.kept for tensor in tensors) * (2 if is_half(precision) else 4)
 
 
 def memory_bytes(

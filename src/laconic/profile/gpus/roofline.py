@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from laconic.errors import LaconicError
 from laconic.profile.gpus.memory import (
     Optimizer,
+    activation_bytes,
     checked,
     default_batch,
     memory_bytes,
@@ -104,6 +105,7 @@ def profile_of(
         "precision": precision,
         "optimizer": optimizer,
         "memory_bytes": need,
+        "activation_bytes": activation_bytes(tensors, batch, precision),
         "fits": need <= usable_bytes(chip),
     }
     step = step_seconds(tensors, chip, optimizer)

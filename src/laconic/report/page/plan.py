@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 
 from laconic.planner.values import Advice, Option, Risk
-from laconic.report.page import breakdown, layers
+from laconic.report.page import breakdown, layers, sharded
 from laconic.report.page.html import Cell, Column, Markup, as_csv, el, facts, prose, table, tiles
 from laconic.report.page.units import MISSING, number, spread, times, unit_for, with_unit
 from laconic.report.page.values import Planned
@@ -23,7 +23,7 @@ def section(planned: Planned, anchor: str) -> Markup:
         el("h2", name_of(advice)),
         el("p", prose(advice.verdict), class_="verdict"),
         *(el("p", prose(f"{warning}."), class_="warn") for warning in advice.warnings),
-        _to_copy(advice.line),
+        *([_to_copy(advice.line)] if advice.line else []),
         tiles(
             [
                 (with_unit(best.step_seconds, "seconds"), "predicted step", _between(best)),
@@ -46,6 +46,7 @@ def section(planned: Planned, anchor: str) -> Markup:
         ),
         el("h3", "Ranked"),
         _table(advice, anchor),
+        sharded.block(advice, anchor),
         breakdown.block(
             breakdown.of_plan(advice), "A step's time, predicted", "Whiskers: the prediction's uncertainty."
         ),

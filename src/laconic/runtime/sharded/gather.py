@@ -15,6 +15,7 @@ from laconic.compression.none import Identity
 from laconic.compression.to_owners import decoded
 from laconic.errors import StrategyError
 from laconic.runtime.tiers import Tier
+from laconic.strategy import Sentence
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication, Gather
 
@@ -27,22 +28,29 @@ class WeightsTier(Tier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        links: list[Compressor] = [word.make() for word in self.sentence.compression]
-        self.sends_differences = len(links) > 1 and isinstance(links[-1], EF21)
-        self.compressor = chain(links[:-1] if self.sends_differences else links)
-        if isinstance(self.compressor, Identity):
-            return
-        if not isinstance(self.compressor, Codec) or self.compressor.ragged:
-            raise StrategyError(
-                f"weights cannot be gathered as {self.compression}: owners send messages of a known length that "
-                "anybody decodes alone; write int8(256)"
-            )
-        bits = bits_a_value(self.compressor)
-        if bits < _COARSE_BITS and not self.sends_differences:
-            raise StrategyError(
-                f"weights of {bits:.1f} bits a value lose too much (SDP4Bit, NeurIPS 2024, sends differences for that "
-                f"reason); write {self.compression}+ef21 for differences from the last weights, or int8(256)"
-            )
+        self.compressor, self.sends_differences = gathered_as(self.sentence)
+
+
+def gathered_as(sentence: Sentence) -> tuple[Compressor, bool]:
+    """Return how owners send the weights that a sentence describes, and whether they send differences: where `ef21`
+    ends its chain. Chains in which weights cannot be sent, or lose too much, are refused."""
+    links: list[Compressor] = [word.make() for word in sentence.compression]
+    words, differences = sentence.chain, len(links) > 1 and isinstance(links[-1], EF21)
+    codec = chain(links[:-1] if differences else links)
+    if isinstance(codec, Identity):
+        return codec, differences
+    if not isinstance(codec, Codec) or codec.ragged:
+        raise StrategyError(
+            f"weights cannot be gathered as {words}: owners send messages of a known length that "
+            "anybody decodes alone; write int8(256)"
+        )
+    bits = bits_a_value(codec)
+    if bits < _COARSE_BITS and not differences:
+        raise StrategyError(
+            f"weights of {bits:.1f} bits a value lose too much (SDP4Bit, NeurIPS 2024, sends differences for that "
+            f"reason); write {words}+ef21 for differences from the last weights, or int8(256)"
+        )
+    return codec, differences
 
 
 def bits_a_value(codec: Codec) -> float:
