@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from laconic.runtime.current_worker import rank, size
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
+    from laconic.runtime.metric_sinks import report_to
     from laconic.runtime.metrics import log
     from laconic.runtime.own_device import device
     from laconic.runtime.traffic import Traffic, traffic
@@ -81,6 +82,7 @@ _HOMES = {
     "mean": "api.over_workers",
     "plan": "planner.plan",
     "rank": "runtime.current_worker",
+    "report_to": "runtime.metric_sinks",
     "resume": "runtime.checkpoint",
     "shard": "runtime.data_shard",
     "simulate": "virtual.simulate",
@@ -125,6 +127,7 @@ __all__ = [
     "optim",
     "plan",
     "rank",
+    "report_to",
     "resume",
     "shard",
     "simulate",
