@@ -10,7 +10,10 @@ import re
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from laconic.values.process_place import PLACE_VARIABLES
 from laconic.values.run_config import VARIABLE
@@ -19,6 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SECONDS = 240
 _WAS = re.compile(r"^( *)(.*)  # was: (.*)$")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip tests where a package is missing; it is not imported to find out, which takes seconds."""
+    return pytest.mark.skipif(
+        find_spec(package) is None, reason=f"{package} is not installed: pip install 'laconic[frameworks]'"
+    )
 
 
 def changed_lines(example: str) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.scripts import EXAMPLES, changed_lines, torchrun, without_laconic
+from tests.integrations.scripts import EXAMPLES, changed_lines, needs, torchrun, without_laconic
 
-pytest.importorskip("lightning", reason="lightning is not installed: pip install 'laconic[frameworks]'")
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("frameworks")]
+pytestmark = [pytest.mark.long, needs("lightning")]
 
 EXAMPLE = EXAMPLES / "lightning_digits.py"
 SCRIPTS = Path(__file__).with_name("lightning_scripts.py")

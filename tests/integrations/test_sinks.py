@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import laconic
+from tests.integrations.scripts import needs
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("frameworks")]
+pytestmark = pytest.mark.long
 STEPS = 5
 
 
@@ -30,8 +31,8 @@ def report() -> None:
     raise NotImplementedError
 
 
+@needs("tensorboard")
 def test_tensorboard_shows_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'laconic[frameworks]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from laconic.integrations.tensorboard import TensorBoardSink
@@ -56,8 +57,10 @@ def test_tensorboard_shows_every_worker(tmp_path: Path, monkeypatch: pytest.Monk
         assert "laconic/step_seconds" in events.Tags()["scalars"]
 
 
+@needs("wandb")
 def test_weights_and_biases_shows_the_first_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'laconic[frameworks]'")
+    import wandb
+
     from laconic.integrations.wandb import WandbSink
 
     run = wandb.init(mode="offline", dir=str(tmp_path), project="laconic")

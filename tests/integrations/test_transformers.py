@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.scripts import EXAMPLES, changed_lines, torchrun, without_laconic
+from tests.integrations.scripts import EXAMPLES, changed_lines, needs, torchrun, without_laconic
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'laconic[frameworks]'")
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("frameworks")]
+pytestmark = [pytest.mark.long, needs("transformers")]
 
 EXAMPLE = EXAMPLES / "transformers_text.py"
 MEMORY = "local(4) / topk(0.1)+ef"
