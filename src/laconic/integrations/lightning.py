@@ -58,7 +58,7 @@ class LaconicStrategy(DDPStrategy):
         if foreign:
             raise ContractError(f"there is no DDP here that {', '.join(foreign)} could be for: leave it out")
         self._sentence, self._options = strategy, dict(options or {})
-        self._resumed_from: Path | None = None
+        self._resumed_from: Any = None
         self._failed = False
 
     def configure_ddp(self) -> None:
@@ -125,7 +125,7 @@ class LaconicStrategy(DDPStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Read Lightning's file; what ranks remember is restored with the optimizer."""
-        self._resumed_from = _beside(checkpoint_path)
+        self._resumed_from = checkpoint_path
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **named)
         return loaded
 
@@ -133,7 +133,7 @@ class LaconicStrategy(DDPStrategy):
         """Restore the optimizer, and what this rank remembers."""
         super().load_optimizer_state_dict(checkpoint)
         if self._resumed_from is not None:
-            resume(self._resumed_from, self.model, self.optimizers[0])
+            resume(_beside(self._resumed_from), self.model, self.optimizers[0])
 
 
 def _beside(file: Any) -> Path:
