@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
 ALONE = (
     "real",
     "experiments",
+    "integrations",
     "launch",
     "liveness",
     "rpc",

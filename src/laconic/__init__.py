@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from laconic.runtime.current_worker import rank, size
     from laconic.runtime.data_shard import ShardSampler, shard
     from laconic.runtime.finish import finish
+    from laconic.runtime.metric_sinks import report_to
     from laconic.runtime.metrics import log
     from laconic.runtime.own_device import device
     from laconic.runtime.traffic import Traffic, traffic
@@ -85,6 +86,7 @@ _HOMES = {
     "mean": "api.over_workers",
     "plan": "planner.plan",
     "rank": "runtime.current_worker",
+    "report_to": "runtime.metric_sinks",
     "resume": "runtime.checkpoint",
     "shard": "runtime.data_shard",
     "simulate": "virtual.simulate",
@@ -131,6 +133,7 @@ __all__ = [
     "optim",
     "plan",
     "rank",
+    "report_to",
     "resume",
     "shard",
     "simulate",

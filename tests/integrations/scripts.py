@@ -10,15 +10,25 @@ import re
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from laconic.values.process_place import PLACE_VARIABLES
 from laconic.values.run_config import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-SECONDS = 240
+SECONDS = 400
 _WAS = re.compile(r"^( *)(.*)  # was: (.*)$")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip tests where a package is missing; it is not imported to find out, which takes seconds."""
+    return pytest.mark.skipif(
+        find_spec(package) is None, reason=f"{package} is not installed: pip install 'laconic[frameworks]'"
+    )
 
 
 def changed_lines(example: str) -> int:
@@ -61,10 +71,15 @@ def torchrun(script: Path, *arguments: str, workers: int = 2, folder: Path | Non
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", f"--master-port={port}"]
+    launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={workers}", f"--master-port={port}"]
+    return python(*launcher, str(script), *arguments, folder=folder)
+
+
+def python(*arguments: str, folder: Path | None = None, **variables: str) -> str:
+    """What a Python of its own prints, with these environment variables beside the others; it must end well."""
     done = subprocess.run(
-        [*launcher, str(script), *arguments],
-        env=environment(),
+        [sys.executable, *arguments],
+        env={**environment(), **variables},
         cwd=folder,
         capture_output=True,
         text=True,

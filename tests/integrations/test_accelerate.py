@@ -11,11 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import laconic
-from tests.integrations.scripts import EXAMPLES, changed_lines, torchrun, without_laconic
+from tests.integrations.scripts import EXAMPLES, changed_lines, needs, torchrun, without_laconic
 from tests.real.pool import Pool, PoolRank
 
-pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'laconic[frameworks]'")
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("frameworks")]
+pytestmark = [pytest.mark.long, needs("accelerate")]
 
 
 @pytest.mark.parametrize("accumulated", ["1", "2"])

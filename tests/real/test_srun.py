@@ -87,3 +87,8 @@ def test_a_shell_of_salloc_stays_alone(tmp_path: Path) -> None:
     shell = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "nowhere[1-2]"}
     [alone] = tasks(tmp_path, [shell], "bsp")
     assert alone[:3] == [0, 1, 12] and alone[4] == [0.0]
+
+
+def test_the_page_shows_the_batch_script() -> None:
+    root = SOURCE.parent
+    assert (root / "examples" / "digits.sbatch").read_text() in (root / "docs" / "integrations.md").read_text()

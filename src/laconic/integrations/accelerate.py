@@ -50,5 +50,6 @@ def prepare(
     prepared = accelerator.prepare_model(model, evaluation_mode=True)  # all but DDP
     prepared._is_accelerate_prepared = True  # accelerate's own mark: a later prepare() leaves the model alone
     replaced = {id(models[0]): prepared, id(optimizers[0]): optimizer}
-    others = accelerator.prepare(*(replaced.get(id(item), item) for item in objects))
-    return tuple(others)
+    given = [replaced.get(id(item), item) for item in objects]
+    placement = [False if item is optimizer else None for item in given]  # its state is where the model is
+    return tuple(accelerator.prepare(*given, device_placement=placement))

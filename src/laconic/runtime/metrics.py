@@ -22,6 +22,7 @@ from torch import Tensor
 from laconic.errors import ContractError
 from laconic.runtime import step_recorder
 from laconic.runtime.current_worker import current, is_process_worker, rank
+from laconic.runtime.metric_sinks import write_to_sinks
 from laconic.values.metric_direction import as_good, falls_towards
 from laconic.values.run_config import RunConfig
 from laconic.worker import Worker
@@ -122,6 +123,7 @@ def log(**values: SupportsFloat) -> None:
     worker = current()
     if worker is not None and worker in _observers:
         _observers[worker](worker, numbers)
+    write_to_sinks(worker, numbers)
     step_recorder.record_metrics(worker, numbers)
 
 
