@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 
-.PHONY: setup lint test test-long test-all demo clean
+.PHONY: setup lint test test-long test-frameworks test-all demo clean
 
 setup: $(READY)
 
@@ -32,10 +32,14 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
 
 # What is left out there: trainings to a loss, the same on more seeds, draws and sentences, faults of whole runs.
-test-long: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long
+test-long: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long --ignore tests/integrations
 
-test-all: test test-long
+# The adapters inside Lightning, Transformers, Accelerate and Ray Train, which are installed for it.
+test-frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long tests/integrations
+
+test-all: test test-long test-frameworks
 
 # Strategies side by side on 100 Mb/s, in a few minutes; virtual where network namespaces are not allowed.
 demo: $(READY)
