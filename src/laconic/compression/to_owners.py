@@ -71,7 +71,8 @@ class DenseToOwners(Compressor):
 
     def exchange(self, x: Tensor, state: State, meet: Meet) -> Exchange:
         total = yield ReduceScatter(x.reshape(-1))
-        return Outcome(total.view(x.shape[1:]).div_(meet.size), state)
+        wide = total.float() if total.dtype.itemsize < 4 else total  # who wants the sum multiplies: it must be exact
+        return Outcome(wide.view(x.shape[1:]).div_(meet.size), state)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return spec.numel * spec.dtype.itemsize

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn, optim
 
 from laconic.errors import ContractError
 from laconic.runtime.handed_over import rival_of
 from laconic.runtime.optimizer import DistributedOptimizer
+from laconic.runtime.sharded.local_shard import is_sharded
 
 
 def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: float = 2.0) -> Tensor:
@@ -15,7 +18,8 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
     After backward of a plain sentence this is `torch.nn.utils.clip_grad_norm_` of the averaged gradients. For rules
     with local steps the worker's own gradient is clipped, which is what its local step applies. Where gradients of
     several steps are summed (`accumulate`), only the sum that is applied is clipped: in the steps before, nothing is.
-    With a schedule whose messages arrive in the next forward pass, this waits for them.
+    With a schedule whose messages arrive in the next forward pass, this waits for them. Where the model is sharded, the
+    norm is that of the whole gradient, the same on all workers that share the model.
 
     - `optimizer`: what `laconic.distribute` returned.
     - `max_norm`: the largest norm that gradients may have afterwards.
@@ -27,5 +31,10 @@ def clip_grad_norm_(optimizer: optim.Optimizer, max_norm: float, norm_type: floa
         optimizer.session.deferred_step.settle()  # a norm needs all gradients: nothing is deferred in this step
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if isinstance(optimizer, DistributedOptimizer) and optimizer.session.gradients.only_accumulates:
-        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type)
-    return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        return _whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type))
+    return _whole(nn.utils.clip_grad_norm_(parameters, max_norm, norm_type))
+
+
+def _whole(norm: Any) -> Tensor:
+    """Return a norm as a plain tensor; that of shards is one number, and a sharded tensor."""
+    return norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[no-any-return]

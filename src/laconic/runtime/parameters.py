@@ -32,7 +32,7 @@ class Parameters:
     def of(cls, model: nn.Module, gather_sparse: bool) -> Parameters:
         """Classify a model's parameters; refuse models that cannot be distributed."""
         roles, sparse_ids = _roles(model)
-        dense, sparse, frozen = [], [], []
+        dense, sparse, frozen, empty = [], [], [], []
         for name, whole in model.named_parameters():
             parameter = LocalShard.of(whole) if is_sharded(whole) else whole
             if not parameter.requires_grad:
@@ -42,6 +42,11 @@ class Parameters:
             elif parameter.numel():
                 dense.append((name, parameter))
                 roles.setdefault(id(parameter), roles.get(id(whole), _shape_role(whole)))
+            elif is_sharded(whole):
+                empty.append((name, parameter))
+                roles.setdefault(id(parameter), roles.get(id(whole), _shape_role(whole)))
+        if not dense and not sparse:
+            dense = empty[:1]  # others own all of the model: this worker takes part in what they do together
         if not dense and not sparse:
             raise ContractError("this model has no parameter that requires a gradient: there is nothing to distribute")
         for name, parameter in dense:
@@ -62,7 +67,7 @@ class Parameters:
 
     @cached_property
     def _shares(self) -> tuple[tuple[float, str], ...]:
-        total = sum(p.numel() for p in self.trainable)
+        total = max(sum(p.numel() for p in self.trainable), 1)
         names = (*(spec.name for spec in self.specs), *self.sparse_names)
         return tuple((p.numel() / total, name) for p, name in zip(self.trainable, names, strict=True))
 

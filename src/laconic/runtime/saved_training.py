@@ -109,12 +109,14 @@ def restore(
     """Continue from a saved training. `mine` is this worker's part, or the first worker's where the number of workers
     has changed; `part_of` returns that of any saved worker, and `where` names the checkpoint in messages."""
     session.deferred_step.settle()  # what is in flight belongs to the parameters of before
-    same = mine["workers"] == session.group.size
+    same = mine["workers"] == session.group.size and session.fits(mine["session"])
     before = mine["session"]["strategy"]
     if session.autotuner is None and before != str(session.strategy):
         _take_over(session, model, optimizer, mine, part_of, where)
     elif mine["replicas_differ"] and not same:
-        raise ContractError(f"`{before}` keeps a model per worker: resume with {mine['workers']} workers")
+        raise ContractError(
+            f"`{before}` keeps a model per worker: resume with {mine['workers']} workers, arranged as they were"
+        )
     else:
         session.load_state_dict(mine["session"])
         if session.saves_beside:
@@ -150,20 +152,24 @@ def _take_over(
 ) -> None:
     """Continue what another strategy began: model, optimizer and step are taken over; the memory of its words means
     nothing to others, so it is dropped, and this strategy's begins afresh."""
-    parts = [part_of(r) for r in range(mine["workers"])] if mine["replicas_differ"] else []
-    weights = parts[0] if parts else mine if "model" in mine else part_of(0)
-    _load(model, _mean_of([part["model"] for part in parts]) if parts else weights["model"], where)
     base: optim.Optimizer = optimizer.base  # type: ignore[attr-defined]
     taken = _taken_settings(Strategy.parse(mine["session"]["strategy"]))  # saved as zero, while a compressor had them
     kept = [{name: group[name] for name in taken if name in group} for group in base.param_groups]
-    _load(base, weights["optimizer"], where)
+    if session.saves_beside:
+        assert isinstance(where, Path)
+        session.load_beside(where)
+    else:
+        parts = [part_of(r) for r in range(mine["workers"])] if mine["replicas_differ"] else []
+        weights = parts[0] if parts else mine if "model" in mine else part_of(0)
+        _load(model, _mean_of([part["model"] for part in parts]) if parts else weights["model"], where)
+        _load(base, weights["optimizer"], where)
     for group, settings in zip(base.param_groups, kept, strict=True):
         group.update(settings)
     session.take_over(mine["session"]["steps"])
     if session.worker.rank == 0:
         tiers = [tier for found in mine["session"]["sections"].values() for tier in found]
         remarks = ["model, optimizer and step are taken over"]
-        remarks += ["the mean of the workers' models goes on"] if parts else []
+        remarks += ["the mean of the workers' models goes on"] if mine["replicas_differ"] else []
         remarks += ["the memory in it is dropped"] if any(tier["memory"] or tier["sync"] for tier in tiers) else []
         remarks += ["this strategy's memory begins afresh"] if session.arrangement.has_memory else []
         print(

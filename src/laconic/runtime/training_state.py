@@ -38,6 +38,11 @@ class TrainingState:
                 )
         self._model, self._optimizer, self._extra = model, optimizer, extra
         self._session = session_of(optimizer, "TrainingState")
+        if self._session.saves_beside:
+            raise ContractError(
+                "a TrainingState holds whole models, and this one is sharded: save it with laconic.checkpoint, which "
+                "writes each shard once and is read by laconic.resume on any number of workers"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the model's tensors, the optimizer's state, and this worker's part under a name of its own."""

@@ -42,6 +42,10 @@ class AdaComm(Controlled, Averaging[SteeringContext]):
     def guarantee(self) -> str:
         return local_steps(self.period)
 
+    @property
+    def reads_optimizer_state(self) -> bool:
+        return self.block_momentum > 0
+
     def init(self, context: SteeringContext) -> State:
         now = {"period": torch.tensor(self.period), "decided": torch.tensor(0.0, dtype=torch.float64)}
         block = [torch.zeros_like(p) for p in context.parameters] if self.block_momentum else []

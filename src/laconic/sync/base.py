@@ -138,6 +138,12 @@ class Sync(Technique, Generic[Context]):
         return f"{self.name}: {NO_GUARANTEE}"
 
     @property
+    def reads_optimizer_state(self) -> bool:
+        """Whether the rule reads or resets what the optimizer remembers of single parameters. Where a model is sharded,
+        that belongs to sharded tensors, and rules work on this worker's part of them."""
+        return False
+
+    @property
     def period(self) -> int:
         """The number of steps after which what the rule sends repeats: that of its cadence, unless the rule has a knob
         of this name. A time or a number of bytes per step is a mean over whole periods."""

@@ -95,6 +95,10 @@ class LocalSGD(Averaging):
         return local_steps(self.period)
 
     @property
+    def reads_optimizer_state(self) -> bool:
+        return self.momentum != "keep"
+
+    @property
     def _is_bsp(self) -> bool:
         return self.period == 1 and not self.growing and self.momentum == "keep"
 

@@ -74,6 +74,10 @@ class MomentRule(Sync):
     decays_gradient: ClassVar[bool] = True
     """Whether weight decay that is not decoupled is added to the gradient."""
 
+    @property
+    def reads_optimizer_state(self) -> bool:
+        return True
+
     def moments(self, context: SyncContext) -> list[Moments]:
         """Return the moments of every parameter, or refuse an optimizer whose state the rule cannot continue."""
         settings = {p: group for group in context.optimizer.param_groups for p in group["params"]}

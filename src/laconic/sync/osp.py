@@ -46,6 +46,10 @@ class OSP(Sync[StagedContext]):
     replicas_differ: ClassVar[bool] = True
     prefers: ClassVar[Mapping[str, str]] = {"architecture": "parameter_server"}
 
+    @property
+    def reads_optimizer_state(self) -> bool:
+        return True
+
     def init(self, context: StagedContext) -> State:
         scores = torch.full((len(context.parameters),), torch.inf, dtype=torch.float64)  # unknown: not held back
         if self.share is not None:

@@ -41,6 +41,10 @@ class SlowMo(Outer):
     def guarantee(self) -> str:
         return outer_step(self.period)
 
+    @property
+    def reads_optimizer_state(self) -> bool:
+        return self.buffers != "keep"
+
     def step(self, context: BucketContext, point: Tensor, momentum: Tensor | None, gradient: Tensor) -> None:
         if not context.rate:  # the schedule set zero, which cannot divide: the step is the mean displacement
             point.sub_(gradient)

@@ -2,18 +2,21 @@
 
 `fully_shard` communicates through the hooks that `laconic.distribute` fills; of a process group it asks only rank and
 size. So a virtual worker's mesh has process groups that know these two things and the group of virtual workers they
-stand for, and carry nothing themselves. This is the only module that builds a mesh by hand: PyTorch has no public way
+stand for, and carry two operations for what a script does with sharded tensors between steps: it clips the norm of
+gradients, or looks at a whole parameter. This is the only module that builds a mesh by hand: PyTorch has no public way
 that needs no default process group.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import _register_process_group
+from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import DeviceMesh
 
 from laconic.errors import ContractError
@@ -23,7 +26,8 @@ _numbers = itertools.count()
 
 
 class VirtualProcessGroup(dist.ProcessGroup):
-    """What `fully_shard` sees of a group of virtual workers: its rank and size."""
+    """What `fully_shard` sees of a group of virtual workers: its rank and size; and, for sharded tensors, an all-reduce
+    and an all-gather, which count as control data, since real processes do not count them at all."""
 
     def __init__(self, group: VirtualGroup) -> None:
         super().__init__(group.rank, group.size)  # type: ignore[call-arg]
@@ -39,9 +43,40 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return "laconic"
 
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """Combine tensors in place, as PyTorch calls it for a norm of sharded tensors."""
+        op = opts.reduceOp
+        if not any(op == known for known in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX)):
+            raise ContractError(f"sharded tensors of virtual workers are added or maximised, not combined by {op}")
+        how: Literal["sum", "max"] = "max" if op == ReduceOp.MAX else "sum"
+        for tensor in tensors:
+            total = self.virtual.all_reduce(tensor.clone(), how, control=1.0).wait()
+            tensor.copy_(total / self.size() if op == ReduceOp.AVG else total)
+        return _Done(tensors)
+
+    def allgather_into_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
+        """Gather the parts of tensors, as PyTorch calls it for a whole tensor."""
+        for output, part in zip(outputs, inputs, strict=True):
+            output.view(self.size(), -1).copy_(self.virtual.all_gather(part.reshape(-1), control=1.0).wait())
+        return _Done(outputs)
+
     @property
     def group_name(self) -> Any:
         return self._name
+
+
+class _Done(dist.Work):
+    """An operation that is over when it is returned."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def result(self) -> list[Tensor]:
+        return self._tensors
 
 
 class VirtualMesh(DeviceMesh):

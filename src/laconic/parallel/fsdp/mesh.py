@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -26,9 +26,13 @@ def is_fully_sharded(model: nn.Module) -> bool:
 
 
 def sharded_modules(model: nn.Module) -> dict[str, Any]:
-    """Return the modules that hold sharded parameters of their own, by name."""
-    found = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
-    return {name: module for name, module in found.items() if parameter_group(module) is not None}
+    """Return the modules that hold sharded parameters of their own, by name; of those that `fully_shard` was called on
+    together, the first."""
+    found: dict[int, tuple[str, Any]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule) and (group := parameter_group(module)) is not None:
+            found.setdefault(id(group), (name, module))
+    return dict(found.values())
 
 
 def parameter_group(module: Any) -> Any:
@@ -61,9 +65,11 @@ def _modules(model: nn.Module) -> list[Any]:
     return found
 
 
-def layout_of(module: Any, size: int) -> ShardLayout:
-    """Return where the gradients of a module's own parameters lie in the flat tensor of a reduce-scatter."""
-    trained = [p for p in parameter_group(module).fsdp_params if p.sharded_param.requires_grad]
+def layout_of(module: Any, size: int, only: Collection[int] | None = None) -> ShardLayout:
+    """Return where the gradients of a module's own parameters lie in the flat tensor of a reduce-scatter: of all that
+    are trained, or of those with the indices `only`."""
+    own = parameter_group(module).fsdp_params
+    trained = [p for i, p in enumerate(own) if (p.sharded_param.requires_grad if only is None else i in only)]
     return ShardLayout(tuple(tuple(p._orig_size) for p in trained), tuple(p.fsdp_placement.dim for p in trained), size)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
-from laconic.errors import StrategyError
+from laconic.compression.optional import takes_factors_of
+from laconic.errors import ContractError, Disagreement, StrategyError
 from laconic.parallel.fsdp.checkpoint import load_shards, save_shards
 from laconic.parallel.fsdp.mesh import MeshWorker, shard_process_group, split_tiers, tiers_of
 from laconic.parallel.fsdp.sockets import Sockets
@@ -48,7 +52,9 @@ class ShardedSession(Session):
         names = [name for _, name in tiers_of(strategy)]
         groups = [owners if name is None else levels[name] for name in names]
         shards, replicas = split_tiers(strategy, groups, owners)
-        if replicas is None:
+        if replicas is not None:
+            _refuse_whole_tensors(replicas)
+        else:
             replicas, levels = _alone(), {ALONE: SoloGroup(worker.rank, worker.ledger)}
         self.sockets = Sockets(worker, model, shards, weights, options.seed)
         self._whole = strategy
@@ -85,12 +91,34 @@ class ShardedSession(Session):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if state["sockets"]["size"] == self.sockets.scatter.size:  # otherwise they are dealt out anew
+        if self.fits(state):  # otherwise they are dealt out anew
             self.sockets.load_state_dict(state["sockets"])
 
+    def fits(self, state: Mapping[str, Any]) -> bool:
+        return bool(state["sockets"]["sizes"] == self.sockets.sizes)
+
     def redistribute_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        super().redistribute_state(states)
-        self.sockets.redistribute([state["sockets"] for state in states], self.group.rank, self.group.size)
+        shards_before = math.prod(states[0]["sockets"]["sizes"])
+        if shards_before == self.sockets.scatter.size:
+            super().redistribute_state(states)
+        else:
+            self._forget_cut_otherwise()
+        mine = torch.tensor([self.sockets.gather.tier.group.rank], device=self.parameters.device)
+        owners = self.group.all_gather(mine, control=1.0).wait().view(-1).tolist()
+        self.sockets.redistribute([state["sockets"] for state in states], self.group.rank, owners)
+
+    def _forget_cut_otherwise(self) -> None:
+        """Drop what replicas remembered of shards that were cut in another way, and say so."""
+        tiers = [tier for tier in self.arrangement.tiers if tier.memory]
+        for tier in tiers:
+            tier.memory = {}
+            tier.whole.memory_replaced()
+        if tiers and self.worker.rank == 0:
+            words = ", ".join(tier.label for tier in tiers)
+            print(
+                f"laconic: shards are cut in another way: what replicas remembered ({words}) is dropped",
+                file=sys.stderr,
+            )
 
     @property
     def saves_beside(self) -> bool:
@@ -98,17 +126,45 @@ class ShardedSession(Session):
 
     def save_beside(self, folder: Path) -> None:
         assert self.optimizer is not None
-        save_shards(folder, self.model, self.optimizer, self._replica)
+        save_shards(folder, self.model, self.optimizer, self._replica, self.group, self.parameters.device)
 
     def load_beside(self, folder: Path) -> None:
         assert self.optimizer is not None
-        load_shards(folder, self.model, self.optimizer, self._replica)
+        error: ContractError | None = None
+        try:
+            load_shards(folder, self.model, self.optimizer, self._replica)
+        except ContractError as refusal:
+            error = refusal
+        failed = torch.tensor([0.0 if error is None else 1.0], device=self.parameters.device)
+        anyone = bool(self.group.all_reduce(failed, "max", control=1.0).wait())
+        if error is not None:
+            raise error
+        if anyone:  # it would wait for those that raised in its first step
+            raise Disagreement(f"another rank cannot read its shards in {folder}, and says why in its log")
 
     @property
     def _replica(self) -> int | None:
         """The number of this worker's replica, where replicas differ."""
         tier = self.arrangement.tiers[0]
         return tier.group.rank if self.arrangement.replicas_differ else None
+
+
+def _refuse_whole_tensors(replicas: Strategy) -> None:
+    """Refuse, among replicas of shards, what needs whole tensors, or what an optimizer remembers of them."""
+    if isinstance(replicas, Sentence):
+        sync = replicas.sync.make()
+        if sync.reads_optimizer_state:
+            raise StrategyError(
+                f"`{replicas}`: {replicas.sync} works on what the optimizer remembers of each parameter, and that of a "
+                "sharded model belongs to sharded tensors; write local(8) or diloco between replicas"
+            )
+        if sync.skips or takes_factors_of(replicas.compressor):
+            raise StrategyError(
+                f"`{replicas}` looks at layers or leaves some out, and a worker with shards has a part of each; "
+                "write a compression such as int8(256), or local(8)"
+            )
+    for part in replicas.parts_within:
+        _refuse_whole_tensors(part)
 
 
 def _alone() -> Strategy:

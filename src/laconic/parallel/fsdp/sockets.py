@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,16 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
+from laconic.compression.error_feedback import Remembering
 from laconic.errors import ContractError
 from laconic.parallel.fsdp.mesh import (
     MeshWorker,
     average_replicas_here,
-    layout_of,
     parameter_group,
     shard_process_group,
     sharded_modules,
 )
+from laconic.parallel.fsdp.used import UsedParameters
 from laconic.runtime.in_flight import InFlight, complete
+from laconic.runtime.sharded.error_memory import gathered, spread
 from laconic.runtime.sharded.gather import ShardGather, WeightsTier
 from laconic.runtime.sharded.layout import ShardLayout
 from laconic.runtime.sharded.scatter import OwnersTier, ShardScatter
@@ -37,8 +41,16 @@ class Sockets:
     remembers belongs to the tensors of one module. Gradients arrive as one flat tensor a module.
     """
 
-    def __init__(self, worker: MeshWorker, model: nn.Module, gradients: Levels, weights: Sentence, seed: int) -> None:
-        self._worker, self._weights = worker, weights
+    def __init__(
+        self,
+        worker: MeshWorker,
+        model: nn.Module,
+        gradients: Levels,
+        weights: Sentence,
+        seed: int,
+        averages_replicas: bool = True,
+    ) -> None:
+        self._worker, self._weights, self._averages_replicas = worker, weights, averages_replicas
         self._tiers = [OwnersTier(sentence, group, seed, worker) for sentence, group in gradients]
         self.scatter = ShardScatter(self._tiers)
         self._groups: dict[int, Group] = {}
@@ -46,17 +58,21 @@ class Sockets:
         self.gather = ShardGather(WeightsTier(weights, owners, seed, worker))
         self._undo: list[Callable[[], None]] = []
         self._late: list[tuple[InFlight, Tensor]] = []
-        self._modules = sharded_modules(model)
-        self.clock = ModuleClock(worker, self._modules)
-        for name, module in self._modules.items():
+        self._used: dict[str, UsedParameters] = {}
+        self._last_names: dict[str, str] = {}
+        modules = sharded_modules(model)
+        self.clock = ModuleClock(worker, modules)
+        for name, module in modules.items():
             self._connect(name, module)
 
     def _connect(self, name: str, module: Any) -> None:
         group = parameter_group(module)
         before = group._reduce_scatter_comm, group._all_gather_comm
-        restored = average_replicas_here(module)
+        restored = average_replicas_here(module) if self._averages_replicas else None
+        used = self._used[name] = UsedParameters(name, module)
 
         def undo() -> None:
+            used.remove()
             module.set_custom_reduce_scatter(before[0])
             module.set_custom_all_gather(before[1])
             if restored is not None:
@@ -82,77 +98,113 @@ class Sockets:
         for exchange, output in late:
             output.copy_(exchange.result)
 
+    def name_of(self, module: str, flat: Tensor) -> str:
+        """Return the name of a module's flat gradients, by which memory is kept."""
+        name = self._last_names[module] = self._used[module].take(flat.numel(), self.scatter.size)
+        return name
+
+    def last_name(self, module: str) -> str:
+        """Return the name of the flat gradients that a module has scattered last."""
+        return self._last_names[module]
+
     def remove(self) -> None:
         """Let PyTorch carry gradients and weights again."""
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+
+    @property
+    def _words(self) -> list[str]:
+        return [str(tier.sentence) for tier in self._tiers]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of members of each tier of owners, inner to outer."""
+        return [tier.group.size for tier in self._tiers]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank remembers, as numbers, text and tensors."""
         return {
-            "gradients": [str(tier.sentence) for tier in self._tiers],
+            "gradients": self._words,
             "weights": str(self._weights),
-            "size": self.scatter.size,
+            "sizes": self.sizes,
             "rank": self.gather.tier.group.rank,
             "steps": [dict(self.scatter.steps), dict(self.gather.steps)],
-            "memory": [tier.memory for tier in self._tiers],
+            "memory": [dict(tier.memory) for tier in self._tiers],
             "copies": dict(self.gather.copies),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned on the same rank of as many.
+        """Continue from what `state_dict` returned on the same rank of as many. Memory of other words than this run's
+        is dropped, which the first rank says.
 
         - `state`: the dictionary to read.
         """
-        mine = self.state_dict()
-        for what in ("gradients", "weights", "size"):
-            if state[what] != mine[what]:
-                raise ContractError(
-                    f"this state of sharded training has {what} {state[what]}, the model has {mine[what]}: its memory "
-                    "means nothing here. Shard with the same words over as many ranks, or leave the state out"
-                )
-        self.scatter.steps, self.gather.steps = (dict(steps) for steps in state["steps"])
-        for tier, memory in zip(self._tiers, state["memory"], strict=True):
-            tier.memory.update({name: dict(entries) for name, entries in memory.items()})
-        self.gather.copies = dict(state["copies"])
+        if state["sizes"] != self.sizes:
+            raise ContractError(
+                f"this state is of shards over {' x '.join(map(str, state['sizes']))} ranks, the model is sharded over "
+                f"{' x '.join(map(str, self.sizes))}: save with laconic.checkpoint, from which any number resumes"
+            )
+        self._begin_at(state)
+        if not self._dropped("gradients", state["gradients"], self._words):
+            for tier, memory in zip(self._tiers, state["memory"], strict=True):
+                tier.memory.update({name: dict(entries) for name, entries in memory.items()})
+        if not self._dropped("weights", state["weights"], str(self._weights)):
+            self.gather.copies = dict(state["copies"])
 
-    def redistribute(self, states: Sequence[Mapping[str, Any]], rank: int, size: int) -> None:
+    def redistribute(self, states: Sequence[Mapping[str, Any]], rank: int, owners: Sequence[int]) -> None:
         """Take over what another number of ranks remembered: the sum of error memories is kept, dealt out in turn.
 
-        What was left out between hosts is added to what was left out at the first hop. Copies of weights are made
-        anew from exact ones. LoCo's memory begins afresh, as it says.
+        What was left out between hosts counts with what was left out at the first hop. Copies of weights are made anew
+        from exact ones; LoCo's memory begins afresh, as it says, and so does one of fewer bits.
 
         - `states`: the `state_dict()` of every earlier rank.
-        - `rank`, `size`: this rank, of how many.
+        - `rank`: this rank, among all that train the model.
+        - `owners`: for each of these, whose shards it owns.
         """
-        inner = self._tiers[0].group.size
+        self._begin_at(states[0])
+        hop = next((i for i, tier in enumerate(self._tiers) if isinstance(tier.compressor, Remembering)), None)
+        if self._dropped("gradients", states[0]["gradients"], self._words) or hop is None:
+            return
+        inside = math.prod(self.sizes[:hop])
+        alike = [i for i, owner in enumerate(owners) if owner % inside == owners[rank] % inside]
+        mine = states[alike.index(rank) :: len(alike)]
+        for key, used in self._flat_tensors(states):
+            here, suffix = used.layout(key, self.scatter.size), f"@{hop}" if hop else ""
+            before = [used.layout(key, math.prod(state["sizes"])) for state in mine]
+            errors = [_whole_error(state, key, there) for state, there in zip(mine, before, strict=True)]
+            found = [error for error in errors if error is not None]
+            if here is not None and found:
+                flat = here.flat([torch.stack(values).sum(0) for values in zip(*found, strict=True)])
+                self._tiers[hop].memory[key + suffix] = {"error": gathered(flat, self.sizes, hop, owners[rank])}
+
+    def _begin_at(self, state: Mapping[str, Any]) -> None:
+        """Count steps from where a state ends, with no memory yet."""
+        self.scatter.steps, self.gather.steps = (dict(steps) for steps in state["steps"])
         self.gather.copies.clear()
         for tier in self._tiers:
             tier.memory.clear()
-        for name, module in self._modules.items():
-            here = layout_of(module, self.scatter.size)
-            errors = [_error_of(state, name, layout_of(module, state["size"])) for state in states[rank::size]]
-            found = [error for error in errors if error is not None]
-            if found:
-                flat = here.flat([torch.stack(values).sum(0) for values in zip(*found, strict=True)])
-                rows = flat.view(*(tier.group.size for tier in reversed(self._tiers)), -1).movedim(-2, 0)
-                self._tiers[0].memory[f"{name}[{here.numel}]"] = {"error": rows.reshape(inner, -1)}
+
+    def _dropped(self, what: str, before: object, now: object) -> bool:
+        """Return whether memory of other words must be dropped, and say so."""
+        if before != now and self._worker.rank == 0:
+            print(f"laconic: {what} were sent as {before}, now as {now}: that memory is dropped", file=sys.stderr)
+        return before != now
+
+    def _flat_tensors(self, states: Sequence[Mapping[str, Any]]) -> list[tuple[str, UsedParameters]]:
+        """Return the names of the flat tensors that states remember something of, with the parameters in them."""
+        names = sorted({name.split("@")[0] for state in states for memory in state["memory"] for name in memory})
+        return [(name, self._used[module]) for name in names if (module := name.split("[")[0]) in self._used]
 
 
-def _error_of(state: Mapping[str, Any], name: str, layout: ShardLayout) -> list[Tensor] | None:
-    """Return what a rank's error memory of a module holds of each tensor, or None where it has none."""
-    key, (first, *outer) = f"{name}[{layout.numel}]", state["memory"]
-    if "error" not in first.get(key, {}):
-        return None
-    rows = first[key]["error"]
-    inner = rows.shape[0]
-    total = rows.view(inner, layout.size // inner, -1).movedim(0, 1).clone()  # by owner, as they lie in the flat tensor
-    for hop, memory in enumerate(outer, 1):
-        later = memory.get(f"{key}@{hop}", {}).get("error")
-        if later is not None:
-            total[:, state["rank"] % inner] += inner * later.view(layout.size // inner, -1)
-    return layout.whole(total.reshape(-1))
+def _whole_error(state: Mapping[str, Any], key: str, layout: ShardLayout | None) -> list[Tensor] | None:
+    """Return what a rank's error memories of a flat tensor hold of each whole tensor, or None where it has none."""
+    found = [
+        spread(memory[name]["error"], state["sizes"], hop, state["rank"])
+        for hop, memory in enumerate(state["memory"])
+        if "error" in memory.get(name := f"{key}@{hop}" if hop else key, {})
+    ]
+    return layout.whole(torch.stack(found).sum(0)) if found and layout is not None else None
 
 
 class ModuleClock:
@@ -209,8 +261,7 @@ class GradientSocket:
                 "name a tier for each dimension that the model is sharded on, and shard all modules alike"
             )
         self._sockets.clock.backward(self._name)
-        # Parameters without a gradient are left out of the flat tensor: another length is another tensor.
-        exchange = InFlight(scatter.mean(f"{self._name}[{input_tensor.numel()}]", input_tensor))
+        exchange = InFlight(scatter.mean(self._sockets.name_of(self._name, input_tensor), input_tensor))
         factor = factor_of(op, scatter.size)
         if factor == 1 and self._nobody_reads(output_tensor):
             self._sockets.fill_late(exchange, output_tensor)

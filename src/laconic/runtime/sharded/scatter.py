@@ -12,6 +12,7 @@ from laconic.compression.to_owners import DenseToOwners, to_owners
 from laconic.errors import StrategyError
 from laconic.runtime.in_flight import run_exchanges
 from laconic.runtime.tiers import Tier
+from laconic.runtime.whole_buckets import widened
 from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Communication
 
@@ -31,13 +32,16 @@ class OwnersTier(Tier):
         self.compressor: Compressor = to_owners([word.make() for word in self.sentence.compression])
 
     def scatter(self, spec: TensorSpec, rows: Tensor, step: int) -> Communication[Tensor]:
-        """Return the mean over the members of their rows for this one; `rows` has one for each member."""
+        """Return the mean over the members of their rows for this one; `rows` has one for each member. The mean of rows
+        of 16 bits is in float32."""
         spec = TensorSpec(spec.name, tuple(rows.shape), rows.dtype)
-        if not self.compressor.accepts(spec):
+        if isinstance(self.compressor, DenseToOwners) or not self.compressor.accepts(spec):
             (plain,) = yield from run_exchanges([_DENSE.exchange(rows, {}, self.meeting(spec, step))], self.carry)
             return plain.result  # type: ignore[no-any-return]
         self.coded("encode", self.compression, (spec.numel,))
-        exchange = self.compressor.exchange(rows, self.state_of(spec, rows), self.meeting(spec, step))
+        spec = widened(spec)  # a memory of 16 bits would forget
+        values = rows.to(spec.dtype)
+        exchange = self.compressor.exchange(values, self.state_of(spec, values), self.meeting(spec, step))
         (outcome,) = yield from run_exchanges([exchange], self.carry)
         self.coded("decode", self.compression, (spec.numel // len(rows),))
         self.memory[spec.name] = outcome.state
@@ -64,12 +68,13 @@ class ShardScatter:
         return size
 
     def mean(self, name: str, flat: Tensor) -> Communication[Tensor]:
-        """Return this worker's shard of the mean of all workers' flat tensors. The shards of owners lie one after
-        another, in the order of ranks with those of the innermost tier as the fastest index."""
+        """Return this worker's shard of the mean of all workers' flat tensors, in float32 where these have 16 bits. The
+        shards of owners lie one after another, in the order of ranks with those of the innermost tier as the fastest
+        index."""
         step = self.steps[name] = self.steps.get(name, -1) + 1
         rows = flat.view(*(tier.group.size for tier in reversed(self.tiers)), -1)
         for hop, tier in enumerate(self.tiers):
-            parts = rows.movedim(-2, 0)  # by owner in this tier, and inside by owner in the outer ones
+            parts = rows.to(flat.dtype).movedim(-2, 0)  # by owner in this tier, and inside by owner in the outer ones
             spec = TensorSpec(f"{name}@{hop}" if hop else name, tuple(parts.shape), flat.dtype)
             mean = yield from tier.scatter(spec, parts.reshape(len(parts), -1), step)
             rows = mean.view(parts.shape[1:])
