@@ -172,7 +172,7 @@ class Sharding:
             names = 'mesh_dim_names=("replica", "shard")'
             mesh = f'mesh = laconic.init_device_mesh("cuda", ({hosts}, {inside}), {names})\n'
             how, given = f'{how}, mesh=mesh["shard"]', f"{given}, mesh=mesh"
-        calls = f"for part in (*blocks, model):\n    fully_shard(part{how})"
+        calls = f"for part in (*blocks, model):  # before the optimizer is made\n    fully_shard(part{how})"
         return f"{mesh}{calls}\nmodel, optimizer = laconic.distribute(model, {given})"
 
 

@@ -134,7 +134,7 @@ def _gathered(method: ShardedMethod, numel: int, owners: Hosts, dtype: torch.dty
     sentence = _sentence(method.weights)
     codec, differences = gathered_as(sentence)
     shard = TensorSpec("weights", (numel // owners.workers,), dtype)
-    if not isinstance(codec, Codec) or not codec.accepts(shard):
+    if not isinstance(codec, Codec) or not numel or not codec.accepts(shard):
         return Message(span, "gather", owners.workers, shard.nbytes), differences
     payload = codec.payload_bytes(shard, owners.workers)
     return Message(span, "gather", owners.workers, payload, sentence.chain, shard.numel, numel), differences
@@ -163,7 +163,7 @@ def _scattered(
         sentence = _sentence(words)
         rows = TensorSpec("gradients", (members, numel // members), dtype)
         compressor: Compressor = to_owners([word.make() for word in sentence.compression])
-        if isinstance(compressor, DenseToOwners) or not compressor.accepts(rows):
+        if isinstance(compressor, DenseToOwners) or not numel or not compressor.accepts(rows):
             yield Message(where, "scatter", members, rows.nbytes), 0
         else:
             payload = compressor.payload_bytes(rows, members)
