@@ -30,6 +30,8 @@ ALONE = (
     "cli",
     "network/test_interfaces",
     "profile",
+    "sharded/test_lines",
+    "sharded/test_traffic",
     "test_",
     "sync/test_hogwild",
     "virtual/test_equivalence",

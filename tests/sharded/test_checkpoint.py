@@ -15,7 +15,7 @@ from laconic.errors import ContractError
 from laconic.parallel.fsdp.mesh import sharded_modules
 from laconic.runtime.sharded.error_memory import gathered, spread
 from tests.sharded.references import whole_of
-from tests.sharded.training import sharded, steps_of
+from tests.sharded.training import first_of, sharded, steps_of
 
 FOUR = "strided_bits(4, 128)"
 HOPS = f"[{FOUR}+ef]@inside > [{FOUR}+ef]@across"
@@ -58,7 +58,7 @@ def summed(states: list[dict[str, list[Tensor]]]) -> dict[str, list[Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "weights"), [(f"{FOUR}+ef", "int8(256)"), (f"{FOUR}+loco", None), ("sdp4bit", None)]
+    ("strategy", "weights"), first_of([("sdp4bit", None), (f"{FOUR}+ef", "int8(256)"), (f"{FOUR}+loco", None)], 1)
 )
 def test_as_many_workers_go_on_bit_by_bit(tmp_path: Path, strategy: str, weights: str | None) -> None:
     """Weights that are sent as differences need the copy that all have, and gradients their memory."""
@@ -83,15 +83,17 @@ def test_as_many_workers_go_on_bit_by_bit(tmp_path: Path, strategy: str, weights
 
 @pytest.mark.parametrize(
     ("strategy", "hosts", "before", "after"),
-    [
-        (f"{FOUR}+ef", 1, 4, 2),
-        (f"{FOUR}+ef", 1, 2, 4),
-        (f"{FOUR}+ef", 1, 3, 2),
-        (HOPS, 2, 4, 2),
-        (HOPS, 2, 2, 4),
-        (AROUND, 2, 4, 2),
-        (AROUND, 2, 2, 4),
-    ],
+    first_of(
+        [
+            (HOPS, 2, 4, 2),
+            (f"{FOUR}+ef", 1, 3, 2),
+            (f"{FOUR}+ef", 1, 4, 2),
+            (f"{FOUR}+ef", 1, 2, 4),
+            (HOPS, 2, 2, 4),
+            (AROUND, 2, 4, 2),
+            (AROUND, 2, 2, 4),
+        ]
+    ),
 )
 def test_another_number_of_workers_goes_on_with_the_same_sum_of_memories(
     tmp_path: Path, strategy: str, hosts: int, before: int, after: int

@@ -17,7 +17,7 @@ from laconic.runtime.sharded.error_memory import spread
 from laconic.worker import Kind
 from tests.sharded.features import FEATURES, checkpointed, in_blocks
 from tests.sharded.references import alone, assert_alike, squared, together, whole_of
-from tests.sharded.training import batch, blocks
+from tests.sharded.training import batch, blocks, first_of
 
 FOUR = "strided_bits(4, 128)"
 
@@ -25,14 +25,14 @@ FOUR = "strided_bits(4, 128)"
 # ---------------------------------------------------------------------------------------------- features
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", first_of(FEATURES))
 def test_features_of_fully_shard_give_what_one_process_gives(feature: str) -> None:
     build, shard = FEATURES[feature]
     found = laconic.simulate(lambda: together(build, shard)[0], 4).results
     assert_alike(found, alone(build, 4))
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", first_of(FEATURES))
 def test_features_train_with_coded_gradients_and_weight_differences(feature: str) -> None:
     """Every worker has the same whole model, which is near the exact one."""
     build, shard = FEATURES[feature]
@@ -91,7 +91,7 @@ def in_short(reduce: torch.dtype, ranks: int, steps: int, whole_root: bool) -> l
 
 
 @pytest.mark.parametrize("whole_root", [False, True])
-@pytest.mark.parametrize("reduce", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduce", first_of([torch.bfloat16, torch.float16, torch.float32], 1))
 def test_mixed_precision_computes_and_adds_in_the_types_of_its_policy(reduce: torch.dtype, whole_root: bool) -> None:
     def shard(model: Any, mesh: Any) -> nn.Module:
         policy = MixedPrecisionPolicy(torch.bfloat16, reduce, output_dtype=torch.float32 if whole_root else None)

@@ -25,7 +25,7 @@ from laconic.runtime.sharded.layout import ShardLayout
 from laconic.runtime.sharded.traffic import Hosts, module_traffic
 from laconic.worker import Kind
 from tests.real.pool import Pool, PoolRank
-from tests.sharded.training import blocks, steps_of
+from tests.sharded.training import blocks, first_of, steps_of
 
 METHODS: dict[str, tuple[str, Callable[[], ShardedMethod]]] = {
     "stage 2": ("zero", partial(zero_sharded_dp, 2)),
@@ -60,7 +60,7 @@ def promised(method: ShardedMethod, hosts: Hosts) -> float:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize(("hosts", "seed"), [(Hosts(2), 0), (Hosts(4), 1), (Hosts(2, 2), 2)], ids=["2", "4", "2x2"])
+@pytest.mark.parametrize(("hosts", "seed"), first_of([(Hosts(2, 2), 2), (Hosts(2), 0), (Hosts(4), 1)], 1))
 def test_promised_bytes_are_those_that_the_ledger_counts(name: str, hosts: Hosts, seed: int) -> None:
     word, make = METHODS[name]
     expected = promised(make(), hosts)
