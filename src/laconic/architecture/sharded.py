@@ -31,6 +31,10 @@ class ShardedMethod:
     weights: str = "none"
     reshard_after_forward: bool | int = True
 
+    def __post_init__(self) -> None:
+        if type(self.reshard_after_forward) is int and self.reshard_after_forward == 1:  # which True equals
+            object.__setattr__(self, "reshard_after_forward", False)
+
     def gradients(self, inside: str | None = None, across: str | None = None) -> str:
         """Return the strategy over the tiers of these names; without names, over all owners at once."""
         return self.alone if inside is None else f"[{self.inside}]@{inside} > [{self.across}]@{across}"
