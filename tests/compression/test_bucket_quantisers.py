@@ -32,6 +32,8 @@ CHAINS = [
     "int8(block=32)+two_hop(memory=true)+ef",
     "int8+two_hop(dense=true)",
     "int8+two_hop(memory=true, dense=true)",
+    "int4+ef",
+    "int4(block=33)+two_hop(memory=true)+ef",
     "fp8(block=64)+two_hop",
     "mx_block_codecs(mxfp8)+two_hop",
     "mx_block_codecs(mxfp4, rounding=stochastic)+two_hop+ef",
