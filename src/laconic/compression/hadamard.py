@@ -10,7 +10,6 @@ from torch import Tensor
 
 from laconic import kernels
 from laconic.compression.base import Compressor
-from laconic.compression.bucket import is_changed_below
 from laconic.compression.codec import Codec
 from laconic.compression.optional import contraction_of, variance_of
 from laconic.compression.wrapper import Wrapping
@@ -61,7 +60,7 @@ class Transformed(Codec):
 
     @property
     def lists(self) -> bool:
-        return self.inner.lists and not is_changed_below(self.inner, "encode", "feed_all")
+        return self.inner.encodes_lists
 
     def feed_all(
         self,
