@@ -35,6 +35,7 @@ def words() -> list[str]:
                 choices = knob.bounds.choices or ((True, False) if isinstance(knob.default, bool) else ())
                 found += [str(Word.of(entry.name, **{knob.name: choice})) for choice in choices]
     chains = ["topk(0.1)+qsgd", "topk(0.1)+fp16", "int8+two_hop", "fp8+two_hop", "bf16+two_hop", "qsgd+two_hop"]
+    chains += ["int4+hadamard", "strided_bits(4, 128)+hadamard"]
     return list(dict.fromkeys([*found, *chains]))
 
 

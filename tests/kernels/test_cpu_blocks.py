@@ -20,6 +20,9 @@ FORMATS = [
     BlockFormat("int8", "float32", 0, stochastic=True),
     BlockFormat("int8", "float32", 64, stochastic=True),
     BlockFormat("int8", "float32", 100),
+    BlockFormat("int4", "float32", 128),
+    BlockFormat("int4", "float32", 33),
+    BlockFormat("int4", "float32", 0, stochastic=True),
     BlockFormat("e4m3", "float32", 0),
     BlockFormat("e4m3", "float32", 128, stochastic=True),  # rounds to the nearest all the same
     BlockFormat("e5m2", "float32", 0),
@@ -74,15 +77,15 @@ def test_messages_memories_and_means_are_the_references(kind: str, how: BlockFor
         assert all_identical(means, blocks.mean_of_blocks(reference, rows, LENGTHS, how, None, counted))
 
 
-@pytest.mark.parametrize("values", ["int8", "e4m3", "e5m2", "e2m1"])
+@pytest.mark.parametrize("values", ["int8", "int4", "e4m3", "e5m2", "e2m1"])
 def test_every_byte_decodes_as_in_the_reference(values: str) -> None:
     """Also those that no encoder writes."""
-    how = BlockFormat(values, "float32" if values == "int8" else "e8m0", 0)
+    how = BlockFormat(values, "float32" if values.startswith("int") else "e8m0", 0)
     every = torch.arange(256, dtype=torch.uint8)
     n = len(every) * 8 // how.width
     scales = (
         torch.tensor([[0.0], [1e-45], [3.4e38], [torch.inf]]).view(torch.uint8)
-        if values == "int8"
+        if how.whole
         else torch.tensor([[0], [1], [254], [255]], dtype=torch.uint8)
     )
     for scale in scales:

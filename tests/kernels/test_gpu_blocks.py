@@ -27,6 +27,7 @@ FORMATS = [
     BlockFormat("e5m2", "e8m0", 32, stochastic=True),
     BlockFormat("e2m1", "e8m0", 32, ceil=False),
     BlockFormat("e2m1", "e8m0", 32, stochastic=True),
+    BlockFormat("int4", "float32", 128),
 ]
 
 
@@ -63,7 +64,7 @@ def test_messages_memories_and_means_are_the_references(how: BlockFormat, kind: 
         assert all(same(a, b) for a, b in zip(means, expected, strict=True))
 
 
-@pytest.mark.parametrize("how", [FORMATS[0], FORMATS[7]], ids=str)
+@pytest.mark.parametrize("how", [FORMATS[0], FORMATS[7], FORMATS[-1]], ids=str)
 def test_a_tensor_alone_may_begin_anywhere_and_means_are_written_where_wanted(how: BlockFormat) -> None:
     x, error = misaligned(tensor("heavy", 1027), 3), misaligned(tensor("normal", 1027, 1))
     expected = error.clone()

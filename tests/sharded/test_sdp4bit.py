@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import laconic
-from laconic.compression.hadamard import Transformed, matrix
+from laconic import kernels
+from laconic.compression.hadamard import Transformed
 from laconic.compression.raw import Raw
 from laconic.real.connect import connect
 from laconic.runtime.meeting import Meeting
@@ -51,12 +52,15 @@ def test_the_copy_stays_within_half_a_step_of_the_weights(steps: int, seed: int)
 @pytest.mark.parametrize("n", [32, 320, 1000])
 @pytest.mark.parametrize("block", [32, 128])
 def test_the_transform_is_its_own_inverse_and_loses_nothing_by_itself(n: int, block: int) -> None:
-    assert torch.allclose(matrix(block) @ matrix(block).T, torch.eye(block), atol=1e-6)
+    matrix = torch.stack(list(kernels.hadamard_blocks(list(torch.eye(block)), [block] * block, block)))
+    assert torch.allclose(matrix @ matrix.T, torch.eye(block), atol=1e-6)
+    assert torch.allclose(matrix.abs(), torch.full((block, block), block**-0.5)) and torch.equal(matrix, matrix.T)
     codec, x, meet = Transformed(Raw(), block), drawn(0, n), Meeting(0, 2, 0, "x")
     torch.testing.assert_close(codec.decode(codec.encode(x, meet), x.shape, meet), x, rtol=0, atol=1e-6)
     spread = torch.zeros(n)
     spread[5] = 1.0
-    assert codec._turned(spread).abs().max() == pytest.approx(block**-0.5)
+    sent = codec.encode(spread, meet).view(torch.float32)
+    assert sent.numel() == -(-n // block) * block and sent.abs().max() == pytest.approx(block**-0.5)
 
 
 def test_an_outlier_costs_its_neighbours_less_after_the_transform() -> None:

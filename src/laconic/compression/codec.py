@@ -62,6 +62,11 @@ class Codec(Compressor):
         """Whether many tensors can be encoded and averaged at once, by `feed_all` and `means`, or by `feed_bucket`."""
         return False
 
+    @property
+    def encodes_lists(self) -> bool:
+        """Whether `feed_all` writes for many tensors what `encode` writes for each."""
+        return self.lists and not is_changed_below(self, "encode", "feed_all")
+
     def feed_all(
         self,
         xs: Sequence[Tensor],
@@ -125,8 +130,8 @@ class Codec(Compressor):
 
     def feeds(self, bucket: TensorBucket) -> bool:
         """Return whether the tensors of a bucket are encoded by `feed_all` and averaged by `means`."""
-        changed = is_changed_below(self, "encode", "feed_all") or is_changed_below(self, "average", "exchange_bucket")
-        return self.lists and not changed and self.meets == "gather" and bucket.flat.dtype == torch.float32
+        changed = is_changed_below(self, "average", "exchange_bucket")
+        return self.encodes_lists and not changed and self.meets == "gather" and bucket.flat.dtype == torch.float32
 
     def feed_bucket(
         self,

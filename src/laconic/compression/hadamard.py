@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from laconic import kernels
 from laconic.compression.base import Compressor
 from laconic.compression.codec import Codec
 from laconic.compression.optional import contraction_of, variance_of
@@ -57,12 +58,47 @@ class Transformed(Codec):
     def accepts(self, spec: TensorSpec) -> bool:
         return self.inner.accepts(spec)
 
+    @property
+    def lists(self) -> bool:
+        return self.inner.encodes_lists
+
+    def feed_all(
+        self,
+        xs: Sequence[Tensor],
+        errors: Sequence[Tensor] | None,
+        meets: Sequence[Meet],
+        shares: Sequence[float] | None = None,
+    ) -> Tensor:
+        lengths = [x.numel() for x in xs]
+        if errors is not None:
+            torch._foreach_add_(list(errors), list(xs))
+            xs = errors
+        padded = [self._padded(n) for n in lengths]
+        payload = self.inner.feed_all(kernels.hadamard_blocks(xs, padded, self.block), None, meets)
+        if errors is not None:
+            sent = self.inner.means(payload.view(1, -1), padded)
+            kernels.hadamard_blocks(sent, lengths, self.block, errors, shares, True)
+        return payload
+
+    def means(
+        self,
+        rows: Tensor,
+        lengths: Sequence[int],
+        out: Sequence[Tensor] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        """Return the means, which are taken before they are transformed back: once, however many workers there are."""
+        means = self.inner.means(rows, [self._padded(n) for n in lengths])
+        return list(kernels.hadamard_blocks(means, lengths, self.block, out, shares))
+
     def encode(self, x: Tensor, meet: Meet) -> Tensor:
-        return self.inner.encode(self._turned(x.reshape(-1)), meet)
+        flat = x.reshape(-1)
+        return self.inner.encode(kernels.hadamard_blocks([flat], [self._padded(flat.numel())], self.block)[0], meet)
 
     def decode(self, payload: Tensor, shape: torch.Size, meet: Meet) -> Tensor:
-        padded = torch.Size([self._padded(shape.numel())])
-        return self._turned(self.inner.decode(payload, padded, meet))[: shape.numel()].view(shape)
+        n = shape.numel()
+        values = self.inner.decode(payload, torch.Size([self._padded(n)]), meet)
+        return kernels.hadamard_blocks([values], [n], self.block)[0].view(shape)
 
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return self.inner.payload_bytes(self._spec(spec), size)
@@ -78,18 +114,3 @@ class Transformed(Codec):
 
     def _padded(self, numel: int) -> int:
         return -(-numel // self.block) * self.block
-
-    def _turned(self, x: Tensor) -> Tensor:
-        """Return the transform of each block, which is its own inverse: the matrix is symmetric and orthonormal."""
-        whole = torch.nn.functional.pad(x, (0, self._padded(x.numel()) - x.numel())).view(-1, self.block)
-        turned: Tensor = whole @ matrix(self.block).to(x.device)
-        return turned.flatten()
-
-
-@cache
-def matrix(size: int) -> Tensor:
-    """Return the orthonormal Walsh-Hadamard matrix of this size, a power of two."""
-    found = torch.ones(1, 1)
-    while len(found) < size:
-        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-    return found.div(size**0.5)

@@ -80,14 +80,14 @@ class DenseToOwners(Compressor):
 
 def encoded(codec: Codec, rows: Tensor, meet: Meet) -> Tensor:
     """Return the payloads of the rows of a float32 matrix, stacked."""
-    if codec.lists:
+    if codec.encodes_lists:
         return codec.feed_all(list(rows.unbind()), None, [meet] * len(rows)).view(len(rows), -1)
     return torch.stack([codec.encode(row, meet) for row in rows])
 
 
 def decoded(codec: Codec, payloads: Tensor, like: Tensor, meet: Meet) -> Tensor:
     """Return the matrix whose rows these payloads encode, in the shape of `like`."""
-    if codec.lists:
+    if codec.encodes_lists:
         rows = codec.means(payloads.reshape(1, -1), [like[0].numel()] * len(like))
         return torch.cat(rows).view(like.shape)
     return torch.stack([codec.decode(payload, like[0].shape, meet) for payload in payloads])

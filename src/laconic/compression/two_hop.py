@@ -132,9 +132,9 @@ class InTwoHops(Compressor):
         codec = self.inner
         changed = ("part", "split", "join", "filled")
         own_parts = any(getattr(type(codec), name) is not getattr(Codec, name) for name in changed)
-        if not codec.lists or own_parts or bucket.flat.dtype != torch.float32:
+        if not codec.encodes_lists or own_parts or bucket.flat.dtype != torch.float32:
             return None
-        if is_changed_below(codec, "encode", "feed_all") or is_changed_below(codec, "mean", "means"):
+        if is_changed_below(codec, "mean", "means"):
             return None
         if any(self._share(spec) < 1 for spec in bucket.specs):
             return None

@@ -44,6 +44,7 @@ __all__ = [
     "feed_selected_each",
     "feed_signs",
     "hadamard",
+    "hadamard_blocks",
     "integers",
     "largest",
     "left_products",
@@ -423,6 +424,18 @@ def round_randomly(xs: Sequence[Tensor], keys: Sequence[int]) -> Tensor:
 def hadamard(x: Tensor) -> Tensor:
     z: Tensor = _of(x).hadamard(x)
     return z
+
+
+def hadamard_blocks(
+    xs: Sequence[Tensor],
+    lengths: Sequence[int],
+    block: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+    rest: bool = False,
+) -> Sequence[Tensor]:
+    found: Sequence[Tensor] = _of(xs[0]).hadamard_blocks(xs, lengths, block, out, shares, rest)
+    return found
 
 
 def rotate(x: Tensor, key: int) -> Tensor:

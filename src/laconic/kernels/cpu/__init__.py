@@ -11,6 +11,7 @@ from laconic.kernels.cpu import casts, loops
 from laconic.kernels.cpu.blocks import encode_blocks, mean_of_blocks
 from laconic.kernels.cpu.loops import run
 from laconic.kernels.cpu.natural import decode_natural, encode_natural, mean_of_natural
+from laconic.kernels.cpu.rotation import hadamard_blocks
 from laconic.kernels.cpu.whole import (
     average_places,
     encode_largest,
@@ -156,6 +157,7 @@ __all__ = [
     "encode_sampled",
     "encode_signs",
     "feed_signs",
+    "hadamard_blocks",
     "lengthen",
     "mean_of_blocks",
     "mean_of_levels",

@@ -31,11 +31,10 @@ _BIASES = {"e4m3": 7, "e5m2": 15, "e2m1": 1}
 _INFINITE = np.int32(0x7F800000)
 _SMALLEST = np.int32(0x00400000)  # the pattern of 2 to the -127
 _MAGIC = np.float32(1.5 * 2**23)  # added to a small number it leaves the nearest whole one, of two the even one
-_WHOLE = np.float32(127)
 
 
 class Shape(NamedTuple):
-    """A format of blocks as numbers: for integers of eight bits `mantissa` is -1.
+    """A format of blocks as numbers: for integers `mantissa` is -1.
 
     `most` is the largest value, `top` what float32 has behind its leading one and `power` its exponent by `frexp`;
     `no_number` is the code of NaN. Decoded values are multiplied by `inverse` before their block's scale.
@@ -57,10 +56,10 @@ class Shape(NamedTuple):
 @cache
 def shape_of(how: BlockFormat) -> tuple[Shape, Any]:
     """Return a format's numbers, and the value of each code."""
-    if how.values == "int8":
+    if how.whole:
         table = torch.arange(256, dtype=torch.uint8).view(torch.int8).float()
-        one = np.float32(1)
-        return Shape(-1, 0, _WHOLE, 0, 0, 0, 0, one, False, how.ceil, how.stochastic), table.numpy()
+        most, sign, one = np.float32(how.whole), how.whole + 1, np.float32(1)
+        return Shape(-1, 0, most, 0, 0, sign, 0, one, False, how.ceil, how.stochastic), table.numpy()
     form, powers = short_floats()[how.values], how.scales == "e8m0"
     mantissa, power = np.frexp(form.most)
     table = decoded(torch.arange(1 << form.width), form)
@@ -106,14 +105,14 @@ def _power_value(code):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _integers(x, divisor, random, low, high, start, out):  # type: ignore[no-untyped-def]
-    """Compute whole numbers of 1/127 of the largest magnitude, as bytes; zero for what is no number."""
+def _integers(x, divisor, most, random, low, high, start, out):  # type: ignore[no-untyped-def]
+    """Compute whole numbers of 1/`most` of the largest magnitude, as bytes; zero for what is no number."""
     for i in range(x.size):
-        level = x[i] / divisor * _WHOLE
+        level = x[i] / divisor * most
         if random:
             level += _draw(start + i, low, high)
         level = level if level == level else np.float32(0)
-        level = min(max(level, -_WHOLE), _WHOLE)
+        level = min(max(level, -most), most)
         level = np.floor(level) if random else (level + _MAGIC) - _MAGIC
         out[i] = np.uint8(np.int32(level))
 
@@ -151,7 +150,7 @@ def _codes(x, largest, scale, shape, low, high, start, out):  # type: ignore[no-
         return
     divisor = np.float32(np.inf) if largest > _INFINITE else (scale if largest else np.float32(1))
     if shape.mantissa < 0:
-        _integers(x, divisor, shape.random, low, high, start, out)
+        _integers(x, divisor, shape.most, shape.random, low, high, start, out)
     else:
         _floats(x, divisor, shape.most, shape, low, high, start, out)
 
@@ -159,7 +158,7 @@ def _codes(x, largest, scale, shape, low, high, start, out):  # type: ignore[no-
 @_inlined
 def _unit(scale, shape):  # type: ignore[no-untyped-def]
     """Return what a decoded value is multiplied by last."""
-    return scale / _WHOLE if shape.mantissa < 0 else scale
+    return scale / shape.most if shape.mantissa < 0 else scale
 
 
 @_inlined
@@ -191,6 +190,22 @@ def _write(codes, unit, shape, table, mean):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _pack(codes, out):  # type: ignore[no-untyped-def]
+    """Write the lower halves of codes, two in a byte."""
+    for b in range(out.size):
+        out[b] = np.uint8(codes[2 * b] & np.uint8(15)) | np.uint8(codes[2 * b + 1] << np.uint8(4))
+
+
+@_compiled
+def _unpack(packed, sign, codes):  # type: ignore[no-untyped-def]
+    """Read such codes; integers repeat their `sign`, a bit, in the upper half."""
+    for b in range(packed.size):
+        low, high = np.uint8(packed[b] & np.uint8(15)), np.uint8(packed[b] >> np.uint8(4))
+        codes[2 * b] = np.uint8(np.uint8(low ^ sign) - sign)
+        codes[2 * b + 1] = np.uint8(np.uint8(high ^ sign) - sign)
+
+
+@_compiled
 def encode_blocks(places, errors, lengths, starts, block, shape, table, keys, shares, out, first, last):  # type: ignore[no-untyped-def]
     """Write the codes and scales of tensors `first` to `last`, whose parts of the message begin at `starts`; with
     errors, those of x + error, which keep the rest: what is counted as sent is the tensor's share of it."""
@@ -218,8 +233,7 @@ def encode_blocks(places, errors, lengths, starts, block, shape, table, keys, sh
                 _keep(chosen, _unit(scale, shape), shape, table, shares[t], part)
         if short:
             codes[n] = 0
-            for b in range(packed):
-                out[at + b] = codes[2 * b] | (codes[2 * b + 1] << np.uint8(4))
+            _pack(codes, out[at : at + packed])
 
 
 @_compiled
@@ -237,9 +251,7 @@ def mean_of_blocks(rows, places, lengths, starts, block, shape, table, shares, f
         for r in range(len(rows)):
             codes = room if short else rows[r, at:scales]
             if short:
-                for b in range(scales - at):
-                    byte = rows[r, at + b]
-                    codes[2 * b], codes[2 * b + 1] = byte & np.uint8(15), byte >> np.uint8(4)
+                _unpack(rows[r, at:scales], np.uint8(8 if shape.mantissa < 0 else 0), codes)
             for k in range(-(-n // length)):
                 begin, end = k * length, min((k + 1) * length, n)
                 scale = _power_value(rows[r, scales + k]) if shape.powers else _read_scale(rows[r], scales + 4 * k)

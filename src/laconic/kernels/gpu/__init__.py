@@ -1,6 +1,7 @@
 """Triton bodies: the same results as `reference`, to the bit, at the speed of a GPU's memory; a list of tensors in one
 launch."""
 
+from laconic.kernels.gpu.block_rotation import hadamard_blocks
 from laconic.kernels.gpu.blocks import encode_blocks
 from laconic.kernels.gpu.blocks_received import mean_of_blocks
 from laconic.kernels.gpu.buckets import add_levels, add_levels_of_nibbles, bucket_scales, quantize
@@ -43,6 +44,7 @@ __all__ = [
     "feed_selected",
     "feed_selected_each",
     "hadamard",
+    "hadamard_blocks",
     "largest",
     "left_products",
     "mean_of_blocks",

@@ -1,6 +1,6 @@
 """The arithmetic of blocks that share a scale, for Triton bodies: the bits of `reference.blocks`.
 
-A format of values is given as constants: `MANTISSA` bits (-1: integers of eight bits), the `BIAS` of its exponent, its
+A format of values is given as constants: `MANTISSA` bits (-1: integers), the `BIAS` of its exponent, its
 largest value `MOST` and that value's code `LAST`.
 """
 
@@ -24,8 +24,9 @@ _SMALLEST = tl.constexpr(0x00400000)  # the pattern of 2 to the -127
 def constants(how: BlockFormat) -> dict[str, int | float | bool]:
     """Return a format as the constants of these bodies: `TOP` and `POWER` are what is behind the leading one of the
     format's largest value, in float32, and its exponent by `frexp`."""
-    if how.values == "int8":
-        return {"MANTISSA": -1, "BIAS": 0, "MOST": 127.0, "LAST": 127, "TOP": 0, "POWER": 0, "E8M0": False}
+    if how.whole:
+        most = float(how.whole)
+        return {"MANTISSA": -1, "BIAS": 0, "MOST": most, "LAST": how.whole, "TOP": 0, "POWER": 0, "E8M0": False}
     form = short_floats()[how.values]
     mantissa, power = math.frexp(form.most)
     top, last = round((2 * mantissa - 1) * (1 << 23)), len(form.levels) - 1
@@ -90,12 +91,12 @@ def _whole(t, place, low, high, RANDOM: tl.constexpr):
 
 
 @triton.jit
-def integer(share, place, low, high, RANDOM: tl.constexpr):
-    """Return the whole number from -127 to 127 for a share of the largest magnitude; zero for what is no number."""
-    level = share * 127.0
+def integer(share, place, low, high, MOST: tl.constexpr, RANDOM: tl.constexpr):
+    """Return the whole number from -MOST to MOST for a share of the largest magnitude; zero for what is no number."""
+    level = share * MOST
     if RANDOM:
         level += draw(place, low, high).to(tl.float32) * (2.0**-24)
-    level = tl.where(level == level, tl.minimum(tl.maximum(level, -127.0), 127.0), 0.0)
+    level = tl.where(level == level, tl.minimum(tl.maximum(level, -MOST), MOST), 0.0)
     return tl.floor(level) if RANDOM else (level + MAGIC) - MAGIC
 
 

@@ -96,9 +96,9 @@ def _encode_tile(x, error, found, share, rest, base, low, high, codes, scales, B
         most = pattern.to(tl.float32, bitcast=True)[:, None]
         scaled = share_of(v, most)
     if MANTISSA < 0:
-        value = integer(scaled, base + i, low, high, RANDOM)
-        code = value.to(tl.int32) & 255
-        value = value * tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32))
+        value = integer(scaled, base + i, low, high, MOST, RANDOM)
+        code = value.to(tl.int32) & ((1 << BITS) - 1)
+        value = value * tl.div_rn(most, tl.full(most.shape, MOST, tl.float32))
     else:
         if not E8M0:
             scaled = scaled * MOST

@@ -27,7 +27,7 @@ _TILE = 512
 
 @triton.jit
 def _scale(scales, rest, COUNT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr,
-           MANTISSA: tl.constexpr, E8M0: tl.constexpr):  # fmt: skip
+           MANTISSA: tl.constexpr, MOST: tl.constexpr, E8M0: tl.constexpr):  # fmt: skip
     """Return what each eight codes are multiplied by."""
     at = tl.full([], 0, tl.int32)
     if BLOCK:
@@ -39,7 +39,7 @@ def _scale(scales, rest, COUNT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.c
         return power_value(tl.load(scales + at).to(tl.int32))
     elif MANTISSA < 0:
         most = scales_at(scales + at * 4, ALIGNED)
-        return tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32))
+        return tl.div_rn(most, tl.full(most.shape, MOST, tl.float32))
     else:
         return scales_at(scales + at * 4, ALIGNED)
 
@@ -50,7 +50,7 @@ def _value(eight, k: tl.constexpr, scale, BITS: tl.constexpr, MANTISSA: tl.const
     """Return the value of the k-th of eight codes."""
     code = ((eight >> (BITS * k)) & ((1 << BITS) - 1)).to(tl.int32)
     if MANTISSA < 0:
-        return ((code << 24) >> 24).to(tl.float32) * scale
+        return ((code << (32 - BITS)) >> (32 - BITS)).to(tl.float32) * scale
     else:
         value = float_value(code, BITS, MANTISSA, BIAS, LAST)
         if not E8M0:
@@ -64,7 +64,7 @@ def _values(row, scales, rest, COUNT: tl.constexpr, BLOCK: tl.constexpr, BITS: t
             E8M0: tl.constexpr):  # fmt: skip
     """Return one worker's values, each eighth of them in a tensor of their own."""
     eight = eights(row, (rest * BITS + 7) // 8, COUNT, BITS, ALIGNED, MASKED)
-    scale = _scale(scales, rest, COUNT, BLOCK, ALIGNED, MASKED, MANTISSA, E8M0)
+    scale = _scale(scales, rest, COUNT, BLOCK, ALIGNED, MASKED, MANTISSA, MOST, E8M0)
     return (_value(eight, 0, scale, BITS, MANTISSA, BIAS, MOST, LAST, E8M0),
             _value(eight, 1, scale, BITS, MANTISSA, BIAS, MOST, LAST, E8M0),
             _value(eight, 2, scale, BITS, MANTISSA, BIAS, MOST, LAST, E8M0),

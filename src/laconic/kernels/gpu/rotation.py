@@ -46,7 +46,7 @@ def _exchanged(x, TILE: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _stages(x, TILE: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, NEAR: tl.constexpr, FAR: tl.constexpr):
+def stages(x, TILE: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, NEAR: tl.constexpr, FAR: tl.constexpr):
     """Apply COUNT stages, the first of values FIRST apart; those NEAR to less than FAR apart lie in different warps."""
     for k in tl.static_range(COUNT):
         if (FIRST << k) >= NEAR and (FIRST << k) < FAR:
@@ -77,7 +77,7 @@ def _first(x, out, count, low, high, scale, TILE: tl.constexpr, STAGES: tl.const
         v = tl.load(x + base + i, mask=i < rest, other=0.0)
     if BEFORE:
         v = _turned(v, base + i, low, high)
-    v = _stages(v, TILE, 1, STAGES, NEAR, FAR)
+    v = stages(v, TILE, 1, STAGES, NEAR, FAR)
     if LAST:
         v *= scale
     if AFTER:
@@ -97,7 +97,7 @@ def _later(x, low, high, scale, LOG: tl.constexpr, STAGES: tl.constexpr, COLUMNS
     base = ((first >> LOG) << (LOG + STAGES)) + (first & ((1 << LOG) - 1))
     i = (tl.arange(0, ROWS).to(tl.int64)[:, None] << LOG) + tl.arange(0, COLUMNS)[None, :]
     v = tl.reshape(tl.load(x + base + i), [ROWS * COLUMNS])
-    v = tl.reshape(_stages(v, ROWS * COLUMNS, COLUMNS, STAGES, 0, 0), [ROWS, COLUMNS])
+    v = tl.reshape(stages(v, ROWS * COLUMNS, COLUMNS, STAGES, 0, 0), [ROWS, COLUMNS])
     if LAST:
         v *= scale
     if AFTER:

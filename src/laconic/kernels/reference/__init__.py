@@ -16,7 +16,7 @@ from laconic.kernels.reference.factors import (
 )
 from laconic.kernels.reference.levels import add_levels, add_levels_of_nibbles, quantize, quantize_in_nibbles
 from laconic.kernels.reference.numbers import pack_numbers, unpack_numbers
-from laconic.kernels.reference.rotation import hadamard, rotate, rotate_back
+from laconic.kernels.reference.rotation import hadamard, hadamard_blocks, rotate, rotate_back
 from laconic.kernels.reference.rounding import round_randomly
 from laconic.kernels.reference.selection import largest, mean_of_sparse, sampled_limit, select
 from laconic.kernels.reference.signs import add_signs, feed_signs, pack_signs, vote
@@ -29,6 +29,7 @@ __all__ = [
     "bucket_scales",
     "feed_signs",
     "hadamard",
+    "hadamard_blocks",
     "in_buckets",
     "largest",
     "left_products",

@@ -23,7 +23,7 @@ BIAS = 127
 class BlockFormat:
     """How values and scales of blocks are written; with block 0 a tensor has one scale."""
 
-    values: str  # int8, e4m3, e5m2 or e2m1
+    values: str  # int8, int4, e4m3, e5m2 or e2m1
     scales: str  # float32 or e8m0
     block: int
     stochastic: bool = False  # whether values between two codes are rounded at random, so that the mean is right
@@ -32,7 +32,12 @@ class BlockFormat:
     @property
     def width(self) -> int:
         """The number of bits of a value's code."""
-        return 4 if self.values == "e2m1" else 8
+        return 4 if self.values in ("int4", "e2m1") else 8
+
+    @property
+    def whole(self) -> int:
+        """The largest code of integers, in two's complement; 0 where values are short floats."""
+        return {"int8": 127, "int4": 7}.get(self.values, 0)
 
     @property
     def scale_bytes(self) -> int:
@@ -56,16 +61,21 @@ def shares(rows: Tensor, most: Tensor) -> Tensor:
     return rows / torch.where(most.isnan(), torch.inf, most.where(most != 0, 1))
 
 
-def integer_codes(rows: Tensor, most: Tensor, draws: Tensor | None = None) -> Tensor:
-    """Return whole numbers of 1/127 of the largest magnitude, the nearest ones or at random neighbours, as bytes."""
-    levels = shares(rows, most) * 127
+def integer_codes(rows: Tensor, most: Tensor, draws: Tensor | None = None, whole: int = 127) -> Tensor:
+    """Return whole numbers of 1/`whole` of the largest magnitude, the nearest ones or at random neighbours.
+
+    They are in two's complement, in a byte each, of which those up to 7 use the lower half.
+    """
+    levels = shares(rows, most) * whole
     codes = levels.round() if draws is None else (levels + draws).floor()
-    return codes.nan_to_num(0.0).clamp(-127, 127).to(torch.int8).view(torch.uint8)
+    return codes.nan_to_num(0.0).clamp(-whole, whole).to(torch.int8).view(torch.uint8) & (2 * whole + 1)
 
 
-def integer_values(codes: Tensor, most: Tensor) -> Tensor:
+def integer_values(codes: Tensor, most: Tensor, whole: int = 127) -> Tensor:
     """Return the values of such codes. The divisor is a tensor: a GPU would multiply by the inverse of a number."""
-    return codes.view(torch.int8).float() * (most / torch.full_like(most, 127))
+    unused = 7 - whole.bit_length()
+    levels = (codes << unused).view(torch.int8) >> unused  # the sign is repeated
+    return levels.float() * (most / torch.full_like(most, whole))
 
 
 def float_codes(rows: Tensor, most: Tensor, form: ShortFloat) -> Tensor:
@@ -105,8 +115,8 @@ def block_codes(x: Tensor, largest: Tensor, how: BlockFormat, key: int) -> tuple
         scales = power_codes(largest, form, how.ceil)
         powers = power_values(scales)
         codes = signed(rows / powers.where(powers > 0, 1)[:, None], form, draws).to(torch.uint8)
-    elif how.values == "int8":
-        codes, scales = integer_codes(rows, largest[:, None], draws), largest
+    elif how.whole:
+        codes, scales = integer_codes(rows, largest[:, None], draws, how.whole), largest
     else:
         codes, scales = float_codes(rows, largest[:, None], short_floats()[how.values]), largest
     return codes.reshape(-1)[: x.numel()], scales
@@ -117,8 +127,8 @@ def block_values(codes: Tensor, scales: Tensor, how: BlockFormat) -> Tensor:
     rows = in_buckets(codes, how.block_of(codes.numel()))
     if how.scales == "e8m0":
         values = decoded(rows.long(), short_floats()[how.values]) * power_values(scales)[:, None]
-    elif how.values == "int8":
-        values = integer_values(rows, scales[:, None])
+    elif how.whole:
+        values = integer_values(rows, scales[:, None], how.whole)
     else:
         values = float_values(rows, scales[:, None], short_floats()[how.values])
     return values.reshape(-1)[: codes.numel()]

@@ -1,11 +1,14 @@
-"""Random rotation: a Walsh–Hadamard transform behind random signs."""
+"""The Walsh–Hadamard transform: of short blocks, or of a whole vector behind random signs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from laconic.kernels.draws import integers
+from laconic.kernels.messages import finite, written
 
 
 def rotated_length(count: int) -> int:
@@ -24,12 +27,41 @@ def hadamard(x: Tensor) -> Tensor:
 
     It takes sums and differences of values 1 apart, then 2, 4 and so on, and at last multiplies all by 1/√n.
     """
-    n, width = x.numel(), 1
-    while width < n:
-        pairs = x.view(-1, 2, width)
+    return _butterflies(x, x.numel())
+
+
+def hadamard_blocks(
+    xs: Sequence[Tensor],
+    lengths: Sequence[int],
+    block: int,
+    out: Sequence[Tensor] | None = None,
+    shares: Sequence[float] | None = None,
+    rest: bool = False,
+) -> list[Tensor]:
+    """Return for each vector the transforms of its blocks of so many values, a power of two; the last block is padded
+    with zeros.
+
+    Of each vector's transforms the first `length` values are returned, multiplied by the vector's share, and written to
+    `out`, where these are given. With `rest` they are subtracted from `out` instead, of which what is not finite
+    becomes zero.
+    """
+    found = []
+    for i, (x, n) in enumerate(zip(xs, lengths, strict=True)):
+        z = _butterflies(torch.nn.functional.pad(x, (0, -x.numel() % block)), block)[:n]
+        found.append(z if shares is None else z * shares[i])
+    if rest:
+        assert out is not None
+        return [finite(kept.sub_(z)) for kept, z in zip(out, found, strict=True)]
+    return written(found, out)
+
+
+def _butterflies(x: Tensor, block: int) -> Tensor:
+    width = 1
+    while width < block:
+        pairs = x.view(x.numel() // (2 * width), 2, width)
         x = torch.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], dim=1).view(-1)
         width *= 2
-    return torch.mul(x, n**-0.5)
+    return torch.mul(x, block**-0.5)
 
 
 def rotate(x: Tensor, key: int) -> Tensor:
