@@ -24,14 +24,17 @@ def plain(steps: int) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
+@pytest.mark.technique("zero_sharded_dp", check=1)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_sharded_model_has_the_parameters_of_plain_data_parallelism(stage: str, workers: int) -> None:
+    """Bit for bit where dividing by the number of workers is exact, before the sum or after it; the traffic of stage 1
+    is stage 2's."""
     how, _ = STAGES[stage]
     expected = laconic.simulate(lambda: plain(5), workers).results[0]
     for _, found, _ in laconic.simulate(lambda: trained("none", 5, **how), workers).results:
         for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0 if workers == 2 else 1e-6)
 
 
 @pytest.mark.parametrize("stage", STAGES)
