@@ -70,3 +70,11 @@ def assert_alike(found: list[list[Tensor]], expected: list[Tensor], atol: float 
     for parameters in found:
         for ours, theirs in zip(parameters, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+
+
+def assert_mostly_alike(found: list[list[Tensor]], expected: list[Tensor], share: float = 0.15) -> None:
+    """All but a small share of the values are equal: a product in bf16 may round to the next value, since the kernel
+    that computes it depends on the processor and on where its operands lie. Sums of another type change half."""
+    for parameters in found:
+        apart = torch.cat([(a - b).abs().flatten() for a, b in zip(parameters, expected, strict=True)])
+        assert float((apart > 1e-6).float().mean()) <= share and float(apart.max()) < 1e-3

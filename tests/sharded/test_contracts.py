@@ -16,7 +16,7 @@ import laconic
 from laconic.runtime.sharded.error_memory import spread
 from laconic.worker import Kind
 from tests.sharded.features import FEATURES, checkpointed, in_blocks
-from tests.sharded.references import alone, assert_alike, squared, together, whole_of
+from tests.sharded.references import alone, assert_alike, assert_mostly_alike, squared, together, whole_of
 from tests.sharded.training import batch, blocks, first_of
 
 FOUR = "strided_bits(4, 128)"
@@ -101,7 +101,7 @@ def test_mixed_precision_computes_and_adds_in_the_types_of_its_policy(reduce: to
 
     for ranks in (2, 4):
         found = laconic.simulate(lambda: together(blocks, shard, 3)[0], ranks).results
-        assert_alike(found, in_short(reduce, ranks, 3, whole_root))
+        assert_mostly_alike(found, in_short(reduce, ranks, 3, whole_root))
 
 
 @pytest.mark.parametrize("reduce", [torch.bfloat16, torch.float16])
