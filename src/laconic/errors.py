@@ -15,6 +15,10 @@ class ContractError(LaconicError, RuntimeError):
     """The user's model, optimizer or loop does something that the strategy cannot support."""
 
 
+class ProgramError(LaconicError, ValueError):
+    """A program of sends does not do what its collective says."""
+
+
 class Disagreement(LaconicError, RuntimeError):
     """Ranks that should agree do not; the message names the difference."""
 

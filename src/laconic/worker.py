@@ -307,6 +307,11 @@ class Group(Protocol):
     @property
     def ranks(self) -> tuple[int, ...]: ...
 
+    @property
+    def host_size(self) -> int:
+        """How many neighbouring members share a host; 1 where hosts have unequal numbers of members."""
+        ...
+
     def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
         """Reduce in place, in the transport's own order of sums."""
         ...
@@ -341,6 +346,10 @@ class Group(Protocol):
         ...
 
     def barrier(self) -> Handle: ...
+
+    def run(self, program: Any, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
+        """Carry out a `collective.Program` on every member's flat tensor, in place, and return the tensor."""
+        ...
 
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         """Let `compute` write to `into` what follows from the answer of a collective alone, so that it is the same on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,26 +28,10 @@ from laconic.worker import (
 )
 
 
-@technique(
-    "allreduce",
-    aliases=["all_reduce", "a2a"],
-    paper="Patarasuk and Yuan, JPDC 2009 (bandwidth-optimal ring)",
-    claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 2 * (size - 1) / size)],
-    worth_trying=["allreduce"],
-)
-@dataclass(frozen=True)
-class AllReduce(Architecture):
-    """Reduce among equal workers, without a server: every worker ends with the sum.
-
-    `order="backend"` leaves the order of sums to the transport. `order="rank"` sends the same bytes as a ring
-    (all-to-all, local sum, all-gather) and always adds rank 0, 1, 2, … in this order, so that every engine gives the
-    same bits.
-    """
+class EqualWorkers(Architecture):
+    """What architectures without a server share: every request but a sum is a collective of the transport."""
 
     carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ReduceScatter)
-    order: str = knob(
-        "backend", choices=("backend", "rank"), doc="what fixes the order of sums: the transport or the ranks"
-    )
 
     def carry(self, request: Request, transport: Any) -> Communication[Any]:
         group: Group = transport
@@ -73,17 +58,49 @@ class AllReduce(Architecture):
         factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
         return payload_bytes * (size - 1) * factor[meets]
 
-    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
-        """Return what the base class says; sums in the order of ranks are padded as well, by up to N - 1 values."""
-        padding = 4 * (size - 1) * 2 * (size - 1) / size * (1 + rounds) * messages if self.order == "rank" else 0
-        return super().control_bytes(tensors, size, rounds, ragged, messages) + padding
-
     def _reduce(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
         if request.op == "max":
             return (yield group.all_reduce(x, op="max"))
         if request.op == "mean":
             x.mul_(1 / group.size)
+        return (yield from self._sum(request, group))
+
+    @abstractmethod
+    def _sum(self, request: Reduce, group: Group) -> Communication[Any]:
+        """Add the tensors of all members, each of which gets the sum in its own."""
+
+    def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Communication[Any]:
+        return (yield group.reduce_scatter(request.tensor, control=request.control))
+
+
+@technique(
+    "allreduce",
+    aliases=["all_reduce", "a2a"],
+    paper="Patarasuk and Yuan, JPDC 2009 (bandwidth-optimal ring)",
+    claims=[EveryRankEndsWithTheSum(), WireFactor(lambda size: 2 * (size - 1) / size)],
+    worth_trying=["allreduce"],
+)
+@dataclass(frozen=True)
+class AllReduce(EqualWorkers):
+    """Reduce among equal workers, without a server: every worker ends with the sum.
+
+    `order="backend"` leaves the order of sums to the transport. `order="rank"` sends the same bytes as a ring
+    (all-to-all, local sum, all-gather) and always adds rank 0, 1, 2, … in this order, so that every engine gives the
+    same bits.
+    """
+
+    order: str = knob(
+        "backend", choices=("backend", "rank"), doc="what fixes the order of sums: the transport or the ranks"
+    )
+
+    def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
+        """Return what the base class says; sums in the order of ranks are padded as well, by up to N - 1 values."""
+        padding = 4 * (size - 1) * 2 * (size - 1) / size * (1 + rounds) * messages if self.order == "rank" else 0
+        return super().control_bytes(tensors, size, rounds, ragged, messages) + padding
+
+    def _sum(self, request: Reduce, group: Group) -> Communication[Any]:
+        x = request.tensor
         if self.order == "rank":
             return (yield from _sum_in_rank_order(x, group, request.control))
         if request.halves and group.size > 1:
@@ -93,7 +110,7 @@ class AllReduce(Architecture):
     def _reduce_scatter(self, request: ReduceScatter, group: Group) -> Communication[Any]:
         if self.order == "rank":
             return (yield from _shard_in_rank_order(request.tensor, group, request.control))
-        return (yield group.reduce_scatter(request.tensor, control=request.control))
+        return (yield from super()._reduce_scatter(request, group))
 
 
 def _sum_in_rank_order(x: Tensor, group: Group, control: float) -> Communication[Any]:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
 from laconic.network.fluid import Job
+from laconic.network.routes import Routes
 from laconic.units import bits_per_second, seconds
 from laconic.values.profile import LinkTimes, OperationTimes, Profile
 
@@ -135,6 +136,11 @@ class Network:
         levels = tuple(Level(level.workers, UNLIMITED_BITS_PER_SECOND) for level in self.levels)
         return replace(self, levels=levels, measured=None, links={})
 
+    @property
+    def host_size(self) -> int:
+        """How many neighbouring workers share the innermost unit of several: a host, where the network has levels."""
+        return self.levels[1].workers if len(self.levels) > 1 else self.size
+
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
         """The bytes per second of every directed link."""
@@ -193,20 +199,24 @@ class Network:
         dtype = "float32" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         return self.measured.find(MEASURED_AS.get(name, name), dtype)
 
+    def routes(self, sources: ArrayLike, destinations: ArrayLike) -> Routes:
+        """Return the ways between pairs of workers: up and down the links of each level that they cross."""
+        source, destination = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
+        table = np.full((len(source), 2 * len(self.levels)), -1, dtype=np.int64)
+        latency = np.zeros(len(source))
+        for column, (level, offset) in enumerate(zip(self.levels, self._offsets, strict=True)):
+            up, down = source // level.workers, destination // level.workers
+            crosses = up != down
+            table[:, 2 * column] = np.where(crosses, offset + 2 * up, -1)
+            table[:, 2 * column + 1] = np.where(crosses, offset + 2 * down + 1, -1)
+            latency[crosses] = level.latency_seconds
+        return Routes(table, latency)
+
     def load(
         self, sources: ArrayLike, destinations: ArrayLike, nbytes: ArrayLike
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
         """Return the links these transfers use, the bytes on each link, and the longest latency among the transfers."""
-        source, destination = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
-        amount = np.asarray(nbytes, dtype=float)
-        totals = np.zeros(len(self.capacities))
-        latency = 0.0
-        for level, offset in zip(self.levels, self._offsets, strict=True):
-            up, down = source // level.workers, destination // level.workers
-            crosses = (up != down) & (amount >= 0)
-            if crosses.any():
-                np.add.at(totals, offset + 2 * up[crosses], amount[crosses])
-                np.add.at(totals, offset + 2 * down[crosses] + 1, amount[crosses])
-                latency = level.latency_seconds
+        routes = self.routes(sources, destinations)
+        totals = routes.load_bytes(np.asarray(nbytes, dtype=float), len(self.capacities))
         links = np.flatnonzero(totals)
-        return links, totals[links], latency
+        return links, totals[links], float(routes.latency_seconds.max(initial=0.0))

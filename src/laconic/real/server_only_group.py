@@ -18,7 +18,7 @@ class ServerOnlyGroup:
     """A group that knows its members and refuses every collective and message among them."""
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:
-        self.rank, self.ranks, self.size = rank, ranks, len(ranks)
+        self.rank, self.ranks, self.size, self.host_size = rank, ranks, len(ranks), 1
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ContractError(
@@ -26,7 +26,7 @@ class ServerOnlyGroup:
             "and return: leave --servers out, or choose a strategy with a server, such as `asp / none / ps`"
         )
 
-    all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = swap = barrier = _refuse
+    all_reduce = all_gather = all_to_all = reduce_scatter = broadcast = send = receive = swap = run = barrier = _refuse
 
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         """Compute: a server's answer is this worker's own."""

@@ -114,7 +114,7 @@ class RealGroup(CountedGroup):
 
     def __init__(self, worker: RealWorker, process_group: dist.ProcessGroup) -> None:
         ranks = tuple(dist.get_process_group_ranks(process_group))
-        super().__init__(dist.get_rank(process_group), ranks, worker.ledger)
+        super().__init__(dist.get_rank(process_group), ranks, worker.ledger, worker.host_size)
         self._worker, self.process_group = worker, process_group
 
     def barrier(self) -> RealHandle:
@@ -197,6 +197,7 @@ class RealWorker:
         self._endpoint: Endpoint | None = None
         self._queue: SendQueue | None = None  # of messages that have a priority
         self.is_server_only = place is not None
+        self.size: int = dist.get_world_size() if place is None else place[1]
         self.world: RealGroup | ServerOnlyGroup
         if place is None:
             self.world = RealGroup(self, dist.group.WORLD)  # type: ignore[arg-type]
@@ -207,10 +208,6 @@ class RealWorker:
     @property
     def rank(self) -> int:
         return self.world.rank
-
-    @property
-    def size(self) -> int:
-        return self.world.size
 
     @property
     def host_size(self) -> int:

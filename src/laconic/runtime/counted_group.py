@@ -7,21 +7,25 @@ that the transport uses. `bench/ledger.py` checks the factors against a network 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
 
+from laconic.collective.execute import execute
 from laconic.collective.flows import tree_children
+from laconic.collective.program import Program
 from laconic.runtime.ledger import Ledger
-from laconic.worker import Handle
+from laconic.worker import Communication, Handle
 
 
 class CountedGroup(ABC):
     """A group that records each operation's bytes in the ledger and then lets the engine start it."""
 
-    def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger) -> None:
+    def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger, host_size: int = 1) -> None:
         self.rank, self.ranks, self.size = rank, ranks, len(ranks)
+        self.host_size = _members_of_a_host(ranks, host_size)
         self._ledger = ledger
 
     def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
@@ -82,6 +86,9 @@ class CountedGroup(ABC):
         sending = [self._send(x, to, 0) for x, to in sends]
         return [*(self._receive(x, source, 0) for x, source in receives), *sending]
 
+    def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
+        return execute(program, flat, self, control)
+
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         compute()
 
@@ -104,6 +111,13 @@ class CountedGroup(ABC):
     def _send(self, tensor: Tensor, to: int, tag: int) -> Handle: ...
     @abstractmethod
     def _receive(self, tensor: Tensor, source: int, tag: int) -> Handle: ...
+
+
+def _members_of_a_host(ranks: tuple[int, ...], host_size: int) -> int:
+    """Return how many neighbouring members share a host, where each has so many workers of neighbouring ranks: 1 where
+    hosts have unequal numbers of members."""
+    counts = Counter(rank // host_size for rank in ranks)
+    return counts.popitem()[1] if len(set(counts.values())) == 1 else 1
 
 
 def sum_in_order(blocks: Sequence[Tensor]) -> Tensor:

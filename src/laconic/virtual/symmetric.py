@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from laconic.collective import flows
+from laconic.collective.price import price as price_program
+from laconic.collective.program import Program
 from laconic.errors import LaconicError
 from laconic.network.flow import Flow
-from laconic.network.fluid import Fluid
+from laconic.network.fluid import Fluid, Job
 from laconic.network.network_tree import Network
 from laconic.profile.parameters_only import add_parameter
 from laconic.runtime.counted_group import CountedGroup
@@ -31,6 +33,7 @@ from laconic.runtime.tiers import level_names
 from laconic.strategy import Strategy
 from laconic.values.tensor_spec import TensorSpec
 from laconic.virtual.compute import Compute, Part
+from laconic.worker import Communication
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,8 @@ def price(
 class SymmetricWorker:
     """N equal workers as one: the strategy sees rank 0, the clock a vector of N times."""
 
-    host_size = 1
-
     def __init__(self, network: Network, compute: Compute) -> None:
-        self.rank, self.size = 0, network.size
+        self.rank, self.size, self.host_size = 0, network.size, network.host_size
         self.ledger = Ledger()
         self.network, self.compute = network, compute
         self.fluid = Fluid(network.capacities, network.lanes)
@@ -130,11 +131,10 @@ class SymmetricWorker:
 class SymmetricHandle:
     """A collective among all symmetric workers."""
 
-    def __init__(self, worker: SymmetricWorker, flow: Flow, what: str, tensor: Any, result: Any) -> None:
+    def __init__(self, worker: SymmetricWorker, result: Any, job: Callable[[Callable[[float], None]], Job]) -> None:
         self._worker, self._result = worker, result
         self._ended: float | None = None
-        job = worker.network.job(what, tensor, flow, range(worker.size), self._end, lane=0)
-        worker.fluid.add(job, worker.clock_seconds())
+        worker.fluid.add(job(self._end), worker.clock_seconds())
 
     def _end(self, seconds: float) -> None:
         self._ended = seconds
@@ -154,7 +154,7 @@ class SymmetricGroup(CountedGroup):
     """The group of all symmetric workers; its collectives leave tensors as they are, since prices ignore content."""
 
     def __init__(self, worker: SymmetricWorker) -> None:
-        super().__init__(0, tuple(range(worker.size)), worker.ledger)
+        super().__init__(0, tuple(range(worker.size)), worker.ledger, worker.host_size)
         self._worker = worker
 
     def barrier(self) -> SymmetricHandle:
@@ -181,6 +181,16 @@ class SymmetricGroup(CountedGroup):
     def _broadcast(self, tensor: Tensor, root: int) -> SymmetricHandle:
         return self._start(flows.broadcast(self.size, root, tensor.nbytes), "broadcast", tensor, tensor)
 
+    def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
+        """Price a program as one operation, of as many bytes each way as the mean of its ranks has."""
+        sent = float(program.sent_shares.mean()) * flat.nbytes
+        self._ledger.record("send", sent, 0, control)
+        self._ledger.record("receive", 0, sent, control)
+        seconds = price_program(program, flat.nbytes, self._worker.network).seconds
+        none = np.empty(0, dtype=np.int64)
+        yield SymmetricHandle(self._worker, flat, lambda end: Job(none, none.astype(float), seconds, end, 0))
+        return flat
+
     def _send(self, tensor: Tensor, to: int, tag: int) -> SymmetricHandle:
         raise LaconicError("symmetric workers have no point-to-point messages: price this with laconic.simulate")
 
@@ -188,4 +198,5 @@ class SymmetricGroup(CountedGroup):
         return self._send(tensor, source, tag)
 
     def _start(self, flow: Flow, what: str, tensor: Any, result: Any) -> SymmetricHandle:
-        return SymmetricHandle(self._worker, flow, what, tensor, result)
+        network, members = self._worker.network, range(self.size)
+        return SymmetricHandle(self._worker, result, lambda end: network.job(what, tensor, flow, members, end, lane=0))

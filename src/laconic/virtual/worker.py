@@ -172,7 +172,8 @@ class VirtualGroup(CountedGroup):
     """A group of virtual workers, whose collectives are matched by their order, as a backend matches them."""
 
     def __init__(self, worker: VirtualWorker, ranks: tuple[int, ...]) -> None:
-        super().__init__(ranks.index(worker.rank) if worker.rank in ranks else -1, ranks, worker.ledger)
+        place = ranks.index(worker.rank) if worker.rank in ranks else -1
+        super().__init__(place, ranks, worker.ledger, worker.host_size)
         self._worker, self._number, self._gathered = worker, worker.number(ranks), worker.gathered
         self._count_of_collectives = 0
         self._messages: dict[tuple[int, int, int], int] = {}
@@ -278,8 +279,7 @@ class VirtualWorker:
 
     @property
     def host_size(self) -> int:
-        levels = self._simulation.network.levels
-        return levels[1].workers if len(levels) > 1 else self.size
+        return self._simulation.network.host_size
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,111 @@
+"""Trees: sums rise to a root and are spread from it, in as many steps as the tree is deep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laconic.collective.compose import beside, reverse, spread_after_sum
+from laconic.collective.generators import generator
+from laconic.collective.ports import one_port
+from laconic.collective.program import COPY, Program
+from laconic.collective.relation import broadcast
+
+Parents = Sequence[int]
+"""The parent of each rank in a tree; the root's is -1."""
+
+
+@generator("binomial", row="tree_allreduce", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def binomial(size: int) -> Program:
+    """A binomial tree of the whole vector: sums rise to rank 0 in ceil(log2 p) steps and are spread in as many.
+
+    It has 2(p-1) messages in all: the fewest steps for small vectors, at log2(p) times a vector's bytes.
+    """
+    return spread_after_sum(binomial_spread(size), "binomial")
+
+
+@generator("binomial_broadcast", relation="broadcast", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def binomial_spread(size: int) -> Program:
+    """A binomial tree from rank 0: in each step all ranks that have the vector send it to one that has not."""
+    depth = (size - 1).bit_length()
+    rows = [
+        (step, rank, rank + 2 ** (depth - 1 - step), 0, COPY)
+        for step in range(depth)
+        for rank in range(0, size, 2 ** (depth - step))
+        if rank + 2 ** (depth - 1 - step) < size
+    ]
+    return Program.of("binomial_broadcast", broadcast(size, 1), rows)
+
+
+@generator("binomial_reduce", relation="reduce", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def binomial_reduce(size: int) -> Program:
+    """A binomial tree to rank 0: the broadcast's backwards."""
+    return reverse(binomial_spread(size), "binomial_reduce")
+
+
+@generator("binary_tree", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005; Sanders, Speck and Träff, 2009")
+def binary_tree(size: int, blocks: int = 8) -> Program:
+    """A binary tree through which blocks of the vector flow one after another, up and then down.
+
+    No rank sends or receives two blocks in a step. Since half of the ranks are leaves, which only send while sums rise,
+    it takes twice the time of the best for large vectors.
+    """
+    return spread_after_sum(pipelined(first_tree(size), blocks, "binary_tree"), "binary_tree")
+
+
+@generator("chain", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def chain(size: int, blocks: int = 8) -> Program:
+    """A tree in which every rank has one child: blocks flow along all ranks to rank 0, and back."""
+    return spread_after_sum(pipelined(range(-1, size - 1), blocks, "chain"), "chain")
+
+
+@generator("double_tree", row="double_binary_tree_allreduce", paper="Sanders, Speck and Träff, 2009")
+def double_tree(size: int, blocks: int = 8) -> Program:
+    """Two binary trees, each for half of the vector: a rank that has children in one is a leaf of the other.
+
+    So all ranks send and receive at all times, with a depth of log2(p). The trees are those that NCCL uses.
+    """
+    trees = [pipelined(parents, blocks, "tree") for parents in (first_tree(size), second_tree(size))]
+    both = one_port(beside(trees, [1.0, 1.0], "double_tree"))
+    return spread_after_sum(both, "double_tree")
+
+
+def pipelined(parents: Parents, blocks: int, name: str) -> Program:
+    """Return a broadcast from the root of a tree in blocks, one sent and one received at a time."""
+    size, root = len(parents), list(parents).index(-1)
+    order = downwards(parents)
+    rows = [
+        (block * size + place, parents[child], child, block, COPY)
+        for block in range(blocks)
+        for place, child in enumerate(order[1:])
+    ]
+    return one_port(Program.of(name, broadcast(size, blocks, root), rows))
+
+
+def downwards(parents: Parents) -> list[int]:
+    """Return the ranks of a tree from the root down, those of a level together."""
+    children: dict[int, list[int]] = {}
+    for child, parent in enumerate(parents):
+        children.setdefault(parent, []).append(child)
+    order = [*children[-1]]
+    for rank in order:
+        order += children.get(rank, [])
+    return order
+
+
+def first_tree(size: int) -> list[int]:
+    """Return the parents in a balanced tree: rank 0 is the root and has one child, odd ranks are leaves."""
+
+    def parent(rank: int) -> int:
+        low = rank & -rank
+        up = (rank ^ low) | (2 * low)
+        return up if up < size else rank ^ low
+
+    return [-1, *(parent(rank) for rank in range(1, size))]
+
+
+def second_tree(size: int) -> list[int]:
+    """Return the parents in the other tree: the first one mirrored, or shifted by one where the number is odd."""
+    first = first_tree(size)
+    if size % 2 == 0:
+        return [size - 1 - first[size - 1 - rank] if first[size - 1 - rank] >= 0 else -1 for rank in range(size)]
+    return [(first[(rank - 1) % size] + 1) % size if first[(rank - 1) % size] >= 0 else -1 for rank in range(size)]
