@@ -83,8 +83,10 @@ class CountedGroup(ABC):
         return self._swap(sends, receives)
 
     def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
-        sending = [self._send(x, to, 0) for x, to in sends]
-        return [*(self._receive(x, source, 0) for x, source in receives), *sending]
+        # gloo tells the sender that a receiver is ready, behind what already waits to be sent on the same connection: if
+        # sends came first, two that exchange would send one after the other.
+        receiving = [self._receive(x, source, 0) for x, source in receives]
+        return [*receiving, *(self._send(x, to, 0) for x, to in sends)]
 
     def run(self, program: Program, flat: Tensor, control: float = 0.0) -> Communication[Tensor]:
         return execute(program, flat, self, control)

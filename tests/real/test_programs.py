@@ -1,0 +1,56 @@
+"""Programs between real processes: sums are exact for integers, and have the virtual workers' bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import laconic
+from laconic.collective.generators import generators, make_program
+from laconic.errors import ProgramError
+from laconic.real.connect import connect
+from laconic.runtime.in_flight import InFlight, complete
+from laconic.worker import Group
+from tests.real.pool import Pool, PoolRank
+
+
+def inputs(rank: int, numel: int) -> Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def summed(group: Group, x: Tensor, name: str) -> Tensor:
+    exchange: Any = InFlight(group.run(make_program(name, group.size, 1), x))
+    complete([exchange])
+    return x
+
+
+def all_programs(group: Group, numel: int) -> dict[str, Tensor]:
+    """Each program's sum of floats, after its sum of integers was seen to be exact."""
+    found = {}
+    for one in generators("all_reduce"):
+        try:
+            make_program(one.name, group.size, 1)
+        except ProgramError:
+            continue
+        whole = [torch.arange(numel) * (rank + 1) for rank in range(group.size)]
+        assert torch.equal(summed(group, whole[group.rank].clone(), one.name), sum(whole)), one.name
+        found[one.name] = summed(group, inputs(group.rank, numel), one.name)
+    return found
+
+
+def on_processes(member: PoolRank, numel: int) -> dict[str, Tensor]:
+    return all_programs(connect().adopt(member.process_group), numel)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_programs_between_processes_have_the_bits_of_virtual_workers(pool: Pool, workers: int) -> None:
+    real = pool.run(on_processes, 1001, workers=workers)
+    virtual = laconic.simulate(lambda: all_programs(connect().world, 1001), workers).results
+    for rank in range(workers):
+        assert real[rank].keys() == virtual[rank].keys() and len(real[rank]) > 10
+        for name, values in real[rank].items():
+            assert torch.equal(values, virtual[rank][name]) and torch.equal(values, real[0][name]), name
+            torch.testing.assert_close(values, sum(inputs(r, 1001) for r in range(workers)), rtol=1e-5, atol=1e-5)
