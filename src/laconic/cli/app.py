@@ -15,6 +15,7 @@ from laconic.cli import (
     bounds,
     catalogue,
     check,
+    collective,
     compare,
     data,
     doctor,
@@ -67,6 +68,7 @@ explain.register(app)
 iteration.register(app)
 bounds.register(app)
 mixing.register(app)
+collective.register(app)
 validate.register(app)
 data.register(app)
 report.register(app)

@@ -83,8 +83,8 @@ class CountedGroup(ABC):
         return self._swap(sends, receives)
 
     def _swap(self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]]) -> Sequence[Handle]:
-        # gloo tells the sender that a receiver is ready, behind what already waits to be sent on the same connection: if
-        # sends came first, two that exchange would send one after the other.
+        # gloo tells a sender that its receiver is ready, behind what waits to be sent on the same connection: if sends
+        # came first, two that exchange would send one after the other.
         receiving = [self._receive(x, source, 0) for x, source in receives]
         return [*receiving, *(self._send(x, to, 0) for x, to in sends)]
 
