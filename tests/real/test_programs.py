@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from laconic.errors import ProgramError
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete
 from laconic.worker import Group
+from tests.real.launching import START_SECONDS, Launched
 from tests.real.pool import Pool, PoolRank
 
 
@@ -54,3 +57,14 @@ def test_programs_between_processes_have_the_bits_of_virtual_workers(pool: Pool,
         for name, values in real[rank].items():
             assert torch.equal(values, virtual[rank][name]) and torch.equal(values, real[0][name]), name
             torch.testing.assert_close(values, sum(inputs(r, 1001) for r in range(workers)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.technique("gloo", check=1)
+def test_programs_among_up_to_eight_processes_agree_with_gloos_own(tmp_path: Path) -> None:
+    """Integers exactly, floats to rounding, and all ranks have the same bits."""
+    script = Path(__file__).parent / "scripts" / "programs.py"
+    launched = Launched(tmp_path / "run", "--workers", "8", script=script)
+    assert launched.exit_code(4 * START_SECONDS) == 0, launched.console
+    agreed = [int(re.findall(r"(\d+) programs agree", launched.log(rank))[0]) for rank in range(8)]
+    assert agreed[0] > 45 and agreed[7] > 12
