@@ -12,6 +12,7 @@ from torch import Tensor
 from laconic.architecture.base import Architecture, ReadByHost
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
 from laconic.registry import knob, technique
+from laconic.values.wire import wire_factor
 from laconic.worker import (
     Broadcast,
     Communication,
@@ -26,6 +27,8 @@ from laconic.worker import (
     RingPass,
     Scatter,
 )
+
+_OPERATIONS = {"reduce": "all_reduce", "gather": "all_gather", "scatter": "all_to_all"}
 
 
 class EqualWorkers(Architecture):
@@ -55,8 +58,9 @@ class EqualWorkers(Architecture):
     def sent_bytes(self, payload_bytes: float, size: int, meets: Meets = "reduce") -> float:
         if meets == "ring":  # all of it is sent to the next worker
             return payload_bytes if size > 1 else 0.0
-        factor = {"reduce": 2 / size, "gather": 1.0, "scatter": 1 / size, "broadcast": 1 / size, "merge": 2 / size}
-        return payload_bytes * (size - 1) * factor[meets]
+        if meets in ("broadcast", "merge"):  # in the mean over all workers: up a tree and down again
+            return payload_bytes * (size - 1) / size * (2 if meets == "merge" else 1)
+        return payload_bytes * wire_factor(_OPERATIONS[meets], size)
 
     def _reduce(self, request: Reduce, group: Group) -> Communication[Any]:
         x = request.tensor
@@ -96,7 +100,9 @@ class AllReduce(EqualWorkers):
 
     def control_bytes(self, tensors: int, size: int, rounds: int = 1, ragged: bool = False, messages: int = 1) -> float:
         """Return what the base class says; sums in the order of ranks are padded as well, by up to N - 1 values."""
-        padding = 4 * (size - 1) * 2 * (size - 1) / size * (1 + rounds) * messages if self.order == "rank" else 0
+        padding = (
+            4 * (size - 1) * wire_factor("all_reduce", size) * (1 + rounds) * messages if self.order == "rank" else 0
+        )
         return super().control_bytes(tensors, size, rounds, ragged, messages) + padding
 
     def _sum(self, request: Reduce, group: Group) -> Communication[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from laconic.errors import LaconicError
 from laconic.registry import Technique
+from laconic.values.wire import wire_factor
 from laconic.worker import (
     Broadcast,
     Communication,
@@ -94,7 +95,7 @@ class Architecture(Technique):
         """Return the most control bytes that one worker sends for so many float32 tensors in so many messages, of which
         a compressor exchanges each in so many rounds: for each tensor a flag, in float32 and all-reduced, whether any
         worker had a gradient for it; and its length in every round, where payloads are ragged."""
-        flags = 4 * tensors * 2 * (size - 1) / size
+        flags = 4 * tensors * wire_factor("all_reduce", size)
         return flags + (8 * tensors * (size - 1) * rounds if ragged else 0)
 
     def swap(

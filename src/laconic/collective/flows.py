@@ -9,21 +9,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from laconic.network.flow import Flow
+from laconic.values.wire import ring_rounds, wire_factor
 
 
 def all_reduce(size: int, nbytes: float) -> Flow:
     """Return a ring all-reduce: each member sends 2(n-1)/n of the bytes to its successor, in 2(n-1) rounds."""
-    return _ring(size, 2 * (size - 1) / size * nbytes, 2 * (size - 1))
+    return _ring(size, wire_factor("all_reduce", size) * nbytes, ring_rounds("all_reduce", size))
 
 
 def all_gather(size: int, nbytes: float) -> Flow:
     """Return a ring all-gather: each member sends n-1 blocks of so many bytes to its successor, in n-1 rounds."""
-    return _ring(size, (size - 1) * nbytes, size - 1)
+    return _ring(size, wire_factor("all_gather", size) * nbytes, ring_rounds("all_gather", size))
 
 
 def barrier(size: int) -> Flow:
     """Return a barrier: each member sends one byte to its successor, in the rounds of a ring all-reduce."""
-    return _ring(size, 1.0, 2 * (size - 1))
+    return _ring(size, 1.0, ring_rounds("all_reduce", size))
 
 
 def all_to_all(block_bytes: ArrayLike) -> Flow:
@@ -54,13 +55,3 @@ def _ring(size: int, nbytes: float, rounds: int) -> Flow:
 def tree_children(place: int, size: int) -> list[int]:
     """Return the members to which a member forwards a broadcast, counted from the root: before round i, 2^i have it."""
     return [place + 2**i for i in range(size.bit_length()) if place < 2**i and place + 2**i < size]
-
-
-def wire_factor(name: str, size: int) -> float:
-    """Return how many bytes the busiest worker sends for each byte of its payload."""
-    return {
-        "all_reduce": 2 * (size - 1) / size,
-        "all_gather": size - 1,
-        "all_to_all": (size - 1) / size,
-        "broadcast": (size - 1).bit_length(),
-    }[name]

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.collective import flows
-from laconic.collective.flows import wire_factor
 from laconic.network.network_tree import MEASURED_AS, Network
 from laconic.values.profile import OperationTimes
+from laconic.values.wire import wire_factor
 
 Vector = NDArray[np.float64]
 

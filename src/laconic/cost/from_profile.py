@@ -8,6 +8,7 @@ from laconic.values.price import Price, one_way, ring
 from laconic.values.profile import LinkTimes, Profile, ProfileError, TensorTime
 from laconic.values.tensor_spec import TensorSpec
 from laconic.values.timing import Timing
+from laconic.values.wire import wire_factor
 
 
 def tensors_of(profile: Profile) -> tuple[list[TensorSpec], list[int]]:
@@ -45,8 +46,9 @@ def prices_on(workers: int, bits_per_second: float, latency_seconds: float, serv
 
 def prices_measured(links: LinkTimes, workers: int) -> tuple[Price, Price | None]:
     """Return the prices of an all-reduce, and of its two halves, as measured on the profile's own network."""
-    all_reduce = _fitted_price(links, "all_reduce", 2 * (workers - 1) / workers)
-    scatter, gather = (_fitted_price(links, name, (workers - 1) / workers) for name in ("all_to_all", "all_gather"))
+    all_reduce = _fitted_price(links, "all_reduce", wire_factor("all_reduce", workers))
+    half = wire_factor("reduce_scatter", workers)
+    scatter, gather = (_fitted_price(links, name, half) for name in ("all_to_all", "all_gather"))
     if all_reduce is None:
         raise ProfileError("this profile has no all-reduce: measure it again with `laconic profile`")
     if scatter is None or gather is None:
@@ -55,6 +57,6 @@ def prices_measured(links: LinkTimes, workers: int) -> tuple[Price, Price | None
     return all_reduce, Price(startup, rate)
 
 
-def _fitted_price(links: LinkTimes, operation: str, wire_factor: float) -> Price | None:
+def _fitted_price(links: LinkTimes, operation: str, factor: float) -> Price | None:
     times = links.find(operation, "float32")
-    return None if times is None else Price(times.alpha_seconds, times.seconds_per_byte * wire_factor)
+    return None if times is None else Price(times.alpha_seconds, times.seconds_per_byte * factor)

@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
-from laconic.collective.flows import wire_factor
 from laconic.profile.fit import operation_times, pace_beside, shared_seconds
 from laconic.values.profile import LinkTimes, OperationTimes, Point
+from laconic.values.wire import wire_factor
 from laconic.worker import Group, Handle
 
 LANES = 2  # gloo's threads

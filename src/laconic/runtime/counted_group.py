@@ -17,6 +17,7 @@ from laconic.collective.execute import execute
 from laconic.collective.flows import tree_children
 from laconic.collective.program import Program
 from laconic.runtime.ledger import Ledger
+from laconic.values.wire import wire_factor
 from laconic.worker import Communication, Handle
 
 
@@ -29,11 +30,11 @@ class CountedGroup(ABC):
         self._ledger = ledger
 
     def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
-        self._count("all_reduce", 2 * (self.size - 1) / self.size * tensor.nbytes, control)
+        self._count("all_reduce", tensor.nbytes, control)
         return self._all_reduce(tensor, op)
 
     def all_gather(self, tensor: Tensor, control: float = 0.0, out: Tensor | None = None) -> Handle:
-        self._count("all_gather", (self.size - 1) * tensor.nbytes, control)
+        self._count("all_gather", tensor.nbytes, control)
         return self._all_gather(tensor, out)
 
     def all_to_all(
@@ -53,7 +54,7 @@ class CountedGroup(ABC):
 
     def reduce_scatter(self, tensor: Tensor, control: float = 0.0) -> Handle:
         flat = tensor.contiguous().view(-1)
-        self._count("reduce_scatter", (self.size - 1) / self.size * tensor.nbytes, control)
+        self._count("reduce_scatter", tensor.nbytes, control)
         return self._reduce_scatter(flat)
 
     def broadcast(self, tensor: Tensor, root: int = 0, control: float = 0.0) -> Handle:
@@ -94,8 +95,10 @@ class CountedGroup(ABC):
     def compute_alike(self, answer: Tensor, into: Tensor, compute: Callable[[], Any]) -> None:
         compute()
 
-    def _count(self, operation: str, each_way_bytes: float, control: float) -> None:
-        self._ledger.record(operation, each_way_bytes, each_way_bytes, control)
+    def _count(self, operation: str, nbytes: int, control: float) -> None:
+        """Record an operation in which every member sends and receives the same."""
+        each_way = wire_factor(operation, self.size) * nbytes
+        self._ledger.record(operation, each_way, each_way, control)
 
     @abstractmethod
     def barrier(self) -> Handle: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laconic.registry import technique
 from laconic.theory.values import require
+from laconic.values.wire import wire_factor
 
 
 def server_traffic(workers: int, servers: int = 1) -> float:
@@ -15,7 +16,7 @@ def server_traffic(workers: int, servers: int = 1) -> float:
 def ring_traffic(workers: int) -> float:
     """Return the elements that a worker sends in a ring all-reduce per element of the model."""
     require(workers >= 1, f"{workers} workers: there is one at least")
-    return 2 * (workers - 1) / workers
+    return wire_factor("all_reduce", workers)
 
 
 def intensity(operations: float, parameters: float) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from laconic.errors import LaconicError
+from laconic.values.wire import ring_rounds, wire_factor
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Price:
 def ring(workers: int, link: Price) -> Price:
     """Return the price of an all-reduce on a ring of N workers: each sends 2(N-1) times an N-th of the bytes (Patarasuk
     and Yuan, JPDC 2009)."""
-    return Price(2 * (workers - 1) * link.startup_seconds, 2 * (workers - 1) / workers * link.seconds_per_byte)
+    startups, sent = ring_rounds("all_reduce", workers), wire_factor("all_reduce", workers)
+    return Price(startups * link.startup_seconds, sent * link.seconds_per_byte)
 
 
 def tree(workers: int, link: Price) -> Price:

@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from laconic.collective.flows import wire_factor
 from laconic.profile.fit import operation_times
 from laconic.profile.inputs.dims import WIDTHS, dtype_of, inputs_of
 from laconic.profile.inputs.trace import Event, Trace
 from laconic.values.profile import LinkTimes, Point
+from laconic.values.wire import wire_factor
 
 CARRIED_BY = {"reduce_scatter": "all_to_all"}  # operations that send the same bytes as another
 

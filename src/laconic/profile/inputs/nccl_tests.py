@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laconic.collective.flows import wire_factor
 from laconic.profile.fit import operation_times
 from laconic.profile.inputs.collectives import CARRIED_BY
 from laconic.profile.inputs.files import InputError, text_of, without_colours
 from laconic.values.profile import LinkTimes, OperationTimes, Point
+from laconic.values.wire import wire_factor
 
 DTYPES = {
     "float": "float32",
