@@ -38,7 +38,7 @@ class Turn:
 
 @lru_cache(maxsize=256)
 def turns(program: Program, rank: int) -> tuple[Turn, ...]:
-    """Return what a rank does, step by step; chunks for the same rank are one message."""
+    """Return what a rank does, step by step; chunks for the same rank are one message, in ascending order."""
     sends = program.sends
     mine = np.flatnonzero((sends.source == rank) | (sends.destination == rank))
     found: dict[int, tuple[dict[tuple[int, bool], list[int]], dict[tuple[int, bool], list[int]]]] = {}
@@ -48,7 +48,12 @@ def turns(program: Program, rank: int) -> tuple[Turn, ...]:
         peer = int(sends.destination[row] if leaves else sends.source[row])
         (out if leaves else into).setdefault((peer, bool(sends.op[row] == REDUCE)), []).append(int(sends.chunk[row]))
     return tuple(
-        Turn(*(tuple(Message(peer, tuple(chunks), adds) for (peer, adds), chunks in side.items()) for side in both))
+        Turn(
+            *(
+                tuple(Message(peer, tuple(sorted(chunks)), adds) for (peer, adds), chunks in side.items())
+                for side in both
+            )
+        )
         for _, both in sorted(found.items())
     )
 

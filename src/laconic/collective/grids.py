@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,55 +21,37 @@ def grid_scatter(
 ) -> Program:
     """Return the reduce-scatter over a grid, one dimension after another in this order (the first side's first).
 
-    Rank r has coordinates with the first side counting fastest, and ends with chunk r. In a dimension a rank adds up
-    the chunks that agree with it in the dimensions done: along a ring in this direction, or in one step with each of
-    its neighbours directly.
+    Rank r has coordinates with the first side counting fastest. In a dimension a rank adds up, of the neighbouring
+    chunks that it still has, those of its own coordinate: along a ring in this direction, or in one step with each of
+    its neighbours directly. It ends with one chunk, numbered by its coordinates with the first dimension slowest, so
+    that all that it sends to another rank in a step lies side by side.
     """
     size = math.prod(sides)
-    coordinates = np.stack(np.unravel_index(np.arange(size), tuple(sides), order="F"), axis=1)
-    tables, begin, done = [], 0, np.zeros(len(sides), dtype=bool)
+    ranks, strides = np.arange(size), np.cumprod([1, *sides[:-1]])
+    places = np.stack(np.unravel_index(ranks, tuple(sides), order="F"))
+    tables, begin = [np.empty((0, 5), dtype=np.int64)], 0
+    first, left = np.zeros(size, dtype=np.int64), size  # the first of the chunks that a rank still has, and how many
     for dimension in range(len(sides)) if order is None else order:
-        side = sides[dimension]
+        side, own = sides[dimension], places[dimension]
+        left //= side
         for turn in range(side - 1):
-            away = direction if not direct else turn + 1
-            target = -direction * (1 + turn) if not direct else turn + 1
-            tables.append(_along(coordinates, sides, done, dimension, away, target, begin + (0 if direct else turn)))
-        begin += (1 if direct else side - 1) if side > 1 else 0
-        done[dimension] = True
-    rows = np.concatenate(tables) if tables else np.empty((0, 5), dtype=np.int64)
-    return Program.of("grid", reduce_scatter(size, size), rows)
+            away, target = (turn + 1, turn + 1) if direct else (direction, -direction * (1 + turn))
+            to = ranks + ((own + away) % side - own) * strides[dimension]
+            chunks = first + (own + target) % side * left
+            tables.append(_sends(begin if direct else begin + turn, ranks, to, chunks, left))
+        begin += 1 if direct else side - 1
+        first = first + own * left
+    relation = replace(reduce_scatter(size, size), after=np.sort(ranks * size + first))
+    return Program.of("grid", relation, np.concatenate(tables))
 
 
-def _along(
-    coordinates: NDArray[np.int64],
-    sides: Sequence[int],
-    done: NDArray[np.bool_],
-    dimension: int,
-    away: int,
-    target: int,
-    step: int,
+def _sends(
+    step: int, ranks: NDArray[np.int64], to: NDArray[np.int64], first: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """Return the sends of all ranks to those `away` from them along a dimension: of the chunks that agree in the
-    dimensions done, those whose coordinate is the rank's own moved by `target`."""
-    size = len(coordinates)
-    fixed = done.copy()
-    fixed[dimension] = True
-    strides = np.cumprod([1, *sides[:-1]])
-    own = coordinates.copy()
-    own[:, dimension] = (own[:, dimension] + target) % sides[dimension]
-    base = (own * strides * fixed).sum(axis=1)
-    free = np.unravel_index(
-        np.arange(math.prod(s for s, f in zip(sides, fixed, strict=True) if not f)),
-        tuple(s for s, f in zip(sides, fixed, strict=True) if not f) or (1,),
-        order="F",
-    )
-    offsets = sum((f * s for f, s in zip(free, strides[~fixed], strict=False)), np.zeros(len(free[0]), dtype=np.int64))
-    other = coordinates.copy()
-    other[:, dimension] = (other[:, dimension] + away) % sides[dimension]
-    chunks = (base[:, None] + offsets).ravel()
-    each = len(offsets)
-    sources, destinations = np.repeat(np.arange(size), each), np.repeat((other * strides).sum(axis=1), each)
-    return np.stack([np.full(len(chunks), step), sources, destinations, chunks, np.full(len(chunks), REDUCE)], axis=1)
+    """Return the rows by which each rank sends so many neighbouring chunks to another, to be added."""
+    chunks = (first[:, None] + np.arange(count)).ravel()
+    ends = [np.repeat(which, count) for which in (ranks, to)]
+    return np.stack([np.full(len(chunks), step), *ends, chunks, np.full(len(chunks), REDUCE)], axis=1)
 
 
 @generator("blueconnect", row="blueconnect", paper="Cho, Finkler, Kung and Hunter, MLSys 2019")
