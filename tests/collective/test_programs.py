@@ -13,7 +13,13 @@ from laconic.collective.rings import ring, ring_reduce_scatter
 from laconic.errors import ProgramError, StrategyError
 
 ALL = generators()
-FEWER = {"near_first_halving": [1, 2, 4, 8, 16, 32], "doubling_gather": [1, 2, 4, 8, 16, 32], "bml": [1, 4, 9, 16, 25]}
+POWERS = [1, 2, 4, 8, 16, 32]
+FEWER = {
+    "near_first_halving": POWERS,
+    "doubling_gather": POWERS,
+    "halving_scatter": POWERS,
+    "bml": [1, 4, 9, 16, 25],
+}
 
 
 def summed(program: Program, vectors: np.ndarray) -> np.ndarray:
