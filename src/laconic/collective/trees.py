@@ -9,8 +9,8 @@ from laconic.collective.compose import beside, reverse, spread_after_sum, then
 from laconic.collective.generators import generator
 from laconic.collective.ports import one_port
 from laconic.collective.program import COPY, Program
-from laconic.collective.relation import broadcast, scatter
-from laconic.collective.rings import ring_gather
+from laconic.collective.relation import broadcast, reduce, scatter
+from laconic.collective.rings import ring_gather, ring_reduce_scatter
 from laconic.errors import ProgramError
 
 Parents = Sequence[int]
@@ -88,8 +88,9 @@ def scatter_gather_broadcast(size: int) -> Program:
 
 @generator("scatter_gather_reduce", relation="reduce", paper="Rabenseifner, ICCS 2004")
 def scatter_gather_reduce(size: int) -> Program:
-    """Blocks are summed by a ring and gathered along a binomial tree: the broadcast's backwards."""
-    return reverse(scatter_gather_broadcast(size), "scatter_gather_reduce")
+    """Blocks are summed by a ring and their sums gathered along a binomial tree, for large vectors."""
+    sums = reduce(size, size)
+    return then(ring_reduce_scatter(size), binomial_gather(size), "scatter_gather_reduce", sums)
 
 
 @generator("binary_tree", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005; Sanders, Speck and Träff, 2009")
@@ -117,6 +118,22 @@ def double_tree(size: int, blocks: int = 8) -> Program:
     trees = [pipelined(parents, blocks, "tree") for parents in (first_tree(size), second_tree(size))]
     both = one_port(beside(trees, [1.0, 1.0], "double_tree"))
     return spread_after_sum(both, "double_tree")
+
+
+@generator("nccl_tree", paper="NVIDIA NCCL 2.4; Jeaugey, 2019")
+def nccl_tree(size: int, inside: int = 1, blocks: int = 8) -> Program:
+    """Two binary trees over hosts, with a chain through the ranks of each host that begins at its first: NCCL's trees.
+
+    Between hosts only first ranks send, so that latency grows with the logarithm of the number of hosts.
+    """
+    if inside < 1 or size % inside:
+        raise ProgramError(f"{size} ranks are no hosts of {inside} each")
+    trees = []
+    for of_hosts in (first_tree(size // inside), second_tree(size // inside)):
+        above = [inside * of_hosts[rank // inside] if of_hosts[rank // inside] >= 0 else -1 for rank in range(size)]
+        parents = [rank - 1 if rank % inside else above[rank] for rank in range(size)]
+        trees.append(pipelined(parents, blocks, "tree"))
+    return spread_after_sum(one_port(beside(trees, [1.0, 1.0], "nccl_tree")), "nccl_tree")
 
 
 def best_blocks(size: int, nbytes: float, latency_seconds: float, seconds_per_byte: float, trees: int = 2) -> int:
