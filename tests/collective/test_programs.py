@@ -13,11 +13,13 @@ from laconic.collective.rings import ring, ring_reduce_scatter
 from laconic.errors import ProgramError, StrategyError
 
 ALL = generators()
+POWERS = [1, 2, 4, 8, 16, 32]
 FEWER = {
-    "near_first_halving": [1, 2, 4, 8, 16, 32],
-    "doubling_gather": [1, 2, 4, 8, 16, 32],
+    "near_first_halving": POWERS,
+    "doubling_gather": POWERS,
+    "halving_scatter": POWERS,
     "bml": [1, 4, 9, 16, 25],
-    "bcube": [1, 2, 4, 8, 16, 32],
+    "bcube": POWERS,
 }
 
 

@@ -6,9 +6,10 @@ for them, so that no two ranks can wait for each other for ever: whoever is in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -72,52 +73,103 @@ def execute(program: Program, flat: Tensor, group: Group, control: float = 0.0) 
     - `flat`: the vector, of which chunks that the program does not give this rank may be overwritten.
     - `control`: the share of the bytes that is no payload.
     """
+    if program.relation.pieces != program.chunks:
+        raise ProgramError(
+            f"{program.name} gives ranks different chunks, not the parts of one vector: use `execute_blocks`"
+        )
+    places = [slice(*ends) for ends in pairwise(cuts(program.shares, flat.numel()))]
+    yield from _carry_out(program, flat, places, group, control)
+    return flat
+
+
+def execute_blocks(
+    program: Program, given: Tensor, counts: Sequence[int], group: Group, control: float = 0.0
+) -> Communication[Tensor]:
+    """Carry a program out on the chunks that this member has before, and return those that it has after.
+
+    Chunks that only pass through a member are kept in memory of its own; what is given stays as it is.
+
+    - `program`: any collective, such as an all-to-all.
+    - `given`: the chunks that this rank contributes, one after the other by their numbers, flat.
+    - `counts`: the number of elements of every chunk, the same list at all members; they may differ, as in the vector
+      collectives of MPI.
+    - `control`: the share of the bytes that is no payload.
+    """
+    if len(counts) != program.chunks or min(counts) < 0:
+        raise ProgramError(f"{program.name} has {program.chunks} chunks, each of which needs a count of elements")
+    before, after, touched = holdings(program, group.rank)
+    if given.numel() != sum(counts[c] for c in before):
+        raise ProgramError(
+            f"rank {group.rank} gives {given.numel()} elements to {program.name}; the counts of its chunks make "
+            f"{sum(counts[c] for c in before)}"
+        )
+    ends = np.cumsum([0, *(counts[c] for c in touched)]).tolist()
+    places = dict(zip(touched, map(slice, ends, ends[1:]), strict=False))
+    memory, start = given.new_empty(ends[-1]), 0
+    for chunk in before:
+        memory[places[chunk]] = given[start : start + counts[chunk]]
+        start += counts[chunk]
+    yield from _carry_out(program, memory, places, group, control)
+    return _joined(memory, places, after) if after else given.new_empty(0)
+
+
+@lru_cache(maxsize=256)
+def holdings(program: Program, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the chunks that a rank has before, those that it has after, and all that it ever holds."""
+    what, sends = program.relation, program.sends
+    before, after = (held[held // what.chunks == rank] % what.chunks for held in (what.before, what.after))
+    passing = sends.chunk[(sends.source == rank) | (sends.destination == rank)]
+    touched = np.unique(np.concatenate([before, after, passing]))
+    return tuple(before.tolist()), tuple(after.tolist()), tuple(touched.tolist())
+
+
+Places = Sequence[slice] | Mapping[int, slice]
+"""Where each chunk lies in a member's memory."""
+
+
+def _carry_out(program: Program, memory: Tensor, places: Places, group: Group, control: float) -> Communication[None]:
+    """Send and receive what the program says, step by step, from and to these places of the memory."""
     if program.size != group.size:
         raise ProgramError(f"{program.name} is for {program.size} ranks, and the group has {group.size}")
-    if program.relation.pieces != program.chunks:
-        raise ProgramError(f"{program.name} gives ranks different chunks, not the parts of one vector")
-    bounds = cuts(program.shares, flat.numel())
     for turn in turns(program, group.rank):
-        sends = [(m, part) for m in turn.sends if (part := _joined(flat, bounds, m.chunks)).numel()]
+        sends = [(m, part) for m in turn.sends if (part := _joined(memory, places, m.chunks)).numel()]
         sent = {chunk for message, _ in sends for chunk in message.chunks}
-        receives = [(m, part) for m in turn.receives if (part := _room(flat, bounds, m, sent)).numel()]
+        receives = [(m, part) for m in turn.receives if (part := _room(memory, places, m, sent)).numel()]
         handles = group.swap([(part, m.peer) for m, part in sends], [(part, m.peer) for m, part in receives], control)
         if handles:
             yield list(handles)
         for message, part in receives:
-            _take(flat, bounds, message, part)
-    return flat
+            _take(memory, places, message, part)
 
 
-def _run(chunks: tuple[int, ...]) -> bool:
-    return chunks == tuple(range(chunks[0], chunks[0] + len(chunks)))
+def _span(places: Places, chunks: Sequence[int]) -> slice | None:
+    """Return where chunks lie that are neighbours in this order, or none."""
+    if all(places[a].stop == places[b].start for a, b in pairwise(chunks)):
+        return slice(places[chunks[0]].start, places[chunks[-1]].stop)
+    return None
 
 
-def _joined(flat: Tensor, bounds: list[int], chunks: tuple[int, ...]) -> Tensor:
+def _joined(memory: Tensor, places: Places, chunks: Sequence[int]) -> Tensor:
     """Return chunks as one tensor: a view where they are neighbours."""
-    if _run(chunks):
-        return flat[bounds[chunks[0]] : bounds[chunks[-1] + 1]]
-    return torch.cat([flat[bounds[c] : bounds[c + 1]] for c in chunks])
+    span = _span(places, chunks)
+    return memory[span] if span else torch.cat([memory[places[c]] for c in chunks])
 
 
-def _room(flat: Tensor, bounds: list[int], message: Message, sent: set[int]) -> Tensor:
+def _room(memory: Tensor, places: Places, message: Message, sent: set[int]) -> Tensor:
     """Return where to receive a message: in its place, where it is copied there and nothing else is sent from it."""
-    if not message.adds and _run(message.chunks) and sent.isdisjoint(message.chunks):
-        return flat[bounds[message.chunks[0]] : bounds[message.chunks[-1] + 1]]
-    return flat.new_empty(sum(bounds[c + 1] - bounds[c] for c in message.chunks))
+    span = _span(places, message.chunks)
+    if span and not message.adds and sent.isdisjoint(message.chunks):
+        return memory[span]
+    return memory.new_empty(sum(places[c].stop - places[c].start for c in message.chunks))
 
 
-def _take(flat: Tensor, bounds: list[int], message: Message, part: Tensor) -> None:
+def _take(memory: Tensor, places: Places, message: Message, part: Tensor) -> None:
     """Add what was received, or copy it, unless it was received in its place."""
-    if part.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr():
+    if part.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr():
         return
-    if _run(message.chunks):
-        place = flat[bounds[message.chunks[0]] : bounds[message.chunks[-1] + 1]]
-        place.add_(part) if message.adds else place.copy_(part)
-        return
-    start = 0
-    for chunk in message.chunks:
-        place = flat[bounds[chunk] : bounds[chunk + 1]]
-        piece = part[start : start + place.numel()]
-        place.add_(piece) if message.adds else place.copy_(piece)
-        start += place.numel()
+    span, start = _span(places, message.chunks), 0
+    for place in [span] if span else [places[c] for c in message.chunks]:
+        length = place.stop - place.start
+        piece = part[start : start + length]
+        memory[place].add_(piece) if message.adds else memory[place].copy_(piece)
+        start += length

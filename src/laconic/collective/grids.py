@@ -55,13 +55,13 @@ def _sends(
 
 
 @generator("blueconnect", row="blueconnect", paper="Cho, Finkler, Kung and Hunter, MLSys 2019")
-def blueconnect(size: int, inside: int = 1, sides: Sequence[int] = ()) -> Program:
+def blueconnect(size: int, inside: int = 1, sides: Sequence[int] = (), order: Sequence[int] = ()) -> Program:
     """Rings in one dimension of the network after another, the innermost first, each on what the last has left.
 
     Every rank sends 2(p-1)/p of its vector in 2 Σ(p_d - 1) steps. Without `sides` there are two dimensions: inside a
-    host and between hosts.
+    host and between hosts. `order` names the dimensions in another order; `cheapest_grid` finds the best of both.
     """
-    return _by_rings(_sides(size, inside, sides), "blueconnect")
+    return _by_rings(_sides(size, inside, sides), "blueconnect", order or None)
 
 
 @generator("hierarchical", row="hierarchical_allreduce", paper="Sergeev and Del Balso, arXiv 1802.05799")
@@ -74,13 +74,14 @@ def hierarchical(size: int, inside: int = 1) -> Program:
 
 
 @generator("leader", paper="Sergeev and Del Balso, arXiv 1802.05799")
-def leader(size: int, inside: int = 1) -> Program:
+def leader(size: int, inside: int = 1, blocks: int = 1) -> Program:
     """Sum in the first rank of each host along a chain, a ring of these leaders, and chains back.
 
-    Chunks flow through the chains one after another, so that all links of a host are at work.
+    A chunk for each host flows through the chains, one after another in so many blocks, so that all links of a host
+    are at work.
     """
     hosts, each = _hosts(size, inside), inside
-    chunks = max(hosts, 1)
+    chunks = hosts * blocks
     rows: list[Send] = []
     up = chunks + each - 2 if each > 1 else 0
     ring = 2 * (hosts - 1)
@@ -91,8 +92,9 @@ def leader(size: int, inside: int = 1) -> Program:
             rows += [(up + ring + c + place - 1, rank - 1, rank, c, COPY) for c in range(chunks)]
         after = (host + 1) % hosts * each
         for turn in range(hosts - 1):
-            rows.append((up + turn, host * each, after, (host - 1 - turn) % hosts, REDUCE))
-            rows.append((up + hosts - 1 + turn, host * each, after, (host - turn) % hosts, COPY))
+            summed, spread = (host - 1 - turn) % hosts * blocks, (host - turn) % hosts * blocks
+            rows += [(up + turn, host * each, after, summed + b, REDUCE) for b in range(blocks)]
+            rows += [(up + hosts - 1 + turn, host * each, after, spread + b, COPY) for b in range(blocks)]
     return Program.of("leader", all_reduce(size, chunks), rows)
 
 

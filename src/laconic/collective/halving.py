@@ -66,6 +66,13 @@ def doubling_gather(size: int) -> Program:
     return Program.of("doubling_gather", all_gather(size, size), rows)
 
 
+@generator("halving_scatter", relation="reduce_scatter", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def halving_scatter(size: int) -> Program:
+    """Add up half of what is left with a partner half as far away each time, where p is a power of two."""
+    _power_of_two("halving_scatter", size)
+    return halving(size)
+
+
 def halving(size: int, near: bool = False) -> Program:
     """Return the reduce-scatter: each step adds up half of the chunks that a rank still has, with its partner."""
     distances = [2**k for k in range(size.bit_length() - 1)]
@@ -96,4 +103,4 @@ def _folded(name: str, size: int, core: int, exchange: Callable[[], Iterator[Sen
 
 def _power_of_two(name: str, size: int) -> None:
     if size & (size - 1):
-        raise ProgramError(f"{name} needs a power of two of ranks, not {size}; halving_doubling takes any number")
+        raise ProgramError(f"{name} needs a power of two of ranks, not {size}; take another program")

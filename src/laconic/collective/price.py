@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.collective.program import Program
+from laconic.collective.program import REDUCE, Program
 from laconic.network.routes import Links
 
 Vector = NDArray[np.float64]
@@ -28,7 +28,9 @@ class ProgramPrice:
     busiest_seconds: float
 
 
-def price(program: Program, nbytes: float, links: Links, message_seconds: float = 0.0) -> ProgramPrice:
+def price(
+    program: Program, nbytes: float, links: Links, message_seconds: float = 0.0, add_seconds_per_byte: float = 0.0
+) -> ProgramPrice:
     """Return what a program takes with vectors of so many bytes on this network.
 
     A message starts when both its ends have ended their step before, takes its latency, and then as long as the busiest
@@ -37,6 +39,7 @@ def price(program: Program, nbytes: float, links: Links, message_seconds: float 
     - `nbytes`: of a rank's vector.
     - `links`: the network.
     - `message_seconds`: what a rank spends on each message beside the network, at either end.
+    - `add_seconds_per_byte`: what a rank spends on adding each byte that it has received.
     """
     clocks, capacities = np.zeros(program.size), links.capacities
     carried = np.zeros(len(capacities))
@@ -59,6 +62,12 @@ def price(program: Program, nbytes: float, links: Links, message_seconds: float 
         ends = np.maximum(clocks[sources], clocks[destinations]) + seconds
         np.maximum.at(clocks, sources, ends)
         np.maximum.at(clocks, destinations, ends)
+        if add_seconds_per_byte:
+            adds = sends.op[begin:end] == REDUCE
+            added = np.bincount(
+                sends.destination[begin:end], program.shares[sends.chunk[begin:end]] * adds, program.size
+            )
+            clocks += added * nbytes * add_seconds_per_byte
         carried += loads
     busiest = float((carried / capacities).max()) if len(carried) else 0.0
     return ProgramPrice(float(clocks.max()), float(program.sent_shares.max()) * nbytes, busiest)

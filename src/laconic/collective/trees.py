@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from laconic.collective.compose import beside, reverse, spread_after_sum
+from laconic.collective.compose import beside, reverse, spread_after_sum, then
 from laconic.collective.generators import generator
 from laconic.collective.ports import one_port
 from laconic.collective.program import COPY, Program
-from laconic.collective.relation import broadcast
+from laconic.collective.relation import broadcast, reduce, scatter
+from laconic.collective.rings import ring_gather, ring_reduce_scatter
+from laconic.errors import ProgramError
 
 Parents = Sequence[int]
 """The parent of each rank in a tree; the root's is -1."""
@@ -42,6 +45,54 @@ def binomial_reduce(size: int) -> Program:
     return reverse(binomial_spread(size), "binomial_reduce")
 
 
+@generator("binomial_scatter", relation="scatter", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def binomial_scatter(size: int) -> Program:
+    """A binomial tree from rank 0: in each step a rank sends the blocks of the upper half of its part to the first
+    rank there, so that each block travels once along the tree."""
+    depth = (size - 1).bit_length()
+    rows = [
+        (step, rank, rank + half, block, COPY)
+        for step in range(depth)
+        for half in [2 ** (depth - 1 - step)]
+        for rank in range(0, size - half, 2 * half)
+        for block in range(rank + half, min(rank + 2 * half, size))
+    ]
+    return Program.of("binomial_scatter", scatter(size, size), rows)
+
+
+@generator("binomial_gather", relation="gather", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def binomial_gather(size: int) -> Program:
+    """A binomial tree to rank 0: the scatter's backwards."""
+    return reverse(binomial_scatter(size), "binomial_gather")
+
+
+@generator("direct_scatter", relation="scatter", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def direct_scatter(size: int) -> Program:
+    """Rank 0 sends every rank its block, all at once: the fewest bytes, and a message for each rank."""
+    return Program.of("direct_scatter", scatter(size, size), [(0, 0, rank, rank, COPY) for rank in range(1, size)])
+
+
+@generator("direct_gather", relation="gather", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def direct_gather(size: int) -> Program:
+    """Every rank sends its block to rank 0, all at once: the scatter's backwards."""
+    return reverse(direct_scatter(size), "direct_gather")
+
+
+@generator("scatter_gather_broadcast", relation="broadcast", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005")
+def scatter_gather_broadcast(size: int) -> Program:
+    """Blocks are scattered along a binomial tree and gathered by a ring: for large vectors twice the least bytes,
+    whatever the number of ranks."""
+    both = broadcast(size, size)
+    return then(binomial_scatter(size), ring_gather(size), "scatter_gather_broadcast", both)
+
+
+@generator("scatter_gather_reduce", relation="reduce", paper="Rabenseifner, ICCS 2004")
+def scatter_gather_reduce(size: int) -> Program:
+    """Blocks are summed by a ring and their sums gathered along a binomial tree, for large vectors."""
+    sums = reduce(size, size)
+    return then(ring_reduce_scatter(size), binomial_gather(size), "scatter_gather_reduce", sums)
+
+
 @generator("binary_tree", paper="Thakur, Rabenseifner and Gropp, IJHPCA 2005; Sanders, Speck and Träff, 2009")
 def binary_tree(size: int, blocks: int = 8) -> Program:
     """A binary tree through which blocks of the vector flow one after another, up and then down.
@@ -67,6 +118,31 @@ def double_tree(size: int, blocks: int = 8) -> Program:
     trees = [pipelined(parents, blocks, "tree") for parents in (first_tree(size), second_tree(size))]
     both = one_port(beside(trees, [1.0, 1.0], "double_tree"))
     return spread_after_sum(both, "double_tree")
+
+
+@generator("nccl_tree", paper="NVIDIA NCCL 2.4; Jeaugey, 2019")
+def nccl_tree(size: int, inside: int = 1, blocks: int = 8) -> Program:
+    """Two binary trees over hosts, with a chain through the ranks of each host that begins at its first: NCCL's trees.
+
+    Between hosts only first ranks send, so that latency grows with the logarithm of the number of hosts.
+    """
+    if inside < 1 or size % inside:
+        raise ProgramError(f"{size} ranks are no hosts of {inside} each")
+    trees = []
+    for of_hosts in (first_tree(size // inside), second_tree(size // inside)):
+        above = [inside * of_hosts[rank // inside] if of_hosts[rank // inside] >= 0 else -1 for rank in range(size)]
+        parents = [rank - 1 if rank % inside else above[rank] for rank in range(size)]
+        trees.append(pipelined(parents, blocks, "tree"))
+    return spread_after_sum(one_port(beside(trees, [1.0, 1.0], "nccl_tree")), "nccl_tree")
+
+
+def best_blocks(size: int, nbytes: float, latency_seconds: float, seconds_per_byte: float, trees: int = 2) -> int:
+    """Return into how many blocks to cut each tree's vector, where a block of b bytes takes
+    `latency_seconds + b * seconds_per_byte` and so many trees share the vector: √(h S β / (trees α)), h = log2 p."""
+    depth = (size - 1).bit_length()
+    if not latency_seconds:
+        raise ProgramError("without latency there is no best number of blocks: more are always better")
+    return max(1, round(math.sqrt(depth * nbytes * seconds_per_byte / (trees * latency_seconds))))
 
 
 def pipelined(parents: Parents, blocks: int, name: str) -> Program:
