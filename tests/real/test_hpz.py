@@ -1,0 +1,73 @@
+"""ZeRO++'s hpZ: backward gathers slices inside hosts, with the bits of stage 3. PyTorch makes the mesh of the slices
+itself, which needs processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+import laconic
+from tests.real.handed_over import HandedOver
+from tests.real.pool import Pool, PoolRank
+from tests.sharded.references import whole_of
+from tests.sharded.training import blocks, sharded, steps_of
+
+HOST = 2  # workers of a host; the pool's four are two hosts
+
+
+def prepared(strategy: str, reshard: bool | int, seed: int) -> tuple[Any, Any]:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))
+    model: Any = sharded(mesh, seed, reshard_after_forward=reshard)
+    return laconic.distribute(model, torch.optim.AdamW(model.parameters(), lr=1e-2), strategy)
+
+
+def after_steps(member: PoolRank, strategy: str, reshard: bool | int, seed: int) -> tuple[list[float], list[Tensor]]:
+    model, optimizer = prepared(strategy, reshard, seed)
+    losses = steps_of(model, optimizer, 100, member.rank)
+    return losses, whole_of(model)
+
+
+@pytest.mark.long
+@pytest.mark.technique("zeropp_hpz", check=1)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_parameters_after_a_hundred_steps_have_the_bits_of_stage_three(pool: Pool, seed: int) -> None:
+    ours = pool.run(after_steps, "zeropp_hpz", HOST, seed, workers=4)
+    stage_three = pool.run(after_steps, "zero", True, seed, workers=4)
+    start = list(blocks(seed).parameters())
+    for (losses, found), (expected_losses, expected) in zip(ours, stage_three, strict=True):
+        assert losses == expected_losses and losses[-1] < 0.9 * losses[0]
+        for a, b, c in zip(found, expected, start, strict=True):
+            assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def sent(member: PoolRank, strategy: str, reshard: bool | int) -> dict[str, int]:
+    """The bytes that this process sends in the second step, to its host and to the other one."""
+    model, optimizer = prepared(strategy, reshard, seed=2)
+    steps_of(model, optimizer, 1, member.rank)
+    with HandedOver() as counted:
+        steps_of(model, optimizer, 1, member.rank)
+    host = range(member.rank // HOST * HOST, (member.rank // HOST + 1) * HOST)
+    places = {"inside": host, "across": [rank for rank in range(4) if rank not in host]}
+    found = {where: counted.total(to=ranks) for where, ranks in places.items()}
+    for where, ranks in places.items():
+        found[f"forward gather {where}"] = counted.total("gather", False, ranks)
+        found[f"backward gather {where}"] = counted.total("gather", True, ranks)
+    return found
+
+
+@pytest.mark.technique("zeropp_hpz", check=2)
+def test_the_gather_of_backward_stays_inside_hosts(pool: Pool) -> None:
+    padded = 4 * sum(-(-p.shape[0] // 4) * 4 * p[0].numel() for p in blocks().parameters())  # bytes of all weights
+    for ours, stage_three in zip(
+        pool.run(sent, "zeropp_hpz", HOST, workers=4), pool.run(sent, "zero", True, workers=4), strict=True
+    ):
+        assert ours["forward gather across"] == stage_three["forward gather across"] == padded // 4 * 2
+        assert stage_three["backward gather across"] == padded // 4 * 2
+        assert ours["backward gather across"] == 0
+        assert 3 * ours["across"] == 2 * stage_three["across"]
+        assert ours["backward gather inside"] == padded // HOST  # half of the weights, to the one who has the other
+        assert ours["inside"] - stage_three["inside"] == padded // HOST - padded // 4
