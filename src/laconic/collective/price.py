@@ -61,4 +61,4 @@ def price(program: Program, nbytes: float, links: Links, message_seconds: float 
         np.maximum.at(clocks, destinations, ends)
         carried += loads
     busiest = float((carried / capacities).max()) if len(carried) else 0.0
-    return ProgramPrice(float(clocks.max()), float(program.sent_shares.max()) * nbytes, busiest)
+    return ProgramPrice(max(float(clocks.max()), busiest), float(program.sent_shares.max()) * nbytes, busiest)
