@@ -40,6 +40,12 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def user_cache(name: str) -> Path:
+    """Return the folder of this name in the user's cache, by the XDG convention; it need not be there yet."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "laconic" / name
+
+
 def is_file(path: str | Path) -> bool:
     """Return whether there is a file; a name that none can have (too long, with a zero byte) is none."""
     return os.path.isfile(path)  # noqa: PTH113 (pathlib's raises for such names)

@@ -70,4 +70,4 @@ def price(
             clocks += added * nbytes * add_seconds_per_byte
         carried += loads
     busiest = float((carried / capacities).max()) if len(carried) else 0.0
-    return ProgramPrice(float(clocks.max()), float(program.sent_shares.max()) * nbytes, busiest)
+    return ProgramPrice(max(float(clocks.max()), busiest), float(program.sent_shares.max()) * nbytes, busiest)

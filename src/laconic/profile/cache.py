@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from laconic._version import __version__
 from laconic.errors import WriteError
+from laconic.files import user_cache
 from laconic.profile.machine import machine
 from laconic.values.profile import VERSION
 
@@ -56,6 +56,5 @@ def make_cache_folder(folder: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of profiles in the user's cache, by the XDG convention."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "laconic" / "profiles"
+    """Return the folder of profiles in the user's cache."""
+    return user_cache("profiles")
