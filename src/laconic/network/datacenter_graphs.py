@@ -19,18 +19,22 @@ def star(size: int, bits_per_second: float, latency_seconds: float = 0.0) -> Gra
     return Graph.of(size, [(rank, size, bits_per_second) for rank in range(size)], latency_seconds)
 
 
-def fat_tree(ports: int, bits_per_second: float, latency_seconds: float = 0.0) -> Graph:
+def fat_tree(
+    ports: int, bits_per_second: float, latency_seconds: float = 0.0, own_bits_per_second: float | None = None
+) -> Graph:
     """Return a fat-tree of switches with so many ports (Al-Fares, Loukissas and Vahdat, SIGCOMM 2008).
 
     It has `ports` pods of as many switches, half of them at the edge with half of their ports to ranks: ports³/4 ranks
-    and 5/4 ports² switches. Any pattern in which no rank sends or receives more than its link carries fits.
+    and 5/4 ports² switches. Any pattern in which no rank sends or receives more than its link carries fits. Ranks' own
+    links may have another rate than those between switches.
     """
     if ports < 2 or ports % 2:
         raise LaconicError(f"a fat-tree has switches with an even number of ports, not {ports}")
     half = ports // 2
     ranks, edges = ports * half * half, ports * half
     first_edge, first_middle, first_core = ranks, ranks + edges, ranks + 2 * edges
-    cables: Cables = [(rank, first_edge + rank // half, bits_per_second) for rank in range(ranks)]
+    own = own_bits_per_second or bits_per_second
+    cables: Cables = [(rank, first_edge + rank // half, own) for rank in range(ranks)]
     for pod in range(ports):
         for middle in range(half):
             here = first_middle + pod * half + middle
@@ -39,16 +43,18 @@ def fat_tree(ports: int, bits_per_second: float, latency_seconds: float = 0.0) -
     return Graph.of(ranks, cables, latency_seconds)
 
 
-def torus(sides: Sequence[int], bits_per_second: float, latency_seconds: float = 0.0) -> Graph:
+def torus(sides: Sequence[int], bits_per_second: float | Sequence[float], latency_seconds: float = 0.0) -> Graph:
     """Return ranks on a grid that are joined to their neighbours in every dimension, with links around the ends.
 
-    The first side counts fastest. A side of 2 has two links between its ranks, as one with their sum.
+    The first side counts fastest. A side of 2 has two links between its ranks, as one with their sum. The rate is that
+    of all links, or one for each dimension.
     """
     size, cables = math.prod(sides), Cables()
+    rates = [bits_per_second] * len(sides) if isinstance(bits_per_second, int | float) else bits_per_second
     for rank in range(size):
         for dimension, side in enumerate(sides):
             if side > 1:
-                cables.append((rank, _neighbour(rank, sides, dimension, 1), bits_per_second))
+                cables.append((rank, _neighbour(rank, sides, dimension, 1), rates[dimension]))
     return Graph.of(size, cables, latency_seconds)
 
 

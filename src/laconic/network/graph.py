@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -88,6 +88,13 @@ class Graph:
         gone = {ends for a, b in links for ends in ((a, b), (b, a))}
         kept = np.array([tuple(ends) not in gone for ends in self.ends.tolist()], dtype=bool)
         return Graph(self.size, self.ends[kept], self.bits_per_second[kept], self.latency_seconds[kept])
+
+    def among(self, ranks: Sequence[int]) -> Graph:
+        """Return the graph of some ranks alone, numbered in this order, with the switches that there are."""
+        number = {node: k for k, node in enumerate([*ranks, *range(self.size, self.nodes)])}
+        kept = np.array([a in number and b in number for a, b in self.ends.tolist()], dtype=bool)
+        ends = np.array([(number[a], number[b]) for a, b in self.ends[kept].tolist()], dtype=np.int64).reshape(-1, 2)
+        return Graph(len(ranks), ends, self.bits_per_second[kept], self.latency_seconds[kept])
 
     def routes(self, sources: ArrayLike, destinations: ArrayLike) -> Routes:
         """Return the ways between pairs of ranks, by the links of each."""

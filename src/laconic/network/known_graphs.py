@@ -14,7 +14,7 @@ _DGX1_PAIRS = (
 """The GPUs that NVLink joins in a DGX-1 with V100s, and by how many links: six of each GPU."""
 
 
-def dgx1(link_bits_per_second: float = 200e9, latency_seconds: float = 0.7e-6) -> Graph:
+def dgx1(link_bits_per_second: float = 200e9, latency_seconds: float = 0.0) -> Graph:
     """Return the NVLinks of a DGX-1 with V100s: eight GPUs with six links each, one or two between neighbours.
 
     - `link_bits_per_second`: the rate of one NVLink in each direction, of which neighbours with two have twice as much.
@@ -22,6 +22,17 @@ def dgx1(link_bits_per_second: float = 200e9, latency_seconds: float = 0.7e-6) -
     """
     links = [(a, b, count * link_bits_per_second) for a, b, count in _DGX1_PAIRS]
     return Graph.of(8, links, latency_seconds)
+
+
+def dgx_a100(machines: int = 2, nvlink_bits_per_second: float = 2.4e12, nic_bits_per_second: float = 200e9) -> Graph:
+    """Return DGX-A100s: eight GPUs each on the machine's NVSwitch, and each with its own NIC on a switch of them all.
+
+    A machine's GPUs are neighbouring ranks; the switches of the machines come after all ranks, the NICs' comes last.
+    """
+    ranks = 8 * machines
+    inside = [(rank, ranks + rank // 8, nvlink_bits_per_second) for rank in range(ranks)]
+    outside = [(rank, ranks + machines, nic_bits_per_second) for rank in range(ranks)] if machines > 1 else []
+    return Graph.of(ranks, inside + outside)
 
 
 def switched_hosts(

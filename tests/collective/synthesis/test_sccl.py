@@ -30,7 +30,7 @@ def ask(graph: Graph, relation: Relation, chunks: int, steps: int, rounds: int) 
 
 
 def on_dgx1(chunks: int, steps: int, rounds: int) -> Answer:
-    return ask(dgx1(), all_gather(8, 8), chunks, steps, rounds)
+    return ask(dgx1(latency_seconds=0.7e-6), all_gather(8, 8), chunks, steps, rounds)
 
 
 def check_rounds(graph: Graph, schedule: Schedule, unit: float) -> None:
@@ -55,7 +55,7 @@ def uneven(seed: int, size: int = 6) -> Graph:
 
 
 @pytest.mark.technique("sccl", check=1)
-def test_the_table_of_dgx1() -> None:
+def test_the_table_of_dgx1(latency_seconds=0.7e-6) -> None:
     fast = on_dgx1(1, 2, 2).schedule
     assert fast is not None and fast.is_latency_optimal and not fast.is_bandwidth_optimal
     assert all(on_dgx1(1, 1, rounds).is_proved_impossible for rounds in range(1, 12))
@@ -66,7 +66,7 @@ def test_the_table_of_dgx1() -> None:
 
 @pytest.mark.technique("sccl", check=1)
 def test_the_solver_proves_what_is_impossible_without_bounds() -> None:
-    ways = wiring(dgx1())
+    ways = wiring(dgx1(latency_seconds=0.7e-6))
     for chunks, steps, rounds in ((1, 1, 1), (1, 1, 9), (2, 2, 2), (3, 2, 4)):
         relation = all_gather(8, 8 * chunks)
         model = StepModel(ways, relation, steps, rounds, LINK, symmetries(ways, relation)[:1])
@@ -80,7 +80,7 @@ def test_six_chunks_in_three_steps_and_seven_rounds() -> None:
     found = on_dgx1(6, 3, 7).schedule
     assert found is not None and found.rounds == 7 and found.program.steps == 3 and found.program.chunks == 48
     assert found.least_rounds_per_chunk == pytest.approx(7 / 6) and found.is_bandwidth_optimal
-    check_rounds(dgx1(), found, LINK)
+    check_rounds(dgx1(latency_seconds=0.7e-6), found, LINK)
 
 
 @pytest.mark.technique("sccl", check=2)
@@ -104,7 +104,7 @@ def test_schedules_of_dgx1_keep_to_rounds() -> None:
     for question in ((1, 2, 2), (2, 2, 3)):
         found = on_dgx1(*question).schedule
         assert found is not None
-        check_rounds(dgx1(), found, LINK)
+        check_rounds(dgx1(latency_seconds=0.7e-6), found, LINK)
 
 
 @pytest.mark.long
@@ -122,9 +122,9 @@ def test_fewer_steps_than_six_rings_at_the_same_bandwidth() -> None:
 
 
 @pytest.mark.long
-def test_the_frontier_of_dgx1() -> None:
+def test_the_frontier_of_dgx1(latency_seconds=0.7e-6) -> None:
     said: list[str] = []
-    found = list(frontier(dgx1(), all_gather(8, 8), progress=said.append))
+    found = list(frontier(dgx1(latency_seconds=0.7e-6), all_gather(8, 8), progress=said.append))
     assert [(s.chunks, s.steps, s.rounds) for s in found] == [(2, 2, 3), (6, 3, 7)]
     assert found[0].is_latency_optimal and found[1].is_bandwidth_optimal
     assert said[-2:] == ["2 chunks, 2 steps, 3 rounds: yes", "6 chunks, 3 steps, 7 rounds: yes"]
@@ -169,7 +169,7 @@ def test_a_question_that_symmetry_cannot_answer_is_asked_without() -> None:
 
 
 def test_symmetries_shrink_the_choices_by_their_number() -> None:
-    for graph, order in ((dgx1(), 4), (Graph.of(6, [(r, (r + 1) % 6, 8e9) for r in range(6)]), 6)):
+    for graph, order in ((dgx1(latency_seconds=0.7e-6), 4), (Graph.of(6, [(r, (r + 1) % 6, 8e9) for r in range(6)]), 6)):
         ways, relation = wiring(graph), all_gather(graph.size, 2 * graph.size)
         group = symmetries(ways, relation)
         assert len(group) == order
