@@ -60,6 +60,7 @@ def test_the_table_of_dgx1(latency_seconds=0.7e-6) -> None:
     assert fast is not None and fast.is_latency_optimal and not fast.is_bandwidth_optimal
     assert all(on_dgx1(1, 1, rounds).is_proved_impossible for rounds in range(1, 12))
     assert on_dgx1(2, 2, 2).is_proved_impossible
+    assert on_dgx1(3, 2, 4).is_proved_impossible  # which no bound says, nor the lack of a symmetric schedule
     between = on_dgx1(2, 2, 3).schedule
     assert between is not None and between.rounds == 3 and between.program.steps == 2
 
