@@ -170,7 +170,10 @@ def test_a_question_that_symmetry_cannot_answer_is_asked_without() -> None:
 
 
 def test_symmetries_shrink_the_choices_by_their_number() -> None:
-    for graph, order in ((dgx1(latency_seconds=0.7e-6), 4), (Graph.of(6, [(r, (r + 1) % 6, 8e9) for r in range(6)]), 6)):
+    for graph, order in (
+        (dgx1(latency_seconds=0.7e-6), 4),
+        (Graph.of(6, [(r, (r + 1) % 6, 8e9) for r in range(6)]), 6),
+    ):
         ways, relation = wiring(graph), all_gather(graph.size, 2 * graph.size)
         group = symmetries(ways, relation)
         assert len(group) == order
