@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Architecture, ReadByHost
+from laconic.architecture.base import Architecture
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
+from laconic.collective.ragged import gather_ragged
 from laconic.registry import knob, technique
 from laconic.worker import (
     Broadcast,
@@ -159,15 +160,8 @@ def _gather(request: Gather, group: Group) -> Communication[Any]:
 def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
-    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
-    lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
-    totals = [sum(row) for row in lengths]
-    x = x.reshape(-1)
-    everyone = yield group.all_to_all(x.repeat(group.size), [x.numel()] * group.size, totals)
-    rows = everyone.split(totals)
-    if request.parts is None:
-        return list(rows)
-    return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
+    rows = yield from gather_ragged(x.reshape(-1), parts, group)
+    return [row[0] for row in rows] if request.parts is None else rows
 
 
 def _scatter(request: Scatter, group: Group) -> Communication[Any]:
