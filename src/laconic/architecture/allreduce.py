@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic.architecture.base import Architecture
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
-from laconic.collective.ragged import gather_ragged
+from laconic.collective.ragged import gather_ragged, scatter_ragged
 from laconic.registry import knob, technique
 from laconic.worker import (
     Broadcast,
@@ -26,13 +26,14 @@ from laconic.worker import (
     Request,
     RingPass,
     Scatter,
+    ScatterRagged,
 )
 
 
 class EqualWorkers(Architecture):
     """What architectures without a server share: every request but a sum is a collective of the transport."""
 
-    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ReduceScatter)
+    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ScatterRagged, ReduceScatter)
 
     def carry(self, request: Request, transport: Any) -> Communication[Any]:
         group: Group = transport
@@ -44,6 +45,8 @@ class EqualWorkers(Architecture):
             return self._reduce_scatter(request, group)
         if isinstance(request, Scatter):
             return _scatter(request, group)
+        if isinstance(request, ScatterRagged):
+            return _scatter_ragged(request, group)
         if isinstance(request, Broadcast):
             return _broadcast(request, group)
         if isinstance(request, Merge):
@@ -167,6 +170,11 @@ def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
 def _scatter(request: Scatter, group: Group) -> Communication[Any]:
     x = request.tensor
     return (yield group.all_to_all(x.reshape(-1), out=request.out)).view(x.shape)
+
+
+def _scatter_ragged(request: ScatterRagged, group: Group) -> Communication[Any]:
+    rows = yield from scatter_ragged(request.tensor, request.lengths, group)
+    return rows if request.parts else [row[0] for row in rows]
 
 
 def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:

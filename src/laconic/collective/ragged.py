@@ -44,9 +44,11 @@ def gather_known(x: Tensor, lengths: Sequence[int], group: Group) -> Communicati
     return list(everyone.split(list(lengths)))
 
 
-def scatter_ragged(rows: Sequence[Tensor], group: Group) -> Communication[list[Tensor]]:
-    """Send the j-th flat vector to member j; return what every member sent to this one, in the order of ranks."""
-    lengths = torch.tensor([row.numel() for row in rows], dtype=torch.int64, device=rows[0].device)
-    received = (yield ReadByHost(group.all_to_all(lengths, control=1.0))).tolist()
-    joined = yield group.all_to_all(torch.cat(list(rows)), [row.numel() for row in rows], received)
-    return list(joined.split(received))
+def scatter_ragged(x: Tensor, lengths: Sequence[Sequence[int]], group: Group) -> Communication[list[list[Tensor]]]:
+    """Send member j the parts of the j-th row of lengths, which lie one behind another in a flat vector; return what
+    every member sent to this one, in the order of ranks, cut into the parts of its sender."""
+    own = torch.tensor(lengths, dtype=torch.int64, device=x.device)
+    received = (yield ReadByHost(group.all_to_all(own.view(-1), control=1.0))).view(own.shape).tolist()
+    totals = [sum(row) for row in received]
+    joined = yield group.all_to_all(x, [sum(row) for row in lengths], totals)
+    return [list(row.split(each)) for row, each in zip(joined.split(totals), received, strict=True)]
