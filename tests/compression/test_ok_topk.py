@@ -16,6 +16,7 @@ from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete, run_exchanges
 from laconic.runtime.meeting import Meeting
 from laconic.testing.in_memory import meet
+from laconic.values.tensor_spec import TensorSpec
 from laconic.worker import Kind
 
 
@@ -158,3 +159,25 @@ def test_with_default_periods_the_selected_count_stays_within_twice_k(seed: int)
         losses = laconic.simulate(train, 4).results
     assert len(counts) == 4 * 100 and max(losses) < 2.0
     assert min(counts) >= 0.5 and max(counts) <= 2.0, (min(counts), max(counts))
+
+
+def test_several_tensors_share_their_messages() -> None:
+    """Of two workers and tensors of different lengths: each has the result that it has alone."""
+    made = OkTopK(0.3)
+    inputs = [[whole(numel, 31 * rank + numel) for numel in (30, 55, 7)] for rank in range(2)]
+
+    def together() -> list[Tensor]:
+        worker = connect()
+        meets = [Meeting(worker.rank, 2, 0, name) for name in "abc"]
+        exchanges = [
+            made.exchange(x.clone(), made.init(TensorSpec("x", tuple(x.shape), x.dtype)), meeting)
+            for x, meeting in zip(inputs[worker.rank], meets, strict=True)
+        ]
+        carried: Any = InFlight(run_exchanges(exchanges, lambda request: AllReduce().carry(request, worker.world)))
+        complete([carried])
+        return [outcome.result for outcome in carried.result]
+
+    for found in laconic.simulate(together, 2).results:
+        for place, result in enumerate(found):
+            alone = meet(made, [inputs[rank][place] for rank in range(2)])[0].result
+            assert torch.equal(result, alone)
