@@ -129,8 +129,8 @@ def test_both_thresholds_are_exact_in_every_step_with_periods_of_one(size: int) 
 @pytest.mark.technique("oktopk_allreduce", check=3)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_with_default_periods_the_selected_count_stays_within_twice_k(seed: int) -> None:
-    """In a training on virtual workers: in the mean of every period of thresholds, in nine of ten steps, and never above
-    once the memory is filled. (k is 40 here; single steps have from 0.1 k to, in the first period, the limit of 4 k.)
+    """In a training on virtual workers: in the mean of every period of thresholds, in nine of ten steps, and never more
+    than that once the memory is filled. (k is 40 here; single steps have from 0.1 k to, in the first period, 4 k.)
     """
     counts: list[float] = []
     choose = OkTopK.choose
