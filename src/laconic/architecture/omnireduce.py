@@ -26,9 +26,9 @@ class OmniReduce(EqualWorkers):
     asks for the nearest next block of all workers. Pointers of four bytes a block are control. Here every worker is an
     aggregator too, of an equal share of the streams, so that a worker sends 2(N-1)/N of its tensor's blocks that are
     not zero, and D of an all-reduce's bytes are sent at a density D. With as many machines that only aggregate
-    (`laconic.collective.sparse.blocks`) it sends each once, and 2(N-1)/(N·D) is gained. Selections should be of whole
-    blocks: single values make many blocks that are not zero. Links are reliable: copies against loss, as switches need
-    them, are not here. A plan prices the dense bound.
+    (`laconic.collective.sparse.blocks`) it sends each once, and 2(N-1)/(N·D) is gained. Select whole blocks:
+    `block_topk(0.01)+zero_filled+ef`. Links are reliable: copies against loss, as switches need them, are not here. A
+    plan prices the dense bound.
     """
 
     block: int = knob(256, low=1, doc="values of a block")

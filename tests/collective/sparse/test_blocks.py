@@ -11,7 +11,10 @@ from torch import Tensor
 import laconic
 from laconic.collective.generators import make_program
 from laconic.collective.sparse.blocks import Layout, omnireduce
+from laconic.compression.block_topk import BlockTopK
 from laconic.network.network_tree import Network
+from laconic.runtime.meeting import Meeting
+from laconic.values.tensor_spec import TensorSpec
 from tests.collective.sparse.running import Ended, run, vectors
 from tests.collective.sparse.test_sums import supports, trained
 
@@ -110,3 +113,29 @@ def test_blocks_train_as_gathered_messages_do() -> None:
         for ours, first, theirs in zip(parameters, found[0][0], plain[0][0], strict=True):
             assert torch.equal(ours, first)
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("numel", [1, 64, 999, 1000])
+def test_the_blocks_of_the_largest_norms_are_selected_whole(numel: int) -> None:
+    """As places of a message of their numbers; what is left is at most 1 - k/blocks of the square."""
+    made = BlockTopK(0.2, block=8)
+    every, k = made.blocks(numel)
+    for seed in range(3):
+        x = torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+        x[-1] = 9.0 if seed else 0.0  # with the shorter last block, and without it
+        payload = made.encode(x, Meeting(0, 1, 0, "x"))
+        found = made.decode(payload, x.shape, Meeting(0, 1, 0, "x"))
+        norms = torch.nn.functional.pad(x, (0, -numel % 8)).view(-1, 8).norm(dim=1)
+        kept = torch.zeros(every, dtype=torch.bool).index_fill(0, norms.topk(k).indices, True)
+        expected = torch.where(kept.repeat_interleave(8)[:numel], x, 0)
+        assert torch.equal(found, expected)
+        assert (x - found).square().sum() <= (1 - k / every) * x.square().sum() + 1e-6
+        assert len(payload) <= made.payload_bytes(TensorSpec("x", (numel,), torch.float32), 1)
+
+
+def test_selected_blocks_are_all_that_is_sent_of_them() -> None:
+    """Two workers select a tenth of 50 blocks each: that many cross, and the first of each stream."""
+    sent = laconic.simulate(lambda: trained("bsp / block_topk(0.1, 64)+zero_filled+ef / omnireduce(64, 1)"), 2).results
+    dense = laconic.simulate(lambda: trained("bsp / none / omnireduce(64, 1)"), 2).results
+    assert all(torch.equal(a, b) for a, b in zip(sent[0][0], sent[1][0], strict=True))
+    assert sent[1][1] < 0.4 * dense[1][1]
