@@ -51,7 +51,8 @@ class Layout:
     def owned(self, aggregator: int, half: int) -> Rows:
         """Return the columns of an aggregator in one half."""
         every = np.arange(aggregator, self.columns, self.aggregators)
-        return every[every // self.aggregators % 2 == half]
+        found: Rows = every[every // self.aggregators % 2 == half]
+        return found
 
 
 def omnireduce(
@@ -213,7 +214,8 @@ class _Aggregator(_Member):
         return len(self._of(columns, worker))
 
     def _of(self, columns: Rows, worker: int) -> Rows:
-        return columns[(self.at[columns] != END) & (self._next[worker, columns] == self.at[columns])]
+        found: Rows = columns[(self.at[columns] != END) & (self._next[worker, columns] == self.at[columns])]
+        return found
 
     def take(self, packet: Tensor, columns: Rows, worker: int) -> None:
         """Add a worker's blocks, and note its pointers."""
