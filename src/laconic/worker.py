@@ -5,8 +5,9 @@ This module holds protocols and plain values only, no behaviour. Techniques see 
 
 Communication has two layers, both of them data:
 
-- A compressor *yields requests* (`Reduce`, `ReduceScatter`, `Gather`, `GatherRagged`, `Scatter`, `Broadcast`, `Merge`,
-  `RingPass`): what should happen to a tensor, not how. Several dependent rounds are several yields.
+- A compressor *yields requests* (`Reduce`, `ReduceScatter`, `Gather`, `GatherRagged`, `Scatter`, `ScatterRagged`,
+  `Broadcast`, `Merge`, `RingPass`): what should happen to a tensor, not how. Several dependent rounds are several
+  yields.
 - An architecture *carries a request out* by yielding `Handle`s of group operations; an engine waits for them, never
   inside an autograd hook.
 
@@ -109,6 +110,20 @@ class Scatter:
 
 
 @dataclass(frozen=True, eq=False)
+class ScatterRagged:
+    """Send vectors of different lengths (which may be zero) to all workers: the tensor holds worker 0's first, and so
+    on. Every worker gets a list of what each worker sent to it, in rank order.
+
+    `lengths` holds a row for each worker. Where several vectors are sent to each as one, a row holds the length of each
+    part, and every entry of the list is a list of parts.
+    """
+
+    tensor: Tensor
+    lengths: tuple[tuple[int, ...], ...]
+    parts: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Broadcast:
     """Give every worker the tensor of the worker `source`; the other workers' tensors only provide shape and type."""
 
@@ -140,7 +155,7 @@ class Swap:
     tensor: Tensor
 
 
-Request = Reduce | ReduceScatter | Gather | GatherRagged | Scatter | Broadcast | Merge | RingPass | Swap
+Request = Reduce | ReduceScatter | Gather | GatherRagged | Scatter | ScatterRagged | Broadcast | Merge | RingPass | Swap
 Meets = Literal["reduce", "gather", "scatter", "broadcast", "merge", "ring", "edge"]
 """The operations by which payloads meet; each has its own price on the wire."""
 
@@ -162,6 +177,7 @@ class Meet(Protocol):
     def gather(self, tensor: Tensor) -> Gather: ...
     def gather_ragged(self, tensor: Tensor) -> GatherRagged: ...
     def scatter(self, tensor: Tensor) -> Scatter: ...
+    def scatter_ragged(self, rows: Sequence[Tensor]) -> ScatterRagged: ...
     def broadcast(self, tensor: Tensor, source: int) -> Broadcast: ...
     def merge(self, tensor: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Merge: ...
     def ring_pass(self, tensor: Tensor) -> RingPass: ...

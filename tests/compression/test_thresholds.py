@@ -584,7 +584,12 @@ def test_a_worker_sends_less_than_six_words_for_each_of_k(size: int, drift: floa
     made, k = compressor("ok_topk_select+ef"), OkTopK().count(numel)
     states = [made.init(TensorSpec("x", (numel,), torch.float32)) for _ in range(size)]
     constant = [drift * normal(90_000 + rank, numel) for rank in range(size)]
-    ways: dict[str, Any] = {"Reduce": "reduce", "Scatter": "scatter", "GatherRagged": "gather"}
+    ways: dict[str, Any] = {
+        "Reduce": "reduce",
+        "ScatterRagged": "scatter",
+        "Gather": "gather",
+        "GatherRagged": "gather",
+    }
     words, near = [], {True: list[float](), False: list[float]()}  # by whether thresholds are exact
     for step in range(steps):
         handed: list[list[tuple[str, Tensor]]] = []

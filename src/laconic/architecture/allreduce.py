@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from laconic.architecture.base import Architecture, ReadByHost
+from laconic.architecture.base import Architecture
 from laconic.claims import EveryRankEndsWithTheSum, WireFactor
+from laconic.collective.ragged import gather_ragged, scatter_ragged
 from laconic.registry import knob, technique
 from laconic.values.wire import wire_factor
 from laconic.worker import (
@@ -26,6 +27,7 @@ from laconic.worker import (
     Request,
     RingPass,
     Scatter,
+    ScatterRagged,
 )
 
 _OPERATIONS = {"reduce": "all_reduce", "gather": "all_gather", "scatter": "all_to_all"}
@@ -34,7 +36,7 @@ _OPERATIONS = {"reduce": "all_reduce", "gather": "all_gather", "scatter": "all_t
 class EqualWorkers(Architecture):
     """What architectures without a server share: every request but a sum is a collective of the transport."""
 
-    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ReduceScatter)
+    carries: ClassVar[tuple[type, ...] | None] = (*(Architecture.carries or ()), ScatterRagged, ReduceScatter)
 
     def carry(self, request: Request, transport: Any) -> Communication[Any]:
         group: Group = transport
@@ -46,6 +48,8 @@ class EqualWorkers(Architecture):
             return self._reduce_scatter(request, group)
         if isinstance(request, Scatter):
             return _scatter(request, group)
+        if isinstance(request, ScatterRagged):
+            return _scatter_ragged(request, group)
         if isinstance(request, Broadcast):
             return _broadcast(request, group)
         if isinstance(request, Merge):
@@ -165,20 +169,18 @@ def _gather(request: Gather, group: Group) -> Communication[Any]:
 def _gather_ragged(request: GatherRagged, group: Group) -> Communication[Any]:
     x = request.tensor
     parts = (x.numel(),) if request.parts is None else request.parts
-    own = torch.tensor(parts, dtype=torch.int64, device=x.device)
-    lengths = (yield ReadByHost(group.all_gather(own, control=1.0))).view(group.size, len(parts)).tolist()
-    totals = [sum(row) for row in lengths]
-    x = x.reshape(-1)
-    everyone = yield group.all_to_all(x.repeat(group.size), [x.numel()] * group.size, totals)
-    rows = everyone.split(totals)
-    if request.parts is None:
-        return list(rows)
-    return [list(row.split(each)) for row, each in zip(rows, lengths, strict=True)]
+    rows = yield from gather_ragged(x.reshape(-1), parts, group)
+    return [row[0] for row in rows] if request.parts is None else rows
 
 
 def _scatter(request: Scatter, group: Group) -> Communication[Any]:
     x = request.tensor
     return (yield group.all_to_all(x.reshape(-1), out=request.out)).view(x.shape)
+
+
+def _scatter_ragged(request: ScatterRagged, group: Group) -> Communication[Any]:
+    rows = yield from scatter_ragged(request.tensor, request.lengths, group)
+    return rows if request.parts else [row[0] for row in rows]
 
 
 def _broadcast(request: Broadcast, group: Group) -> Communication[Any]:

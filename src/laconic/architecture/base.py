@@ -15,7 +15,6 @@ from laconic.worker import (
     Gather,
     GatherRagged,
     Group,
-    Handle,
     Meets,
     Merge,
     Reduce,
@@ -28,25 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from laconic.topology.base import Topology
-
-
-class ReadByHost:
-    """A handle whose result the host reads, so that waiting for it always blocks the host; otherwise the handle
-    itself."""
-
-    stream_ordered = False
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    def done(self) -> bool:
-        return self._handle.done()
-
-    def wait(self) -> Any:
-        return self._handle.wait()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
 
 
 class Architecture(Technique):

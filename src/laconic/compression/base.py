@@ -27,6 +27,7 @@ from laconic.worker import (
     Request,
     RingPass,
     Scatter,
+    ScatterRagged,
     Swap,
 )
 
@@ -65,7 +66,7 @@ Exchange = Generator[Request, Any, Outcome]
 REQUESTS: dict[Meets, tuple[type, ...]] = {
     "reduce": (Reduce,),
     "gather": (Gather, GatherRagged),
-    "scatter": (Scatter, Gather),
+    "scatter": (Scatter, ScatterRagged, Gather),
     "broadcast": (Broadcast, Reduce),
     "merge": (Merge,),
     "ring": (RingPass, Gather),

@@ -4,8 +4,9 @@ reused."""
 from __future__ import annotations
 
 import math
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ from laconic.compression.payload import pack
 from laconic.compression.selector import share_of
 from laconic.compression.thresholds import above, passing
 from laconic.compression.topk import largest
-from laconic.registry import knob, technique
+from laconic.registry import knob, named_sentence, technique
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce, Scatter
+from laconic.worker import Gather, GatherRagged, Meet, Meets, Reduce, Request, ScatterRagged
 
 _RAISE, _TIMES, _MANY = (
     1.03,
@@ -48,14 +49,14 @@ class OkTopK(Compressor):
     lowered or raised for the next step by the 2.5 or 3.6 % of the program for BERT. In an exact step owners compare
     candidates; those that N equal shares of k show to be too small are not sent. Regions are made anew every
     `rebalance` steps from all workers' places, so that owners get similar counts. What a worker chose counts as sent
-    only where the sum was kept: write ok_topk_select+ef. Places are written within regions, in few bits; rows to owners
-    are as long as the longest, and more than 4k values are never sent. A value that is not finite is above any
-    threshold.
+    only where the sum was kept: write ok_topk_select+ef. Places are written within regions, in few bits, and more than
+    4k values are never sent. A value that is not finite is above any threshold.
 
-    The paper's bound of 6k words a step is met where all counts are within a quarter of k: at most 3.9 are sent for
-    each of k, and 5.7 if places took a word each. Counts are not always: on noise with plain memory and 8 workers they
-    are in a tenth of the steps, and 3.6 words are sent in the mean; with a constant part of half the noise's size,
-    where up to five times k sums survive in a step, almost only in exact steps, and 4.8 words.
+    Owners exchange how many sums each has kept; where one has more than `uneven` times the mean, they first move them
+    so that all have equal runs of the list. With k places at every worker and k sums kept no worker then sends more
+    than 6k(N-1)/N words, also if a word is a place. Reading chosen: `uneven` is 2, not the published 4: a worker sends
+    its run to each other one, and with 4 the bound would not hold. On noise, counts are not always near k, see
+    `refresh`: with a constant part of half the noise's size up to five times k sums survive in a step.
     """
 
     ragged: ClassVar[bool] = True
@@ -65,6 +66,7 @@ class OkTopK(Compressor):
     )
     refresh: int = knob(32, low=1, doc="steps for which thresholds are reused")
     rebalance: int = knob(64, low=1, doc="steps for which regions stay as they are")
+    uneven: float = knob(2.0, low=1, doc="multiple of the mean count beyond which kept sums are moved to other owners")
 
     @property
     def meets(self) -> Meets:
@@ -72,7 +74,7 @@ class OkTopK(Compressor):
 
     @property
     def asks(self) -> tuple[type, ...]:
-        return Reduce, Scatter, Gather, GatherRagged
+        return Reduce, ScatterRagged, Gather, GatherRagged
 
     def count(self, numel: int) -> int:
         return share_of(self.ratio, numel)
@@ -117,10 +119,7 @@ class OkTopK(Compressor):
         if size > 1 and (meet.step % self.rebalance == 0 or len(ends) != size - 1):
             ends = yield meet.mean(_quantiles(places, n, size))
         regions = _Regions.of(ends, n)
-        owners = regions.owners(places)
-        counts = owners.bincount(minlength=size)
-        (width,) = yield meet.max(counts.max().view(1))
-        received = yield meet.scatter(regions.rows(places, flat[places], owners, counts, max(1, int(width))))
+        received = yield meet.scatter_ragged(regions.rows(places, flat[places]))
         sums, found = regions.summed(received, meet.rank)
         k, exact = self.count(n), self._is_due(of_sums, meet)
         if exact:
@@ -132,9 +131,7 @@ class OkTopK(Compressor):
         else:
             best = passing(sums, above(of_sums))
         best = self._limited(best, sums[best], n)
-        rows = yield meet.gather_ragged(regions.write(found[best], sums[best], meet.rank))
-        parts = [regions.read(row, owner) for owner, row in enumerate(rows)]
-        final, total = (torch.cat(part) for part in zip(*parts, strict=True))
+        final, total = yield from self._gathered(found[best], sums[best], regions, meet)
         if exact and len(final):
             kept = largest(total, k)
             final, total = final[kept], total[kept]
@@ -149,15 +146,30 @@ class OkTopK(Compressor):
         state = {"thresholds": torch.tensor([own, of_sums], dtype=torch.float64), "ends": ends}
         return Outcome(result.view(x.shape).to(x.dtype), state, sent.view(x.shape).to(x.dtype))
 
+    def _gathered(
+        self, places: Tensor, values: Tensor, regions: _Regions, meet: Meet
+    ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
+        """Give all workers the places and values of every owner, from runs of equal lengths if those are too uneven."""
+        counts = yield meet.gather(torch.tensor([len(places)], device=places.device))
+        ends = counts.view(-1).cumsum(0).tolist()
+        if max(counts.view(-1).tolist()) * meet.size > self.uneven * ends[-1]:
+            before, bounds = ends[meet.rank] - len(places), [ends[-1] * j // meet.size for j in range(1, meet.size)]
+            cuts = [min(max(bound - before, 0), len(places)) for bound in bounds]
+            runs = zip(places.tensor_split(cuts), values.tensor_split(cuts), strict=True)
+            received = yield meet.scatter_ragged([regions.write(*run, meet.rank) for run in runs])
+            places, values = regions.joined(received)
+            regions = _Regions.whole(regions.numel, meet.size, places.device)
+        rows = yield meet.gather_ragged(regions.write(places, values, meet.rank))
+        return regions.joined(rows)
+
     def payload_bytes(self, spec: TensorSpec, size: int) -> int:
         return sum(nbytes for _, nbytes in self.prices(spec, size))
 
     def prices(self, spec: TensorSpec, size: int) -> tuple[tuple[Meets, int], ...]:
-        """Return the messages of a step with exact thresholds, at most: rows are as long as if all of a worker's places
-        had one owner."""
+        """Return the messages of a step with exact thresholds, at most: with sums that are moved."""
         k = self.count(spec.numel)
         each = 4 * k + bits.length(k, bits.width(spec.numel))
-        return ("reduce", 4 * (size - 1) + 12), ("scatter", size * each), ("gather", each)
+        return ("reduce", 4 * (size - 1) + 4), ("scatter", 2 * (each + size)), ("gather", 8 + each)
 
 
 def _nudge(share: float, many: float, up: float, down: float) -> float:
@@ -185,37 +197,54 @@ class _Regions:
     bits: int
 
     @staticmethod
+    def whole(numel: int, size: int, device: torch.device) -> _Regions:
+        """Return regions that are the whole tensor for every owner."""
+        return _Regions(torch.zeros(size, dtype=torch.int64, device=device), numel, bits.width(numel))
+
+    @staticmethod
     def of(ends: Tensor, numel: int) -> _Regions:
         starts = torch.cat([ends.new_zeros(1), (ends * numel).round()]).long()
         longest = torch.diff(starts, append=starts.new_tensor([numel])).max()
         return _Regions(starts, numel, bits.width(int(longest)))
-
-    def owners(self, places: Tensor) -> Tensor:
-        return torch.bucketize(places, self.starts[1:], right=True)
 
     def write(self, places: Tensor, values: Tensor, owner: int) -> Tensor:
         """Encode one owner's places and values as bytes."""
         return pack(values, bits.pack(places - self.starts[owner], self.bits))
 
     def read(self, payload: Tensor, owner: int) -> tuple[Tensor, Tensor]:
-        """Return the places and values of a payload, without the padding of a row, which lies in no region."""
+        """Return the places and values of a payload."""
         count = 8 * payload.numel() // (32 + self.bits)
         values, written = payload.tensor_split([4 * count])
         within = bits.unpack(written, self.bits, count).long()
-        used = within < (1 << self.bits) - 1
-        return (within + self.starts[owner])[used], values.clone().view(torch.float32)[used]
+        return within + self.starts[owner], values.clone().view(torch.float32)
 
-    def rows(self, places: Tensor, values: Tensor, owners: Tensor, counts: Tensor, width: int) -> Tensor:
-        """Return the row for each owner, padded to `width` entries."""
-        empty = (1 << self.bits) - 1
-        where = self.starts[:, None].repeat(1, width) + empty
-        what = torch.zeros(where.shape, device=values.device)
-        order = torch.arange(len(places), device=places.device) - (counts.cumsum(0) - counts)[owners]
-        where[owners, order], what[owners, order] = places, values
-        return torch.stack([self.write(where[j], what[j], j) for j in range(len(counts))])
+    def rows(self, places: Tensor, values: Tensor) -> list[Tensor]:
+        """Return what is sent to each owner of these places, which are in ascending order."""
+        cuts = torch.searchsorted(places, self.starts[1:]).tolist()
+        parts = zip(places.tensor_split(cuts), values.tensor_split(cuts), strict=True)
+        return [self.write(*part, owner) for owner, part in enumerate(parts)]
 
-    def summed(self, rows: Tensor, owner: int) -> tuple[Tensor, Tensor]:
+    def joined(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the places and values that every owner has written, one behind another."""
+        places, values = zip(*(self.read(row, owner) for owner, row in enumerate(rows)), strict=True)
+        return torch.cat(places), torch.cat(values)
+
+    def summed(self, rows: Sequence[Tensor], owner: int) -> tuple[Tensor, Tensor]:
         """Return the sums over all workers, in the order of ranks, and their places in ascending order."""
         places, values = (torch.cat(part) for part in zip(*(self.read(row, owner) for row in rows), strict=True))
         found, where = places.unique(return_inverse=True)
-        return torch.zeros(len(found), device=rows.device).index_add_(0, where, values), found
+        return torch.zeros(len(found), device=values.device).index_add_(0, where, values), found
+
+
+named_sentence(
+    "oktopk_allreduce",
+    "bsp / ok_topk_select+ef / allreduce",
+    axis="architecture",
+    paper="Li, Hoefler, PPoPP 2022",
+    doc="""An all-reduce of top-k sparse gradients with traffic of order k, however many workers there are.
+
+    Pairs go to the owners of regions that hold about as many of them each; owners add them, keep the sums above a
+    common threshold, balance their counts and give them to all. What was not kept stays in the workers' memories. See
+    `ok_topk_select`, whose knobs are `refresh` (τ') and `rebalance` (τ).""",
+    formula="Σ_j (x_j where |x_j| ≥ t), kept where at least T in magnitude: at most 6k(N-1)/N words a worker",
+)

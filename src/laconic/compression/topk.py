@@ -366,3 +366,20 @@ def _merged(mine: Tensor, other: Tensor) -> Tensor:
     values.index_add_(0, where, both[1].contiguous().view(torch.float32))
     kept = largest(values, mine.shape[1])
     return _pairs(places[kept], values[kept])
+
+
+named_sentence(
+    "commlib",
+    "[bsp / none / allreduce]@node > [bsp / flat+mstopk(0.01, index=plain)+ef / allreduce]@site",
+    axis="architecture",
+    paper="Shi et al., MLSys 2021",
+    doc="""Dense sums where links are fast and the largest values where they are slow: hierarchical top-k.
+
+    Inside a node gradients are reduce-scattered, so that each of its g members has the node's sum of a shard. It adds
+    its residual, selects the share ρ of the shard with `mstopk`, and exchanges pairs of 32 bits each with its
+    counterparts in the m nodes; shards are gathered inside. Between nodes a member sends 8(m-1)·ρd/g bytes, 1/(mρ) of
+    what a dense all-reduce of shards sends. Write the tiers out for another ρ. Reading chosen: a shard's owner has the
+    residual. The paper's cache of samples and its parallel layer-wise rates are no communication of gradients, and not
+    here.""",
+    formula="inside: sum of shard l at member l; between: Σ over nodes of MSTopK(shard + e); inside: all shards to all",
+)

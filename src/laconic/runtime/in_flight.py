@@ -25,6 +25,7 @@ from laconic.worker import (
     Request,
     RingPass,
     Scatter,
+    ScatterRagged,
     Swap,
 )
 
@@ -215,7 +216,7 @@ class _Batch:
     shapes: tuple[torch.Size, ...]
 
     def split(self, result: Any) -> dict[int, Any]:
-        if isinstance(self.request, GatherRagged):
+        if isinstance(self.request, GatherRagged | ScatterRagged):
             return {member: [parts[k] for parts in result] for k, member in enumerate(self.members)}
         if len(self.members) == 1:
             return {self.members[0]: result}
@@ -237,18 +238,21 @@ def _merge(requests: dict[int, Request]) -> list[_Batch]:
     batches = []
     for members in alike.values():
         tensors = [requests[i].tensor for i in members]
-        request = _joined(requests[members[0]], tensors)
+        request = _joined([requests[i] for i in members], tensors)
         each = 1 if isinstance(request, Scatter) else 0  # a scattered tensor has a row for each worker
         batches.append(_Batch(request, tuple(members), tuple(x.shape[each:] for x in tensors)))
     return batches
 
 
-_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, RingPass, Swap)
+_TOGETHER = (Reduce, Gather, GatherRagged, Scatter, ScatterRagged, RingPass, Swap)
 """The requests that several tensors may share in one message."""
 
 
-def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
-    """Return one request for all of these tensors."""
+def _joined(requests: Sequence[Request], tensors: Sequence[Tensor]) -> Request:
+    """Return one request for all of these, which are alike, with these tensors."""
+    first = requests[0]
+    if isinstance(first, ScatterRagged):
+        return _scattered_together([request for request in requests if isinstance(request, ScatterRagged)])
     if isinstance(first, GatherRagged):
         return GatherRagged(_flat(tensors), tuple(x.numel() for x in tensors))
     if len(tensors) == 1:
@@ -264,3 +268,12 @@ def _joined(first: Request, tensors: Sequence[Tensor]) -> Request:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.reshape(-1) for x in tensors]) if len(tensors) > 1 else tensors[0].reshape(-1)
+
+
+def _scattered_together(requests: Sequence[ScatterRagged]) -> ScatterRagged:
+    """Return one request whose vector for each worker is that of every request, one behind another."""
+    rows = [request.tensor.split([sum(row) for row in request.lengths]) for request in requests]
+    lengths = tuple(
+        tuple(n for each in row for n in each) for row in zip(*(request.lengths for request in requests), strict=True)
+    )
+    return ScatterRagged(torch.cat([x for row in zip(*rows, strict=True) for x in row]), lengths, parts=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from laconic.kernels.draws import key_of
-from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, Swap
+from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, ScatterRagged, Swap
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Meeting:
 
     def scatter(self, tensor: Tensor) -> Scatter:
         return Scatter(tensor)
+
+    def scatter_ragged(self, rows: Sequence[Tensor]) -> ScatterRagged:
+        return ScatterRagged(torch.cat(list(rows)), tuple((row.numel(),) for row in rows))
 
     def broadcast(self, tensor: Tensor, source: int) -> Broadcast:
         return Broadcast(tensor, source)

@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.compression.base import Compressor, Outcome, State
 from laconic.runtime.meeting import Meeting
 from laconic.values.tensor_spec import TensorSpec
-from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter
+from laconic.worker import Broadcast, Gather, GatherRagged, Merge, Reduce, RingPass, Scatter, ScatterRagged
 
 
 def spec_of(x: Tensor, name: str = "x") -> TensorSpec:
@@ -90,6 +90,9 @@ def answer_requests(requests: Sequence[Any]) -> list[Any]:
     tensors = [r.tensor for r in requests]
     if isinstance(first, GatherRagged):
         return [[_ragged(r) for r in requests] for _ in range(size)]
+    if isinstance(first, ScatterRagged):
+        rows = [r.tensor.clone().split([sum(row) for row in r.lengths]) for r in requests]
+        return [[row[rank] for row in rows] for rank in range(size)]
     if isinstance(first, RingPass):
         return [tensors[rank - 1].clone() for rank in range(size)]
     assert len({(x.shape, x.dtype) for x in tensors}) == 1, "the tensors of all workers have the same shape and type"

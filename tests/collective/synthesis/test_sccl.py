@@ -55,7 +55,7 @@ def uneven(seed: int, size: int = 6) -> Graph:
 
 
 @pytest.mark.technique("sccl", check=1)
-def test_the_table_of_dgx1(latency_seconds=0.7e-6) -> None:
+def test_the_table_of_dgx1() -> None:
     fast = on_dgx1(1, 2, 2).schedule
     assert fast is not None and fast.is_latency_optimal and not fast.is_bandwidth_optimal
     assert all(on_dgx1(1, 1, rounds).is_proved_impossible for rounds in range(1, 12))
@@ -123,7 +123,7 @@ def test_fewer_steps_than_six_rings_at_the_same_bandwidth() -> None:
 
 
 @pytest.mark.long
-def test_the_frontier_of_dgx1(latency_seconds=0.7e-6) -> None:
+def test_the_frontier_of_dgx1() -> None:
     said: list[str] = []
     found = list(frontier(dgx1(latency_seconds=0.7e-6), all_gather(8, 8), progress=said.append))
     assert [(s.chunks, s.steps, s.rounds) for s in found] == [(2, 2, 3), (6, 3, 7)]
