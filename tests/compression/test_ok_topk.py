@@ -103,7 +103,6 @@ def test_words_of_clustered_supports_are_below_the_bound_only_where_counts_are_b
     assert max(sent_words(OkTopK(k / numel, uneven=1e9), inputs, ends)) > bound
 
 
-@pytest.mark.technique("oktopk_allreduce", check=3)
 @pytest.mark.parametrize("size", [2, 5])
 def test_both_thresholds_are_exact_in_every_step_with_periods_of_one(size: int) -> None:
     made, numel = OkTopK(0.05, refresh=1, rebalance=1), 400
@@ -126,9 +125,8 @@ def test_both_thresholds_are_exact_in_every_step_with_periods_of_one(size: int) 
 
 
 @pytest.mark.long
-@pytest.mark.technique("oktopk_allreduce", check=3)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_with_default_periods_the_selected_count_stays_within_twice_k(seed: int) -> None:
+def test_with_default_periods_the_selected_count_is_mostly_within_twice_k(seed: int) -> None:
     """In a training on virtual workers: in the mean of every period of thresholds, in nine of ten steps, and never more
     than that once the memory is filled. (k is 40 here; single steps have from 0.1 k to, in the first period, 4 k.)
     """

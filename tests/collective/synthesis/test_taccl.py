@@ -61,7 +61,6 @@ def test_two_hosts_of_four_are_within_their_bound(nics: int) -> None:
         check_times(found, nbytes / 8)
 
 
-@pytest.mark.technique("taccl", check=1)
 def test_hosts_of_four_with_one_sender_for_each_nic_are_within_their_bound() -> None:
     """A megabyte, where latency and bytes weigh the same, takes 1.44 of the bound, and no more."""
     graph, sketch = switched_hosts(2, 4, 2), hosts_sketch(2, 4, senders=[0, 2])
