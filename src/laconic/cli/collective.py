@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
     )
     collective.command("list")(list_programs)
-    for command in (show, price, draw):
+    for command in (show, price, verify, draw):
         collective.command(command.__name__)(command)
     app.add_typer(collective, name="collective")
 
@@ -32,11 +32,18 @@ def list_programs() -> None:
     print_list()
 
 
-def show(name: _Name, workers: _Workers = 4, inside: _Inside = 1) -> None:
-    """Show a program's steps, what each rank sends, and that it is proved."""
+def show(
+    name: _Name,
+    workers: _Workers = 4,
+    inside: _Inside = 1,
+    form: Annotated[
+        str, typer.Option("--as", help="text, json, msccl (MSCCL's XML) or mscclpp (a plan of MSCCL++).")
+    ] = "text",
+) -> None:
+    """Show a program: its steps and what each rank sends, or a file of it for other tools."""
     from laconic.report.collective import print_program
 
-    print_program(name, workers, inside)
+    print_program(name, workers, inside, form)
 
 
 def price(
@@ -54,6 +61,15 @@ def price(
     from laconic.report.collective import print_prices
 
     print_prices(names, workers, inside, network, nbytes)
+
+
+def verify(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Programs as JSON or as MSCCL's XML.")],
+) -> None:
+    """Prove that programs do what their collectives say, or say which rank ends without what."""
+    from laconic.report.collective import verify_files
+
+    verify_files(files)
 
 
 def draw(

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from laconic.collective.formats.msccl_xml import from_msccl, to_msccl
+from laconic.collective.formats.mscclpp_plan import to_mscclpp
+from laconic.collective.formats.program_json import from_json, to_json
+from laconic.collective.formats.program_text import to_text
 from laconic.collective.generators import generators, make_program
 from laconic.collective.price import price
-from laconic.collective.program import REDUCE, Program
+from laconic.collective.program import Program
 from laconic.errors import ProgramError
 from laconic.files import write_text
 from laconic.report.page.collective import page
 from laconic.units import write_seconds
 from laconic.virtual.setup import VirtualSetup
+
+FORMS: dict[str, Callable[[Program], str]] = {
+    "text": to_text,
+    "json": to_json,
+    "msccl": to_msccl,
+    "mscclpp": to_mscclpp,
+}
+"""The forms in which a program is shown."""
 
 MOST_SENDS = 400
 """Programs of more sends are shown by their figures, without each of their steps."""
@@ -32,28 +43,25 @@ def print_list() -> None:
     Console(width=max(140, Console().width)).print(table)
 
 
-def print_program(name: str, workers: int, inside: int) -> None:
-    """Print a program's figures, and its steps where they are few."""
-    program, console = make_program(name, workers, inside), Console(width=max(100, Console().width))
-    sent = program.sent_shares
-    console.print(
-        f"{program.name}: {program.relation.name} of {program.size} ranks in {program.steps} steps, "
-        f"{len(program.sends)} sends of {program.chunks} chunks; a rank sends {sent.min():.3g} to {sent.max():.3g} "
-        "times its vector. Proved: every rank ends with what the collective says, however messages arrive."
-    )
-    if len(program.sends) <= MOST_SENDS:
-        for line in steps_of(program):
-            console.print(line, markup=False, highlight=False)
+def print_program(name: str, workers: int, inside: int, form: str = "text") -> None:
+    """Print a program in one of its forms; as text without each of its steps where they are many."""
+    if form not in FORMS:
+        raise ProgramError(f"a program is shown as {', '.join(FORMS)}, not as {form!r}")
+    program = make_program(name, workers, inside)
+    if form != "text":
+        print(FORMS[form](program))
+        return
+    lines = to_text(program).splitlines()
+    shown = lines if len(program.sends) <= MOST_SENDS else [*lines[:2], "The steps are too many to be shown."]
+    print("\n".join([*shown, "Proved: every rank ends with what the collective says, however messages arrive."]))
 
 
-def steps_of(program: Program) -> list[str]:
-    """Return a line for each step: `0→1 c2+` says that rank 0 sends chunk 2 to rank 1, which adds it."""
-    lines = []
-    for step, (begin, end) in enumerate(pairwise(program.bounds.tolist())):
-        rows = program.sends.table[begin:end].tolist()
-        sends = [f"{a}→{b} c{chunk}{'+' if op == REDUCE else ''}" for _, a, b, chunk, op in rows]
-        lines.append(f"step {step}: {', '.join(sends)}")
-    return lines
+def verify_files(paths: Sequence[Path]) -> None:
+    """Read programs, which proves them, and print what each is."""
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        program = from_msccl(text, where=path) if text.lstrip().startswith("<") else from_json(text, where=path)
+        print(f"{path}: proved: {program.relation.name} of {program.size} ranks in {program.steps} steps")
 
 
 def print_prices(names: Sequence[str] | None, workers: int, inside: int | None, network: str, nbytes: float) -> None:

@@ -66,7 +66,7 @@ def from_json(text: str, where: str | Path = "the text") -> Program:
     - `text`: what `to_json` has written, or a person.
     - `where`: where the text is from, for messages.
     """
-    source = Source(where, "program", "write what `laconic collective show --json` prints", ProgramError)
+    source = Source(where, "program", "write what `laconic collective show --as json` prints", ProgramError)
     held = source.value(source.json(text), _Written)
     try:
         relation = _relation(held)
