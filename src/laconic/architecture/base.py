@@ -43,6 +43,8 @@ class Architecture(Technique):
     leave."""
     carries: ClassVar[tuple[type, ...] | None] = (Reduce, Gather, GatherRagged, Scatter, Broadcast, Merge, RingPass)
     """The requests that it can carry out; a compressor that needs others cannot be combined with it."""
+    follows_content: ClassVar[bool] = False
+    """Whether what it sends depends on what it has received, so that its own messages, echoed, would not do."""
     shares: ClassVar[bool] = False
     """Whether the parameters of all workers lie in one shared memory."""
 

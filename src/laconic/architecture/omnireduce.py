@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from laconic.architecture.allreduce import EqualWorkers
 from laconic.claims import EveryRankEndsWithTheSum
@@ -31,6 +31,7 @@ class OmniReduce(EqualWorkers):
     plan prices the dense bound.
     """
 
+    follows_content: ClassVar[bool] = True
     block: int = knob(256, low=1, doc="values of a block")
     fused: int = knob(8, low=1, doc="blocks of a packet, each of a stream of its own")
 

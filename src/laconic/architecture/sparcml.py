@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from laconic.architecture.allreduce import EqualWorkers
 from laconic.claims import EveryRankEndsWithTheSum
@@ -31,6 +31,7 @@ class SparCML(EqualWorkers):
     the dense bound. Reading chosen: results are not quantised here; `int8+two_hop` does that.
     """
 
+    follows_content: ClassVar[bool] = True
     sum: str = knob("auto", choices=("auto", *SUMS), doc="how tensors are summed, or the cheapest for their counts")
     latency_bytes: int = knob(65536, low=0, doc="what a link carries during a message's latency: 50 µs at 10 Gbit/s")
 

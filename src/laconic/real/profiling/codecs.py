@@ -65,9 +65,8 @@ class Codecs:
         whole = TensorSpec("message", (sum(spec.numel for spec in specs),), torch.float32)
         for word in _with_choices("architecture") if architectures else ():
             architecture = word.make()
-            if (
-                not architecture.collective or "average" not in architecture.offers
-            ):  # an echo has no server, and no neighbours
+            echoes = architecture.collective and not architecture.follows_content
+            if not echoes or "average" not in architecture.offers:  # an echo has no server, and no neighbours
                 continue
             tier = Tier(Sentence.of(word), echo)
             carried: list[Buckets] = [[_FEW[:1]], [_FEW[:1]], [[whole]]]
