@@ -58,5 +58,5 @@ def test_parts_of_a_stream_are_streams_of_the_part() -> None:
 
 
 def test_a_body_of_another_length_is_refused() -> None:
-    with pytest.raises(ContractError, match="12 bytes are no body of a stream of 5 values with header 2"):
+    with pytest.raises(ContractError, match="12 bytes are not the body of a stream of 5 values with header 2"):
         Stream.read(2, torch.zeros(12, dtype=torch.uint8), 5, torch.float32)

@@ -119,8 +119,9 @@ def _records(pointers: Rows, blocks: Tensor) -> Tensor:
 
 
 def _read(packet: Tensor, dtype: torch.dtype) -> tuple[Rows, Tensor]:
-    heads = packet[:, :POINTER_BYTES].contiguous().view(torch.int32).view(-1)
-    return heads.cpu().numpy().astype(np.int64), packet[:, POINTER_BYTES:].contiguous().view(dtype)
+    """Return the pointers and the blocks of a packet, each copied to where its type may begin."""
+    head, body = (part.clone(memory_format=torch.contiguous_format) for part in packet.tensor_split([POINTER_BYTES], 1))
+    return head.view(torch.int32).view(-1).cpu().numpy().astype(np.int64), body.view(dtype)
 
 
 @dataclass
