@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -125,7 +126,15 @@ def test_every_operation_is_named_with_its_bytes(pool: Pool) -> None:
 def hooked(member: PoolRank) -> Any:
     model = nn.parallel.DistributedDataParallel(nn.Linear(7, 5), process_group=member.process_group)
     model.register_comm_hook(member.process_group, laconic.ddp_hook("bf16+ef"))
-    return record(lambda worker: model(torch.ones(2, 7)).sum().backward())
+
+    def act(worker: RealWorker) -> None:
+        model(torch.ones(2, 7)).sum().backward()
+        deadline = time.monotonic() + START_SECONDS  # a thread of the backend says that the message has landed
+        while worker.recording and not worker.recording.timeline.of(worker.rank, "communication"):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    return record(act)
 
 
 def test_messages_that_nobody_waits_for_land_too(pool: Pool) -> None:
