@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor
@@ -26,8 +27,15 @@ class CountedGroup(ABC):
 
     def __init__(self, rank: int, ranks: tuple[int, ...], ledger: Ledger, host_size: int = 1) -> None:
         self.rank, self.ranks, self.size = rank, ranks, len(ranks)
-        self.host_size = _members_of_a_host(ranks, host_size)
-        self._ledger = ledger
+        self._ledger, self._workers_of_a_host = ledger, host_size
+
+    @cached_property
+    def host_size(self) -> int:
+        """How many neighbouring members share a host, where each has so many workers of neighbouring ranks: 1 where
+        hosts have unequal numbers of members. It is counted when it is first asked for: thousands of virtual workers
+        have a group of all each."""
+        counts = Counter(rank // self._workers_of_a_host for rank in self.ranks)
+        return counts.popitem()[1] if len(set(counts.values())) == 1 else 1
 
     def all_reduce(self, tensor: Tensor, op: Literal["sum", "max"] = "sum", control: float = 0.0) -> Handle:
         self._count("all_reduce", tensor.nbytes, control)
@@ -116,13 +124,6 @@ class CountedGroup(ABC):
     def _send(self, tensor: Tensor, to: int, tag: int) -> Handle: ...
     @abstractmethod
     def _receive(self, tensor: Tensor, source: int, tag: int) -> Handle: ...
-
-
-def _members_of_a_host(ranks: tuple[int, ...], host_size: int) -> int:
-    """Return how many neighbouring members share a host, where each has so many workers of neighbouring ranks: 1 where
-    hosts have unequal numbers of members."""
-    counts = Counter(rank // host_size for rank in ranks)
-    return counts.popitem()[1] if len(set(counts.values())) == 1 else 1
 
 
 def sum_in_order(blocks: Sequence[Tensor]) -> Tensor:
