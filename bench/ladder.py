@@ -13,6 +13,7 @@ share the device, each with all virtual workers of one run, whose gradients are 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import statistics
@@ -179,6 +180,9 @@ def _serve(end: Connection, given: argparse.Namespace, rung: Rung) -> None:
             end.send(train(run, tasks[run.workers], not given.alone, given.compile) | facts)
         except Exception as error:
             end.send(f"{type(error).__name__}: {error}")
+        gc.collect()  # of what the run held, so that all processes together fit on the device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
