@@ -55,7 +55,7 @@ def read(table: Mapping[str, Any], rung: str, families: Mapping[str, Mapping[str
     """Return a rung of the ladder and its methods, from what `rungs.toml` and `compressors.toml` hold."""
     given = {key: tuple(x) if isinstance(x, list) else x for key, x in table[rung].items()}
     chosen = Rung(rung, **given)
-    rates = table["rates"].get(rung, table["rates"][chosen.task])  # a rung's own, or its task's
+    rates = table["rates"][chosen.task]
     entries = [entry for entry in table["method"] if chosen.task in entry.get("tasks", ("bytes", "bpe"))]
     entries += [entry for family in chosen.compressors for entry in _of_family(families[family], chosen)]
     methods: dict[tuple[str, str, int], Method] = {}
