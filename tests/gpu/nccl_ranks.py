@@ -1,4 +1,5 @@
-"""Four NCCL ranks on one GPU: every architecture and way to meet, against the same training on virtual workers.
+"""Four NCCL ranks on one GPU: every architecture and way to meet, against the same training on virtual workers, and
+every all-reduce that is a program, whose sums of integers are exact.
 
     python -m tests.gpu.nccl_ranks [--only TEXT]
 
@@ -16,12 +17,17 @@ import subprocess
 import sys
 import traceback
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import laconic
+from laconic.collective.generators import generators, make_program
+from laconic.errors import ProgramError
+from laconic.real.connect import connect
+from laconic.runtime.in_flight import InFlight, complete
 
 RANKS = 4
 STEPS = 6
@@ -92,11 +98,41 @@ def check(sentence: str, reference: list[Tensor] | None) -> str:
     return f"differs by {distance:.2e}" + ("" if distance < TOLERANCE else ": too far")
 
 
+def check_program(name: str) -> str:
+    """Carry a program out on integers, in float32 on the device, and return whether the sums are exact."""
+    group = connect().world
+    numbers = torch.arange(1001, device="cuda", dtype=torch.float32)
+    try:
+        exchange: Any = InFlight(group.run(make_program(name, group.size, 1), numbers * (group.rank + 1)))
+        complete([exchange])
+        exact = torch.equal(exchange.result, numbers * sum(range(1, group.size + 1)))
+    except Exception:
+        return "failed: " + traceback.format_exc()[-600:]
+    return "exact" if exact else "failed: the sums are wrong"
+
+
+def programs() -> list[str]:
+    """Return the all-reduces that are made for so many ranks."""
+    found = []
+    for one in generators("all_reduce"):
+        try:
+            make_program(one.name, RANKS, 1)
+        except ProgramError:
+            continue
+        found.append(one.name)
+    return found
+
+
 def rank_main(only: str) -> None:
     """What each rank does."""
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", timeout=timedelta(seconds=60))
     bad = False
+    for name in programs():
+        if only in f"program {name}":
+            said = check_program(name)
+            bad |= "failed" in said
+            print(f"rank {dist.get_rank()}  program {name}: {said}", flush=True)
     for sentence in SENTENCES:
         if only in sentence:
             reference = expected(sentence) if dist.get_rank() == 0 else None
@@ -134,7 +170,7 @@ def main(only: str = "") -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="sentences that contain this")
+    parser.add_argument("--only", default="", help="sentences, and `program NAME`, that contain this")
     given = parser.parse_args()
     if "LACONIC_NCCL_RANK" in os.environ:
         rank_main(given.only)
