@@ -43,3 +43,12 @@ def _fixture(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"{name} is not in {FOLDER}/fixtures: set LACONIC_DATA to the folder with the recordings")
     return path
+
+
+def folder_of(name: str) -> Path:
+    """Return a folder of recorded measurements; the test is skipped where it is absent."""
+    path = FOLDER / name
+    if not path.is_dir():
+        pytest.skip(f"{name} is not in {FOLDER}: set LACONIC_DATA to the folder with the recorded measurements")
+    OPENED.add(name)
+    return path

@@ -19,6 +19,10 @@ class ProgramError(LaconicError, ValueError):
     """A program of sends does not do what its collective says."""
 
 
+class ClusterError(LaconicError, ValueError):
+    """A job, a cluster or a decision of a policy that cannot be."""
+
+
 class Disagreement(LaconicError, RuntimeError):
     """Ranks that should agree do not; the message names the difference."""
 

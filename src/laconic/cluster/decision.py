@@ -1,0 +1,151 @@
+"""A decision: the whole allocation that a policy wants, what changes by it, and whether it can be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from laconic.cluster.grant import Grant
+from laconic.cluster.hosts import Cluster
+from laconic.cluster.job import Job
+from laconic.cluster.room import Room
+from laconic.errors import ClusterError
+
+SLACK = 1e-9  # of sums of shares
+
+
+class Changed(Mapping[int, Grant]):
+    """An allocation that differs from another in a few jobs, without a copy of it."""
+
+    def __init__(self, base: Mapping[int, Grant], start: Mapping[int, Grant], stop: Iterable[int] = ()) -> None:
+        self.base, self.start, self.stop = base, start, frozenset(stop)
+
+    def __getitem__(self, job: int) -> Grant:
+        if job in self.start:
+            return self.start[job]
+        if job in self.stop:
+            raise KeyError(job)
+        return self.base[job]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.start
+        yield from (job for job in self.base if job not in self.start and job not in self.stop)
+
+    def __len__(self) -> int:
+        gone = sum(job in self.base for job in self.stop if job not in self.start)
+        return len(self.base) + sum(job not in self.base for job in self.start) - gone
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The whole allocation that a policy wants: jobs that are absent from it do not run.
+
+    - `grants`: what each job that is to run holds, by its number.
+    - `wake`: when the policy wants to be asked again, if nothing happens before, in seconds.
+    """
+
+    grants: Mapping[int, Grant] = field(default_factory=dict)
+    wake: float | None = None
+
+    @staticmethod
+    def changing(
+        running: Mapping[int, Grant],
+        start: Mapping[int, Grant],
+        stop: Iterable[int] = (),
+        wake: float | None = None,
+    ) -> Decision:
+        """Return the decision that what runs goes on, but for some jobs: it costs as much as they are.
+
+        - `running`: what runs.
+        - `start`: jobs that start, or hold something else from now on.
+        - `stop`: jobs that are preempted.
+        - `wake`: when the policy wants to be asked again.
+        """
+        return Decision(Changed(running, start, stop), wake)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has to be done to get from one allocation to another.
+
+    - `stop`: jobs that run and shall not.
+    - `start`: jobs that do not run and shall, with what they get.
+    - `resize`: jobs that go on with something else.
+    """
+
+    stop: tuple[int, ...]
+    start: tuple[tuple[int, Grant], ...]
+    resize: tuple[tuple[int, Grant], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.stop or self.start or self.resize)
+
+
+def diff(running: Mapping[int, Grant], decision: Decision) -> Changes:
+    """Return what changes when a decision is carried out.
+
+    - `running`: what every running job holds.
+    - `decision`: what is wanted.
+    """
+    wanted = decision.grants
+    if isinstance(wanted, Changed) and wanted.base is running:
+        stop = tuple(job for job in wanted.stop if job in running and job not in wanted.start)
+        given = wanted.start
+    else:
+        stop, given = tuple(job for job in running if job not in wanted), wanted
+    start = tuple((job, grant) for job, grant in given.items() if job not in running)
+    resize = tuple((job, grant) for job, grant in given.items() if job in running and running[job] != grant)
+    return Changes(tuple(sorted(stop)), start, resize)
+
+
+def check(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
+    """Refuse changes that cannot be carried out: a device given away twice, a part of a gang, a host that lacks what a
+    job needs or is lost.
+
+    - `changes`: what is to be done.
+    - `running`: what every running job holds.
+    - `jobs`: all jobs, by their numbers.
+    - `room`: what is free.
+    """
+    left: dict[tuple[int, int], float] = {}
+    for job in (*changes.stop, *(job for job, _ in changes.resize)):
+        for host, device, share in running[job].slots:
+            left[host, device] = left.get((host, device), float(room.free[host, device])) + share
+    for job, grant in (*changes.start, *changes.resize):
+        _check_gang(jobs[job], grant, room.cluster)
+        for host, device, share in grant.slots:
+            rest = left.get((host, device), float(room.free[host, device])) - share
+            if rest < -SLACK:
+                raise ClusterError(
+                    f"device {device} of {room.cluster.hosts[host].name} has no {share:g} left for {jobs[job].name}"
+                )
+            left[host, device] = rest
+    if any(jobs[job].cpu_milli or jobs[job].memory_mib for job, _ in (*changes.start, *changes.resize)):
+        _check_hosts(changes, running, jobs, room)
+
+
+def _check_gang(job: Job, grant: Grant, cluster: Cluster) -> None:
+    workers = len(grant.slots)
+    if not job.least <= workers <= job.most:
+        wanted = str(job.least) if job.least == job.most else f"{job.least} to {job.most}"
+        raise ClusterError(f"{job.name} is given {workers} slots and runs with {wanted}")
+    if len({slot[:2] for slot in grant.slots}) < workers:
+        raise ClusterError(f"{job.name} is given a device twice; give each of its workers another")
+    for slot in grant.slots:
+        if not 0 < slot.share <= 1:
+            raise ClusterError(f"{job.name} is given {slot.share:g} of a device; a share is above 0 and at most 1")
+        if job.gpu_types and cluster.hosts[slot.host].gpu not in job.gpu_types:
+            raise ClusterError(f"{job.name} cannot run on a {cluster.hosts[slot.host].gpu}")
+
+
+def _check_hosts(changes: Changes, running: Mapping[int, Grant], jobs: Sequence[Job], room: Room) -> None:
+    """Refuse hosts that lack cores or memory."""
+    after = room.copy()
+    for job in (*changes.stop, *(job for job, _ in changes.resize)):
+        after.give(jobs[job], running[job])
+    for job, grant in (*changes.start, *changes.resize):
+        after.take(jobs[job], grant)
+        for host, _ in grant.by_host:
+            if after.cpu_milli[host] < -SLACK or after.memory_mib[host] < -SLACK:
+                name = room.cluster.hosts[host].name
+                raise ClusterError(f"{name} lacks the cores or the memory that {jobs[job].name} needs")

@@ -1,0 +1,68 @@
+"""The hosts of a cluster and their GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from laconic.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine with GPUs of one type.
+
+    - `name`: what tells it from others.
+    - `gpus`: how many GPUs it has.
+    - `gpu`: their type, such as `v100`; empty where all are alike.
+    - `rack`: the rack that it stands in; empty where that makes no difference.
+    - `cpu_milli`: thousandths of a core that jobs can ask for.
+    - `memory_mib`: its memory.
+    """
+
+    name: str
+    gpus: int
+    gpu: str = ""
+    rack: str = ""
+    cpu_milli: float = float("inf")
+    memory_mib: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts, in an order by which slots name them."""
+
+    hosts: tuple[Host, ...]
+
+    def __post_init__(self) -> None:
+        names = [host.name for host in self.hosts]
+        if len(set(names)) != len(names):
+            raise ClusterError("two hosts of a cluster have the same name; give each a name of its own")
+        if not self.hosts:
+            raise ClusterError("a cluster without hosts runs nothing; give at least one")
+
+    @staticmethod
+    def uniform(hosts: int, gpus: int, gpu: str = "") -> Cluster:
+        """Return a cluster of equal hosts.
+
+        - `hosts`: how many.
+        - `gpus`: of each.
+        - `gpu`: their type.
+        """
+        return Cluster(tuple(Host(f"host{i}", gpus, gpu) for i in range(hosts)))
+
+    @cached_property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(host.gpus for host in self.hosts)
+
+    @cached_property
+    def capacity(self) -> np.ndarray:
+        """The share of each device that can be given away: 1 where host h has a device d, in a table of both."""
+        found = np.zeros((len(self.hosts), max(host.gpus for host in self.hosts)))
+        for row, host in zip(found, self.hosts, strict=True):
+            row[: host.gpus] = 1.0
+        found.flags.writeable = False
+        return found

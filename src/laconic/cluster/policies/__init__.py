@@ -1,0 +1,1 @@
+"""Policies of clusters, a file for each system."""

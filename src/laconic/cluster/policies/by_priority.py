@@ -1,0 +1,50 @@
+"""What preemptive policies of whole gangs share: jobs in an order, as many as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from laconic.cluster.decision import Decision
+from laconic.cluster.grant import Grant
+from laconic.cluster.placement import consolidated
+from laconic.cluster.room import Room
+from laconic.cluster.state import State
+
+Place = Callable[[Room, int], Grant | None]
+
+
+def run_in_order(
+    state: State, order: Iterable[int], place: Place = consolidated, wake: float | None = None
+) -> Decision:
+    """Return the decision that jobs run in an order while GPUs last, whole gangs only: who runs already and still fits
+    keeps what it holds, who falls out is preempted, who is too large for what is left is passed over.
+
+    - `state`: the cluster now.
+    - `order`: the numbers of jobs, the most urgent first.
+    - `place`: where those go that start.
+    - `wake`: when to be asked again.
+    """
+    left = state.room.gpus + sum(len(grant.slots) for grant in state.running.values())
+    chosen: list[int] = []
+    for job in order:
+        workers = state.jobs[job].workers
+        if workers <= left:
+            chosen.append(job)
+            left -= workers
+            if not left:
+                break
+    kept = set(chosen)
+    stop = [job for job in state.running if job not in kept]
+    starting = [job for job in chosen if job not in state.running]
+    if not starting and not stop:
+        return Decision.changing(state.running, {}, wake=wake)
+    room = state.room.copy()
+    for job in stop:
+        room.give(state.jobs[job], state.running[job])
+    start: dict[int, Grant] = {}
+    for job in starting:
+        grant = place(room, state.jobs[job].workers)
+        if grant is not None:
+            start[job] = grant
+            room.take(state.jobs[job], grant)
+    return Decision.changing(state.running, start, stop, wake)

@@ -1,0 +1,30 @@
+"""Shortest remaining time, or remaining service, first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laconic.cluster.decision import Decision
+from laconic.cluster.policies.by_priority import run_in_order
+from laconic.cluster.policy import Policy
+from laconic.cluster.state import Event, State
+from laconic.registry import knob, technique
+
+
+@technique("srtf", paper="Schrage, Operations Research 16(3), 1968", aliases=("srsf",))
+@dataclass(frozen=True)
+class Srtf(Policy):
+    """Whoever has least to do runs; those that fall out are preempted. A job that is too large for what is left is
+    passed over."""
+
+    service: bool = knob(False, doc="whether the work left counts times its GPUs")
+
+    def decide(self, state: State, events: Sequence[Event], memory: None) -> tuple[Decision, None]:
+        del events
+
+        def key(job: int) -> tuple[float, int]:
+            left = state.remaining(job).value
+            return (left * state.jobs[job].gpus if self.service else left), job
+
+        return run_in_order(state, sorted(state.active, key=key)), memory

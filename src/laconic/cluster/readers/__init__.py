@@ -1,0 +1,1 @@
+"""Readers of traces: jobs, hosts and speeds that others have recorded."""

@@ -1,0 +1,339 @@
+"""The virtual driver: a policy on a cluster under a virtual clock, by discrete events."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from laconic.cluster.decision import Changes, check, diff
+from laconic.cluster.grant import Grant
+from laconic.cluster.hosts import Cluster
+from laconic.cluster.job import Job
+from laconic.cluster.outcome import PARTS, Logged, Outcome
+from laconic.cluster.policy import Policy
+from laconic.cluster.room import Room
+from laconic.cluster.state import (
+    Advanced,
+    Arrival,
+    Completion,
+    Estimate,
+    Event,
+    HostBack,
+    HostLost,
+    State,
+    Tables,
+    Wake,
+)
+from laconic.errors import ClusterError
+
+_WAITING, _PLACING, _COMPUTING, _COMMUNICATING, _STALLED = range(len(PARTS))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What starting and stopping takes, in seconds in which a job holds its GPUs and proceeds by nothing.
+
+    - `start`: a job's first start.
+    - `restart`: a later one, on other GPUs or after a preemption: saving, loading and starting together.
+    - `checkpoint_every`: the seconds of computing between checkpoints, of which those since the last are lost with a
+      host; 0: a job that loses a host begins where it was started last.
+    """
+
+    start: float = 0.0
+    restart: float = 0.0
+    checkpoint_every: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A host that is not there from one time to another.
+
+    - `host`: its number.
+    - `begin`, `end`: in seconds.
+    """
+
+    host: int
+    begin: float
+    end: float = math.inf
+
+
+class _Kind(IntEnum):
+    """What happens, in the order in which it counts where several things happen at once."""
+
+    SEGMENT = 0
+    LOST = 1
+    BACK = 2
+    ARRIVAL = 3
+    WAKE = 4
+
+
+def replay(
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    policy: Policy,
+    costs: Costs | None = None,
+    outages: Iterable[Outage] = (),
+    estimates: Sequence[Estimate] | None = None,
+    keep_log: bool = False,
+) -> Outcome:
+    """Run jobs on a cluster as a policy decides, and return what came of it.
+
+    - `jobs`: the jobs, which are numbered in the order of their arrivals.
+    - `cluster`: the hosts.
+    - `policy`: who decides.
+    - `costs`: of starting and stopping; default: none.
+    - `outages`: of hosts.
+    - `estimates`: of the work of every job, as policies see it; default: the true work.
+    - `keep_log`: whether decisions are kept.
+    """
+    ordered = sorted(jobs, key=lambda job: job.arrival)
+    return _Replay(ordered, cluster, policy, costs or Costs(), tuple(outages), estimates, keep_log).run()
+
+
+class _Replay:
+    def __init__(
+        self,
+        jobs: list[Job],
+        cluster: Cluster,
+        policy: Policy,
+        costs: Costs,
+        outages: tuple[Outage, ...],
+        estimates: Sequence[Estimate] | None,
+        keep_log: bool,
+    ) -> None:
+        self._jobs, self._cluster, self._policy, self._costs = jobs, cluster, policy, costs
+        self._estimates = estimates or [Estimate(job.progress.work, "true", 0.0) for job in jobs]
+        self._log: list[Logged] | None = [] if keep_log else None
+        self._known = Tables(len(jobs))
+        self._parts = np.zeros((len(PARTS), len(jobs)))
+        self._completed = np.full(len(jobs), np.nan)
+        self._room = Room(cluster)
+        self._active: dict[int, None] = {}
+        self._running: dict[int, Grant] = {}
+        self._until: dict[int, float] = {}  # work at which a running job's rate changes; absent while it is placed
+        self._communicating: dict[int, float] = {}
+        self._began: dict[int, tuple[float, float]] = {}  # when a run began to compute, and with how much work done
+        self._versions = [0] * len(jobs)
+        self._beside: dict[tuple[int, int], set[int]] = {}  # the jobs on devices that are shared
+        self._heap: list[tuple[float, int, int, int]] = []
+        for outage in outages:
+            self._heap.append((outage.begin, _Kind.LOST, outage.host, 0))
+            self._heap.append((outage.end, _Kind.BACK, outage.host, 0))
+        heapq.heapify(self._heap)
+        self._arrived, self._left, self._decisions = 0, len(jobs), 0
+        self._now, self._wake = 0.0, math.inf
+
+    def run(self) -> Outcome:
+        memory, events = self._policy.init(), list[Event]()
+        every = self._policy.every
+        while self._left:
+            self._now = self._next_time(bool(events), every)
+            events += self._happened()
+            if every is not None and (self._now % every or not self._active):
+                continue
+            if not events and every is None:
+                continue
+            decision, memory = self._policy.decide(self._state(), events, memory)
+            self._decisions += 1
+            changes = diff(self._running, decision)
+            if changes:
+                self._carry_out(changes)
+            if self._log is not None and changes:
+                self._log.append(Logged(self._now, tuple(events), changes))
+            self._wake = math.inf if decision.wake is None else decision.wake
+            if self._wake <= self._now:
+                raise ClusterError(f"{self._policy} asks at {self._now:g} s to be woken at {self._wake:g} s")
+            events = []
+        completed = self._completed
+        return Outcome(
+            self._jobs, self._known.first_start, completed, self._parts, self._known.restarts, self._known.attained,
+            self._decisions, self._log or [],
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ what happens
+
+    def _next_time(self, undecided: bool, every: float | None) -> float:
+        """Return when the next thing happens, or the next round begins."""
+        arrival = self._jobs[self._arrived].arrival if self._arrived < len(self._jobs) else math.inf
+        soonest = min(self._heap[0][0] if self._heap else math.inf, arrival, self._wake)
+        if every is not None and (undecided or self._active):
+            soonest = min(soonest, (self._now // every + 1) * every)
+        if soonest == math.inf:
+            waiting = [self._jobs[job].name for job in self._active if job not in self._running][:3]
+            raise ClusterError(
+                f"{self._policy} leaves jobs waiting for ever: {', '.join(waiting) or 'all are stalled'}"
+            )
+        return soonest
+
+    def _happened(self) -> list[Event]:
+        """Let everything happen that happens now, and return it."""
+        events: list[Event] = []
+        now, heap = self._now, self._heap
+        while heap and heap[0][0] <= now:
+            _, kind, number, version = heapq.heappop(heap)
+            if kind == _Kind.SEGMENT:
+                if version == self._versions[number]:
+                    events += self._segment_ended(number)
+            elif kind == _Kind.LOST:
+                events.append(self._lose(number))
+            else:
+                self._room.regain(number)
+                events.append(HostBack(number))
+        while self._arrived < len(self._jobs) and self._jobs[self._arrived].arrival <= now:
+            self._known.since[self._arrived] = self._jobs[self._arrived].arrival
+            self._active[self._arrived] = None
+            events.append(Arrival(self._arrived))
+            self._arrived += 1
+        if self._wake <= now:
+            self._wake = math.inf
+            events.append(Wake())
+        return events
+
+    def _segment_ended(self, job: int) -> list[Event]:
+        """A job is ready to compute, has come to where its rate changes, or is done."""
+        if job not in self._until:  # it has been placed
+            self._settle(job)
+            self._began[job] = self._now, float(self._known.base[job])
+            self._begin(job)
+            return []
+        self._settle(job)
+        self._known.base[job] = self._until[job]
+        if self._until[job] >= self._jobs[job].progress.work:
+            self._release(job)
+            del self._active[job]
+            self._completed[job] = self._now
+            self._left -= 1
+            return [Completion(job)]
+        self._begin(job)
+        return [Advanced(job)]
+
+    def _lose(self, host: int) -> HostLost:
+        jobs = tuple(job for job, grant in self._running.items() if any(slot.host == host for slot in grant.slots))
+        for job in jobs:
+            self._settle(job)
+            if job in self._began:
+                begin, base = self._began[job]
+                every, known = self._costs.checkpoint_every, self._known
+                if every:
+                    kept = (self._now - begin) // every * every
+                    share = kept / (self._now - begin) if self._now > begin else 1.0
+                    known.base[job] = base + share * (known.base[job] - base)
+                else:
+                    known.base[job] = base
+            self._release(job)
+        self._room.lose(host)
+        return HostLost(host, jobs)
+
+    # ------------------------------------------------------------------------------------------ what is decided
+
+    def _state(self) -> State:
+        return State(
+            self._now, self._cluster, self._jobs, self._active.keys(), self._running, self._room, self._estimates,
+            self._known,
+        )  # fmt: skip
+
+    def _carry_out(self, changes: Changes) -> None:
+        for job, _ in (*changes.start, *changes.resize):
+            if job not in self._active:
+                raise ClusterError(f"{self._policy} gives slots to job {job}, which is not there or is done")
+        check(changes, self._running, self._jobs, self._room)
+        self._running = dict(self._running)  # what the last decision was made upon stays as it was
+        for job in (*changes.stop, *(job for job, _ in changes.resize)):
+            self._settle(job)
+            self._release(job)
+        for job, grant in (*changes.start, *changes.resize):
+            self._start(job, grant)
+
+    def _start(self, job: int, grant: Grant) -> None:
+        known = self._known
+        self._settle(job)
+        first = math.isnan(known.first_start[job])
+        if first:
+            known.first_start[job] = self._now
+        else:
+            known.restarts[job] += 1
+        self._room.take(self._jobs[job], grant)
+        if grant.is_shared:
+            self._share(job, grant, True)
+        self._running[job] = grant
+        known.held[job] = grant.gpus
+        delay = self._costs.start if first else self._costs.restart
+        if delay:
+            self._push(job, self._now + delay)
+        else:
+            self._began[job] = self._now, float(known.base[job])
+            self._begin(job)
+
+    def _begin(self, job: int) -> None:
+        """Let a job proceed at the rate that it has now."""
+        grant = self._running[job]
+        beside = self._neighbours(job, grant)
+        rate = self._jobs[job].progress.rate(
+            float(self._known.base[job]), grant, self._cluster, [self._jobs[other] for other in beside]
+        )
+        self._known.speed[job] = rate.speed
+        self._until[job], self._communicating[job] = rate.until, rate.communicating
+        if rate.speed > 0:
+            self._push(job, self._now + max(rate.until - self._known.base[job], 0.0) / rate.speed)
+        else:
+            self._versions[job] += 1
+
+    def _push(self, job: int, time: float) -> None:
+        self._versions[job] += 1
+        heapq.heappush(self._heap, (time, _Kind.SEGMENT, job, self._versions[job]))
+
+    def _settle(self, job: int) -> None:
+        """Count a job's time and work up to now."""
+        known = self._known
+        seconds = self._now - float(known.since[job])
+        if seconds > 0:
+            parts = self._parts
+            if job not in self._running:
+                parts[_WAITING, job] += seconds
+            else:
+                known.executed[job] += seconds
+                known.attained[job] += seconds * known.held[job]
+                if job not in self._until:
+                    parts[_PLACING, job] += seconds
+                elif known.speed[job] > 0:
+                    known.base[job] += seconds * known.speed[job]
+                    share = self._communicating[job]
+                    parts[_COMMUNICATING, job] += share * seconds
+                    parts[_COMPUTING, job] += (1 - share) * seconds
+                else:
+                    parts[_STALLED, job] += seconds
+        known.since[job] = self._now
+
+    def _release(self, job: int) -> None:
+        """Take a job's slots from it; it has been settled."""
+        grant = self._running.pop(job)
+        self._room.give(self._jobs[job], grant)
+        if grant.is_shared:
+            self._share(job, grant, False)
+        self._known.held[job] = self._known.speed[job] = 0.0
+        self._until.pop(job, None)
+        self._began.pop(job, None)
+        self._versions[job] += 1
+
+    def _share(self, job: int, grant: Grant, comes: bool) -> None:
+        """Note who is on shared devices, and let those beside proceed at their new rates."""
+        for slot in grant.slots:
+            there = self._beside.setdefault(slot[:2], set())
+            if comes:
+                there.add(job)
+            else:
+                there.discard(job)
+        for other in self._neighbours(job, grant):
+            if other in self._until:
+                self._settle(other)
+                self._begin(other)
+
+    def _neighbours(self, job: int, grant: Grant) -> list[int]:
+        if not grant.is_shared:
+            return []
+        return sorted({other for slot in grant.slots for other in self._beside.get(slot[:2], ()) if other != job})

@@ -1,0 +1,86 @@
+"""What is free: shares of devices, and what each host has left beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laconic.cluster.grant import Grant
+from laconic.cluster.hosts import Cluster
+from laconic.cluster.job import Job
+
+ALMOST = 1.0 - 1e-9  # of a device: sums of shares round
+
+
+class Room:
+    """What jobs have not taken. A driver keeps one; a policy tries things out on a `copy`.
+
+    - `cluster`: the hosts, all of which are free at first.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.free = cluster.capacity.copy()  # the share of each device, by host and device
+        self.whole = np.array([host.gpus for host in cluster.hosts])  # devices of each host that nobody uses
+        self.gpus = cluster.gpus  # all of these
+        self.cpu_milli = np.array([host.cpu_milli for host in cluster.hosts])
+        self.memory_mib = np.array([host.memory_mib for host in cluster.hosts])
+        self.lost: frozenset[int] = frozenset()
+
+    def copy(self) -> Room:
+        """Return the same room to try things out on."""
+        other = object.__new__(Room)
+        other.cluster, other.gpus, other.lost = self.cluster, self.gpus, self.lost
+        other.free, other.whole = self.free.copy(), self.whole.copy()
+        other.cpu_milli, other.memory_mib = self.cpu_milli.copy(), self.memory_mib.copy()
+        return other
+
+    def take(self, job: Job, grant: Grant) -> None:
+        """Take what a job is given.
+
+        - `job`: the job, whose needs of a host are spread over its slots.
+        - `grant`: its slots.
+        """
+        self._move(job, grant, -1.0)
+
+    def give(self, job: Job, grant: Grant) -> None:
+        """Give back what a job had.
+
+        - `job`: the job.
+        - `grant`: its slots.
+        """
+        self._move(job, grant, 1.0)
+
+    def _move(self, job: Job, grant: Grant, sign: float) -> None:
+        for host, device, share in grant.slots:
+            if host in self.lost:
+                continue
+            before = self.free[host, device]
+            after = self.free[host, device] = before + sign * share
+            if (before >= ALMOST) != (after >= ALMOST):
+                step = 1 if after >= ALMOST else -1
+                self.whole[host] += step
+                self.gpus += step
+        if job.cpu_milli or job.memory_mib:
+            for host, count in grant.by_host:
+                part = sign * count / len(grant.slots)
+                self.cpu_milli[host] += part * job.cpu_milli
+                self.memory_mib[host] += part * job.memory_mib
+
+    def lose(self, host: int) -> None:
+        """Let a host go; no job is on it any more.
+
+        - `host`: its number.
+        """
+        self.gpus -= int(self.whole[host])
+        self.free[host], self.whole[host] = 0.0, 0
+        self.lost |= {host}
+
+    def regain(self, host: int) -> None:
+        """Let a host come back, empty.
+
+        - `host`: its number.
+        """
+        if host in self.lost:
+            self.lost -= {host}
+            self.free[host], self.whole[host] = self.cluster.capacity[host], self.cluster.hosts[host].gpus
+            self.gpus += self.cluster.hosts[host].gpus

@@ -1,0 +1,146 @@
+"""What a policy sees: the jobs that are there, what runs, what is free, and what happened since it was asked last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from laconic.cluster.grant import Grant
+from laconic.cluster.hosts import Cluster
+from laconic.cluster.job import Job
+from laconic.cluster.room import Room
+
+
+class Arrival(NamedTuple):
+    """A job was submitted."""
+
+    job: int
+
+
+class Completion(NamedTuple):
+    """A job has done its work; what it held is free."""
+
+    job: int
+
+
+class Advanced(NamedTuple):
+    """A job has come to a point at which its rate changes, such as the end of an epoch."""
+
+    job: int
+
+
+class HostLost(NamedTuple):
+    """A host is gone; the jobs on it have stopped, and continue from their last checkpoint when they are placed."""
+
+    host: int
+    jobs: tuple[int, ...]
+
+
+class HostBack(NamedTuple):
+    """A host is there again, or for the first time."""
+
+    host: int
+
+
+class Wake(NamedTuple):
+    """The time has come for which the policy had asked."""
+
+
+Event = Arrival | Completion | Advanced | HostLost | HostBack | Wake
+
+
+class Estimate(NamedTuple):
+    """A number that may be wrong, with whose it is and when it was made."""
+
+    value: float
+    source: str
+    at: float
+
+
+Numbers = TypeVar("Numbers", int, np.ndarray)
+
+
+class Tables:
+    """What is known of every job, by its number: where it was when its rate changed last, and its rate since."""
+
+    def __init__(self, jobs: int) -> None:
+        self.since = np.zeros(jobs)
+        self.base = np.zeros(jobs)  # work that was done then
+        self.speed = np.zeros(jobs)
+        self.held = np.zeros(jobs)  # GPUs
+        self.attained = np.zeros(jobs)
+        self.executed = np.zeros(jobs)
+        self.first_start = np.full(jobs, np.nan)
+        self.restarts = np.zeros(jobs, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class State:
+    """A cluster at one moment, which is not to be written to.
+
+    - `now`: the time, in seconds.
+    - `cluster`: the hosts.
+    - `jobs`: all jobs, by number; a policy looks at those that are active.
+    - `active`: the numbers of those that were submitted and are not done, in the order of their arrivals.
+    - `running`: what each running job holds.
+    - `room`: what is free; a policy tries things out on a copy of it.
+    - `estimates`: of the whole work of each job, by number.
+    - `tables`: what the methods below read.
+    """
+
+    now: float
+    cluster: Cluster
+    jobs: Sequence[Job]
+    active: Collection[int]
+    running: Mapping[int, Grant]
+    room: Room
+    estimates: Sequence[Estimate]
+    tables: Tables
+
+    @property
+    def waiting(self) -> list[int]:
+        """The numbers of the jobs that do not run, in the order of their arrivals."""
+        return [job for job in self.active if job not in self.running]
+
+    def done(self, job: Numbers) -> Any:
+        """Return the work that a job has done, or that each of many has.
+
+        - `job`: its number, or theirs.
+        """
+        known = self.tables
+        return known.base[job] + known.speed[job] * (self.now - known.since[job])
+
+    def attained(self, job: Numbers) -> Any:
+        """Return the GPU-seconds that a job has held, or that each of many has.
+
+        - `job`: its number, or theirs.
+        """
+        known = self.tables
+        return known.attained[job] + known.held[job] * (self.now - known.since[job])
+
+    def executed(self, job: Numbers) -> Any:
+        """Return the seconds for which a job has held GPUs, or each of many has.
+
+        - `job`: its number, or theirs.
+        """
+        known = self.tables
+        return known.executed[job] + (known.held[job] > 0) * (self.now - known.since[job])
+
+    def has_started(self, job: int) -> bool:
+        """Tell whether a job has run before or runs.
+
+        - `job`: its number.
+        """
+        return not math.isnan(self.tables.first_start[job])
+
+    def remaining(self, job: int) -> Estimate:
+        """Return the estimated work that a job has still to do.
+
+        - `job`: its number.
+        """
+        whole = self.estimates[job]
+        return whole._replace(value=max(whole.value - float(self.done(job)), 0.0))
