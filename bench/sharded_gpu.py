@@ -16,6 +16,7 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2, help="how often the rows take turns")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--json", help="a file for the rows")
+    parser.add_argument("--json", type=Path, help="a file for the rows")
     given = parser.parse_args()
     torch.manual_seed(0)
     dist.init_process_group("fake", rank=0, world_size=given.ranks, store=FakeStore())
@@ -152,7 +153,8 @@ def main() -> None:
             print(f"{turn} {name}: {1e3 * rows[-1]['seconds']:.1f} ms", file=sys.stderr, flush=True)
     first = found["native"]
     base = statistics.median(row["seconds"] for row in first)
-    print(f"{first[0]['parameters'] / 1e9:.2f} B parameters, rank 0 of {given.ranks}, {given.batch * given.context} tokens")
+    size, tokens = first[0]["parameters"] / 1e9, given.batch * given.context
+    print(f"{size:.2f} B parameters, rank 0 of {given.ranks}, {tokens} tokens")
     for name, rows in found.items():
         seconds = statistics.median(row["seconds"] for row in rows)
         held = (rows[-1]["held"] - first[-1]["held"]) / first[0]["parameters"]
@@ -162,8 +164,7 @@ def main() -> None:
             f" between steps, {peak:+.3f} at most"
         )
     if given.json:
-        with open(given.json, "w") as file:
-            json.dump(found, file, indent=1)
+        given.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
