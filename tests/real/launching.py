@@ -16,7 +16,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parent / "scripts" / "loop.py"
 SOURCE = Path(__file__).parents[2] / "src"
 COMMAND = [sys.executable, "-m", "laconic", "run"]
-START_SECONDS = 60  # four interpreters import torch on two cores, beside other tests
+START_SECONDS = 150  # four interpreters import torch on two cores, beside other tests and whatever else runs there
 LOST_SECONDS = 10  # what the project promises for a death; a freeze may take the heartbeat's time
 
 

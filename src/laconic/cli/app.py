@@ -15,6 +15,7 @@ from laconic.cli import (
     bounds,
     catalogue,
     check,
+    cluster,
     collective,
     compare,
     data,
@@ -69,6 +70,7 @@ iteration.register(app)
 bounds.register(app)
 mixing.register(app)
 collective.register(app)
+cluster.register(app)
 validate.register(app)
 data.register(app)
 report.register(app)

@@ -35,7 +35,7 @@ from laconic.language.predicates import (
     StepCondition,
 )
 from laconic.language.tokenizer import Reader
-from laconic.language.word import Word
+from laconic.language.word import PolicyWord, Word
 
 DEEPEST = 32
 """The number of levels to which strategies may be nested."""
@@ -58,6 +58,19 @@ def parse(text: str, shapes: Shapes, expanding: tuple[str, ...] = ()) -> Any:
         return parser.all()
     except StrategyError as error:
         raise StrategyError(f"{error} ({parser.where()})") from error.__cause__
+
+
+def parse_policy(text: str) -> Any:
+    """Return the policy of a cluster that `text` describes: a word with arguments, such as `fifo(backfill=true)`."""
+    reader = Reader(text)
+    try:
+        name = reader.advance().text
+        positional, named = reader.arguments(name)
+        if reader.token.kind != "end":
+            reader.refuse(f"{reader.token} cannot stand here; write one policy, such as fifo(backfill=true)")
+        return PolicyWord.of(name, *positional, **named).make()
+    except StrategyError as error:
+        raise StrategyError(f"{error} ({reader.where()})") from error.__cause__
 
 
 class _Parser(Reader):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from laconic import registry
 from laconic.errors import StrategyError
@@ -17,12 +17,14 @@ class Word:
     """A technique's canonical name, and the arguments that differ from its defaults: words that mean the same are
     equal."""
 
+    axes: ClassVar[tuple[str, ...]] = registry.AXES
+
     name: str
     arguments: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         entry = registry.find(self.name)
-        if entry.kind != "word" or entry.axis not in registry.AXES:
+        if entry.kind != "word" or entry.axis not in self.axes:
             raise StrategyError(_no_word(entry))
         object.__setattr__(self, "name", entry.name)
         known = {knob.name: knob for knob in knobs(self.technique)}
@@ -78,6 +80,16 @@ class Word:
         write = {knob.name: knob.write for knob in known}
         texts = [("" if key == known[0].name else f"{key}=") + write[key](value) for key, value in self.arguments]
         return f"{self.name}({', '.join(texts)})"
+
+
+class PolicyWord(Word):
+    """A policy of a cluster with its arguments, which stands alone."""
+
+    axes = ("cluster",)
+
+    def __post_init__(self) -> None:
+        registry.find(self.name, self.axes)
+        super().__post_init__()
 
 
 def _takes(name: str, known: Iterable[Knob]) -> str:

@@ -1,0 +1,80 @@
+"""`laconic cluster`: policies that share a cluster's GPUs among jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A table of jobs, in the columns of Philly's.")]
+_Policy = Annotated[str, typer.Option(help="A policy with its arguments, such as `fifo(backfill=true)`.")]
+_Hosts = Annotated[int, typer.Option(help="Number of hosts.")]
+_Gpus = Annotated[int, typer.Option(help="GPUs of each host.")]
+_Tenant = Annotated[str | None, typer.Option(help="Whose jobs; default: everybody's.")]
+_Restart = Annotated[float, typer.Option(help="Seconds that a job takes to start again after it was preempted.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the tool."""
+    cluster = typer.Typer(
+        help="Share a cluster's GPUs among jobs: policies on traces, under a virtual clock.", no_args_is_help=True
+    )
+    cluster.command("list")(list_policies)
+    for command in (replay, compare, explain):
+        cluster.command(command.__name__)(command)
+    app.add_typer(cluster, name="cluster")
+
+
+def list_policies() -> None:
+    """List the policies, with what each does."""
+    from laconic.report.cluster import print_policies
+
+    print_policies()
+
+
+def replay(
+    trace: _Trace,
+    policy: _Policy = "fifo",
+    hosts: _Hosts = 16,
+    gpus: _Gpus = 4,
+    tenant: _Tenant = None,
+    restart: _Restart = 30.0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A table to write, with a row for each job.")] = None,
+) -> None:
+    """Replay a trace under one policy: completion times, and where the time of jobs goes."""
+    from laconic.report.cluster import print_replay
+
+    print_replay(trace, policy, hosts, gpus, tenant, restart, out)
+
+
+def compare(
+    trace: _Trace,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="A policy with its arguments; give several, each with its own --policy."),
+    ] = None,
+    hosts: _Hosts = 16,
+    gpus: _Gpus = 4,
+    tenant: _Tenant = None,
+    restart: _Restart = 30.0,
+) -> None:
+    """Compare policies on one trace, the shortest mean completion time first."""
+    from laconic.report.cluster import print_comparison
+
+    print_comparison(trace, policies or ["fifo", "fifo(backfill=true)", "srtf"], hosts, gpus, tenant, restart)
+
+
+def explain(
+    trace: _Trace,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name, such as job12.")],
+    policy: _Policy = "fifo",
+    hosts: _Hosts = 16,
+    gpus: _Gpus = 4,
+    tenant: _Tenant = None,
+    restart: _Restart = 30.0,
+) -> None:
+    """Tell what became of one job: every decision that changed what it held, and upon what it was made."""
+    from laconic.report.cluster import print_explanation
+
+    print_explanation(trace, job, policy, hosts, gpus, tenant, restart)
