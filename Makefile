@@ -35,7 +35,7 @@ test: lint
 test-long: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long --ignore tests/integrations
 
-# The adapters inside Lightning, Transformers, Accelerate and Ray Train, which are installed for it.
+# The adapters inside Lightning, Transformers, Accelerate, Ray Train and torchft, which are installed for it.
 test-frameworks: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long tests/integrations
 

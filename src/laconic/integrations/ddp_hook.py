@@ -50,7 +50,7 @@ class DDPHook:
 
     def __init__(self, sentence: Sentence, seed: int) -> None:
         self.__qualname__ = self.__name__
-        self._sentence, self._seed = sentence, seed
+        self.sentence, self._seed = sentence, seed
         self._tier: Tier | None = None
         self._memory: dict[str, State] = {}
         self._names: dict[int, str] = {}
@@ -64,7 +64,7 @@ class DDPHook:
             worker = connect()
             assert isinstance(worker, RealWorker)
             group = worker.world if process_group is None else worker.adopt(process_group)
-            self._tier = Tier(self._sentence, group, self._seed, memory=self._memory)
+            self._tier = Tier(self.sentence, group, self._seed, memory=self._memory)
         if bucket.index() == 0:
             self._step += 1
             self._last = self._all_started = Future()
@@ -77,7 +77,7 @@ class DDPHook:
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's compressor remembers, as numbers, text and tensors."""
         return {
-            "strategy": str(self._sentence),
+            "strategy": str(self.sentence),
             "step": self._step,
             "shapes": {name: list(shape) for name, shape in self._shapes.items()},
             "memory": self._memory,
@@ -88,9 +88,9 @@ class DDPHook:
 
         - `state_dict`: the dictionary to read.
         """
-        if state_dict["strategy"] != str(self._sentence):
+        if state_dict["strategy"] != str(self.sentence):
             raise ContractError(
-                f"this state of a DDP hook is of `{state_dict['strategy']}`, the hook is `{self._sentence}`: its "
+                f"this state of a DDP hook is of `{state_dict['strategy']}`, the hook is `{self.sentence}`: its "
                 "memory means nothing here. Make the hook with the same strategy, or leave its state out"
             )
         if self._tier is not None:

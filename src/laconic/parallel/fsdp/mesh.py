@@ -25,6 +25,32 @@ def is_fully_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
+def sharded_part(module: nn.Module) -> nn.Module:
+    """Return the outermost module inside that `fully_shard` was called on; it holds all parameters that are trained."""
+    outermost = _outermost(module)
+    if len(outermost) != 1:
+        found = (
+            f"fully_shard() was called on {len(outermost)} parts of this module"
+            if outermost
+            else ("no part of this module is sharded")
+        )
+        raise ContractError(f"{found}: call it on the one that holds all of its parameters, after those inside it")
+    inside = {id(parameter) for parameter in outermost[0].parameters()}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and id(parameter) not in inside:
+            raise ContractError(
+                f"{name!r} is outside of the part that fully_shard() was called on: nobody would average its gradient. "
+                "Move it into that part, or freeze it"
+            )
+    return outermost[0]
+
+
+def _outermost(module: nn.Module) -> list[nn.Module]:
+    if is_fully_sharded(module):
+        return [module]
+    return [found for child in module.children() for found in _outermost(child)]
+
+
 def sharded_modules(model: nn.Module) -> dict[str, Any]:
     """Return the modules that hold sharded parameters of their own, by name; of those that `fully_shard` was called on
     together, the first."""

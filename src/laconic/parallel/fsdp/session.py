@@ -58,6 +58,8 @@ class ShardedSession(Session):
             replicas, levels = _alone(), {ALONE: SoloGroup(worker.rank, worker.ledger)}
         self.sockets = Sockets(worker, model, shards, weights, options.seed)
         self._whole = strategy
+        self.saved_elsewhere = False
+        """Whether somebody else saves model and optimizer, so that a checkpoint here is of memory alone."""
         try:
             super().__init__(worker, model, replicas, group, levels, options, optimizer, description)
         except BaseException:
@@ -125,10 +127,14 @@ class ShardedSession(Session):
         return True
 
     def save_beside(self, folder: Path) -> None:
+        if self.saved_elsewhere:
+            return
         assert self.optimizer is not None
         save_shards(folder, self.model, self.optimizer, self._replica, self.group, self.parameters.device)
 
     def load_beside(self, folder: Path) -> None:
+        if self.saved_elsewhere:
+            return
         assert self.optimizer is not None
         error: ContractError | None = None
         try:
