@@ -90,8 +90,9 @@ named_sentence(
     doc="""DiLoCo across continents: a hundred local steps, then outer gradients around a ring in eight bits a hop.
 
     Readings chosen: those of `bucket_means` and `ring_hop`. Not here: the original shards a model inside a host, keeps
-    several connections per link, orders the ring by bandwidth, and goes on without a worker that has died. Here that
-    ends the run, as under any collective.
+    several connections per link, orders the ring by bandwidth, and goes on without a worker that has died. In a
+    sentence that ends the run, as under any collective; `CodedRing` of `laconic.architecture.elastic` is the ring that
+    is built again without the dead, for scripts that average by themselves.
     """,
     holds="100 steps a round, 8 bits of 32: 400 times fewer bytes than data parallel training",
 )

@@ -198,7 +198,9 @@ class VirtualRpc:
     def lose(self, rank: int, seconds: float) -> None:
         """Tell all actors that a worker is gone."""
         for hosted in self.hosted_actors.values():
-            self._answer(hosted, hosted.inbox.lose(rank), seconds)
+            answers = hosted.inbox.lose(rank)
+            self._relay(hosted, seconds)
+            self._answer(hosted, answers, seconds)
 
     # ------------------------------------------------------------------------------------------ in flight
 
