@@ -48,9 +48,8 @@ def plan(probe: Probe, nbytes: float) -> Plan:
     vector, so that no plan is faster than that.
     """
     size = probe.size
-    groupings = [find_groups(probe.distance(), count) for count in range(1, size + 1) if size % count == 0]
-    racks = min(groupings, key=lambda groups: _misfit(probe, inferred(probe, groups)))
-    network = inferred(probe, racks)
+    groupings = _groupings(probe)
+    racks, network = located(probe)
     found = []
     for groups in groupings:
         order = np.argsort(groups, kind="stable").tolist()
@@ -58,6 +57,17 @@ def plan(probe: Probe, nbytes: float) -> Plan:
             placed = relabel(program, order)
             found.append(Plan(racks, placed, price(placed, nbytes, network).seconds))
     return min(found, key=lambda one: one.seconds)
+
+
+def located(probe: Probe) -> tuple[NDArray[np.int64], Graph]:
+    """Return the groups that explain a probe best, of all numbers of equal groups, and the network that it shows."""
+    found = [(groups, inferred(probe, groups)) for groups in _groupings(probe)]
+    return min(found, key=lambda one: _misfit(probe, one[1]))
+
+
+def _groupings(probe: Probe) -> list[NDArray[np.int64]]:
+    size = probe.size
+    return [find_groups(probe.distance(), count) for count in range(1, size + 1) if size % count == 0]
 
 
 def _misfit(probe: Probe, network: Graph) -> float:
