@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from laconic.collective.choose import recipes
 from laconic.collective.live_probe import Measured, measured_links, probe_bytes
 from laconic.collective.price import price
 from laconic.errors import LaconicError
+from laconic.network.graph import Graph
 from laconic.network.network_tree import Level, LinkChange, Network
+from laconic.network.placed import Placed
 from laconic.real.connect import connect
 from laconic.runtime.in_flight import InFlight, complete
 
@@ -62,7 +65,7 @@ def test_what_a_probe_sends_is_bounded_and_is_control(size: int) -> None:
 
     for sent, payload in laconic.simulate(work, size).results:
         assert payload == 0
-        assert sent <= 3 * (size + 1) * (probe_bytes(size) + 1000) <= 40e6
+        assert sent <= 4 * (size + 1) * (probe_bytes(size) + 1000) <= 50e6
 
 
 def test_members_that_are_close_are_found_and_slow_ones_come_last() -> None:
@@ -70,6 +73,22 @@ def test_members_that_are_close_are_found_and_slow_ones_come_last() -> None:
     assert inside == 3 and {frozenset(order[:3]), frozenset(order[3:])} == {frozenset({0, 1, 2}), frozenset({3, 4, 5})}
     np.testing.assert_allclose(graph.bits_per_second[-4:], 2e8, rtol=0.01)
     assert network_of(measured_links(SLOW))[1] == (0, 1, 3, 4, 2)
+
+
+@pytest.mark.parametrize(("size", "seed"), [(4, 0), (6, 1), (7, 2)])
+def test_a_ring_of_links_without_a_switch_is_found_and_both_its_directions_are_used(size: int, seed: int) -> None:
+    places = np.random.default_rng(seed).permutation(size).tolist()
+    links = [(places[k], places[(k + 1) % size], 1e8) for k in range(size)]
+    graph = Graph.of(size, links, latency_seconds=5e-5)
+    known = measured_links(graph)
+    inside, order, found = network_of(known)
+    there = {frozenset(link[:2]) for link in links}
+    assert inside == 1 and {frozenset(pair) for pair in found.ends.tolist()} == there
+    assert all(frozenset(pair) in there for pair in pairwise(order))
+    chosen = read_choice(cheapest(known, 2**23), size).program
+    assert chosen is not None and chosen.name == "two_rings"
+    halves = price(recipes("all_reduce", size)[0][1], 2**23, Placed(graph, tuple(order))).seconds / 2
+    assert price(chosen, 2**23, graph).seconds == pytest.approx(halves, rel=0.02)
 
 
 def summing(how: str, sizes: list[int], seen: Callable[[Adaptive, int], Any]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from laconic.collective.choose import Recipe, recipes
 from laconic.collective.compose import relabel
+from laconic.collective.direct_links import walk
 from laconic.collective.formats.program_json import from_json, to_json
 from laconic.collective.live_probe import Measured
 from laconic.collective.plink import located
@@ -53,6 +54,8 @@ def network_of(measured: Measured) -> tuple[int, tuple[int, ...], Graph]:
     network. Fast members and groups come first, so that roots of trees are fast and slow members are leaves."""
     groups, graph = located(measured.probe)
     size, count = measured.size, int(groups.max()) + 1
+    if graph.nodes == size:
+        return 1, tuple(walk(graph)), graph
     own = [round(2 * math.log2(rate)) for rate in graph.bits_per_second[: 2 * size : 2]]  # equal but for noise
     slowest = [min(own[k] for k in range(size) if groups[k] == group) for group in range(count)]
     first = [int(np.flatnonzero(groups == group)[0]) for group in range(count)]

@@ -93,10 +93,11 @@ def probe_bytes(size: int) -> int:
 def probe_group(group: Group, device: torch.device | None = None) -> Communication[Measured]:
     """Measure latencies and rates between all members in rounds of disjoint pairs, and return the same at all.
 
-    Every member sends `REPEATS` messages of `probe_bytes` to each other one and as many vectors of that size in
-    all-reduces, beside small messages: about 0.8 MB to each other member among few, and 32 MB in all among many. All of
-    it is counted as control. The pairs of a round begin together and load the network at the same time, so that links
-    that they share show. Every member takes the same number of turns.
+    Every member sends `REPEATS` + 1 messages of `probe_bytes` to each other one, and vectors of that size in
+    all-reduces, beside small messages: about 1 MB to each other member among few, and 43 MB in all among many. All of
+    it is counted as control. Of each kind the first is not timed: links that are limited by a bucket carry a burst at
+    first. The pairs of a round begin together and load the network at the same time, so that links that they share
+    show. Every member takes the same number of turns.
     """
     size, rank, nbytes = group.size, group.rank, probe_bytes(group.size)
     row = torch.zeros(2 * size + 3, dtype=torch.float64)
@@ -120,15 +121,15 @@ def probe_group(group: Group, device: torch.device | None = None) -> Communicati
     for pairs in probe_rounds(size):
         partner = [a + b - rank for a, b in pairs if rank in (a, b)]  # nobody where the number of members is odd
         yield group.barrier()
-        yield exchange(small, partner, partner)  # whoever came later is here now
         for kind, message in enumerate((small, large)):
+            yield exchange(message, partner, partner)  # whoever came later is here, and no bucket has a burst to spare
             seconds = yield from shortest(partial(exchange, message, partner, partner))
             row[[kind * size + other for other in partner]] = seconds
     to, sources = ([(rank + sign * offset) % size for offset in _offsets(size)] for sign in (1, -1))
     yield exchange(small, to, sources)
     row[-3] = yield from shortest(partial(exchange, small, to, sources))
     for place, vector in ((-2, small), (-1, large)):
-        yield group.barrier()
+        yield all_reduce(vector)
         row[place] = yield from shortest(partial(all_reduce, vector))
     table = yield ReadByHost(group.all_gather(row.to(device), control=1.0))
     return Measured(table.view(size, -1).cpu().numpy().astype(float), nbytes)

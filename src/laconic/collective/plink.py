@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.collective.compose import relabel
+from laconic.collective.direct_links import direct_links
 from laconic.collective.grids import hierarchical
 from laconic.collective.locality import find_groups
 from laconic.collective.price import price
@@ -60,8 +61,10 @@ def plan(probe: Probe, nbytes: float) -> Plan:
 
 
 def located(probe: Probe) -> tuple[NDArray[np.int64], Graph]:
-    """Return the groups that explain a probe best, of all numbers of equal groups, and the network that it shows."""
+    """Return the groups that explain a probe best, of all numbers of equal groups, and the network that it shows; all
+    ranks are one group where links without a switch explain it better."""
     found = [(groups, inferred(probe, groups)) for groups in _groupings(probe)]
+    found += [(np.zeros(probe.size, dtype=np.int64), graph) for graph in direct_links(probe)]
     return min(found, key=lambda one: _misfit(probe, one[1]))
 
 
