@@ -68,6 +68,7 @@ def _recipes(size: int, inside: int) -> list[tuple[Recipe, Program]]:
     return recipes("all_reduce", size, inside)
 
 
+@lru_cache(maxsize=64)
 def cheapest(measured: Measured, nbytes: float) -> str:
     """Return the all-reduce that takes the least time for vectors of up to so many bytes, by price: one of all
     generators' programs with members that are close together as neighbours, or the transport's own.

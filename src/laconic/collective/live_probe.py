@@ -135,12 +135,17 @@ def probe_group(group: Group, device: torch.device | None = None) -> Communicati
     return Measured(table.view(size, -1).cpu().numpy().astype(float), nbytes)
 
 
-def measured_links(links: Links) -> Measured:
-    """Return what a probe of a known network would find, without the probe; the transport's all-reduce is a ring."""
+def measured_links(links: Links, message_seconds: float = 0.0) -> Measured:
+    """Return what a probe of a known network would find, without the probe; the transport's all-reduce is a ring.
+
+    - `links`: the network.
+    - `message_seconds`: what a member would spend on each message beside the network.
+    """
     size, nbytes = links.size, probe_bytes(links.size)
     small, large = (times[0] for times in probe_links(links, nbytes=nbytes))
     sums = [np.full((size, 1), price(ring(size), amount, links).seconds) for amount in (1, nbytes)]
     together = np.array([[small[rank, (rank + _offsets(size)) % size].max(initial=0.0)] for rank in range(size)])
+    together += 2 * (len(_offsets(size)) - 1) * message_seconds
     return Measured(np.hstack([small, large, together, *sums]), nbytes)
 
 
